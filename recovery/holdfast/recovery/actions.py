@@ -1,0 +1,77 @@
+"""What `step` asks the outside world to do. The daemon stores each as an intent before it is performed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.recovery.job import JobView
+from holdfast.recovery.market import Offer, Refusal
+from holdfast.recovery.reasons import Reason
+
+
+@dataclass(frozen=True)
+class PrepareStorage:
+    """Make the task's buckets that do not exist. Answered by `StorageReady` or `StorageFailed`."""
+
+    task: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Buy `num_nodes` machines of `offer`. Answered by `Launched` or `LaunchRefused`."""
+
+    task: int
+    generation: int
+    offer: Offer
+    num_nodes: int
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """End every machine of the attempt; repeated until the cloud says gone. Answered by `AttemptGone`."""
+
+    task: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class Check:
+    """Ask the cloud about the attempt's machines now. Answered by `MachinesSeen`. Touches nothing, so it is no intent."""
+
+    task: int
+    generation: int
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Remember that an offer said no, for every job of this controller."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line of the job's timeline. `kind` is a short dotted name, `data` plain JSON."""
+
+    kind: str
+    task: int | None = None
+    generation: int | None = None
+    rank: int | None = None
+    reason: Reason | None = None
+    message: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+Action = PrepareStorage | Launch | Terminate | Check | Refuse | Note
+
+
+@dataclass(frozen=True)
+class Step:
+    """The answer to one event: the job as it is now believed to be, what to do, and when to look again.
+
+    `wake_at` is None only when the job awaits an observation that is sure to come, or is settled.
+    """
+
+    job: JobView
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None

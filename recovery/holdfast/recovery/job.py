@@ -1,0 +1,207 @@
+"""A job as the decision functions see it: frozen values, times in epoch seconds (UTC).
+
+`JobView` holds tasks, a task its live attempts, an attempt its nodes. `step` takes a view and returns a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from holdfast.recovery.market import MarketView, Offer
+from holdfast.recovery.needs import Need
+from holdfast.recovery.reasons import Reason, terminal_status
+from holdfast.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to wait for what, in seconds. Set per cloud by the daemon."""
+
+    boot_timeout_s: float = 900.0  # machines exist, but an agent has not called
+    silent_s: float = 180.0  # the cloud says that the machine runs, but its agent is not connected
+    drain_s: float = 60.0  # grace of a drain that no notice bounds: SIGTERM, save, flush
+    recheck_s: float = 5.0  # how often a disconnected node's machine is looked up
+    backoff_first_s: float = 5.0
+    backoff_cap_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """`job_recovery` of the task."""
+
+    strategy: str = "CHEAPEST"
+    max_restarts_on_errors: int = 0
+    recover_on_exit_codes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """A user's wish to end the job. `grace_s`: time to save and flush after SIGTERM; 0 = at once."""
+
+    at: float
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One machine of an attempt, as last heard or seen.
+
+    `exit_code` is that of the failed or finished stage; `failed_stage` names it ("mounts", "setup", "run", "flush") or is
+    None. `interrupted`: the workload was told to stop before it ended. `gone`: why the machine is known to be gone.
+    """
+
+    rank: int
+    phase: NodePhase = NodePhase.UNHEARD
+    instance_id: str | None = None
+    ip: str | None = None
+    connected: bool = False
+    silent_since: float | None = None
+    exit_code: int | None = None
+    failed_stage: str | None = None
+    interrupted: bool = False
+    mount_lost: bool = False
+    message: str = ""
+    notice_deadline: float | None = None
+    gone: Reason | None = None
+
+    @property
+    def has_stopped(self) -> bool:
+        """Nothing of the workload runs on this node, and nothing will."""
+        return self.gone is not None or self.phase in ENDED_PHASES
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One try at a task on one placement. `drain_until`: when a drain is cut short."""
+
+    generation: int
+    state: AttemptState
+    offer: Offer
+    nodes: tuple[NodeView, ...]
+    requested_at: float
+    booted_at: float | None = None
+    running_at: float | None = None
+    drain_until: float | None = None
+    reason: Reason | None = None
+    terminating: bool = False
+    checked_at: float | None = None
+    check_asked_at: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.state is not AttemptState.GONE
+
+    @property
+    def is_wanted(self) -> bool:
+        """Meant to run or running: neither drained, nor stopped, nor being terminated."""
+        ending = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
+        return self.state not in ending and not self.terminating
+
+    @property
+    def may_run_workload(self) -> bool:
+        """Whether a process of the user's may be running, as far as is known."""
+        if self.state in (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE):
+            return False
+        return not all(node.has_stopped for node in self.nodes)
+
+    def with_node(self, node: NodeView) -> AttemptView:
+        return replace(self, nodes=tuple(node if n.rank == node.rank else n for n in self.nodes))
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """One task of a job.
+
+    `attempts`: those not yet GONE, oldest first. `last_offer`: where the newest attempt ran or runs. `refused_in_a_row`:
+    launches refused since one worked. `run_seconds`: time in RUNNING up to `run_since`, which is None while not running.
+    `storage_ready`: its buckets exist (True also when it has none).
+    """
+
+    index: int
+    needs: tuple[Need, ...]
+    num_nodes: int = 1
+    recovery: Recovery = Recovery()
+    state: TaskState = TaskState.WAITING
+    reason: Reason = Reason.SUBMITTED
+    outcome: Reason | None = None
+    message: str = ""
+    attempts: tuple[AttemptView, ...] = ()
+    next_generation: int = 1
+    last_offer: Offer | None = None
+    preempted_from: Offer | None = None
+    recovery_count: int = 0
+    restarts_on_errors: int = 0
+    refused_in_a_row: int = 0
+    has_run: bool = False
+    wake_at: float | None = None
+    started_at: float | None = None
+    run_since: float | None = None
+    run_seconds: float = 0.0
+    ended_at: float | None = None
+    storage_ready: bool = True
+    storage_asked: bool = False
+
+    @property
+    def current(self) -> AttemptView | None:
+        """The newest attempt that is meant to run or is running; None while there is none."""
+        newest = self.attempts[-1] if self.attempts else None
+        return newest if newest and newest.is_wanted else None
+
+    @property
+    def status(self) -> Status:
+        """What users see."""
+        match self.state:
+            case TaskState.ENDED:
+                assert self.outcome is not None
+                return terminal_status(self.outcome) or Status.FAILED_CONTROLLER
+            case TaskState.STOPPING if self.outcome is Reason.USER_CANCELLED:
+                return Status.CANCELLING
+            case TaskState.STOPPING | TaskState.RUNNING:
+                return Status.RUNNING
+            case TaskState.PLACING:
+                return Status.RECOVERING if self.has_run else Status.STARTING
+            case TaskState.WAITING:
+                return Status.RECOVERING if self.has_run else Status.PENDING
+
+    def with_attempt(self, attempt: AttemptView) -> TaskView:
+        return replace(
+            self, attempts=tuple(attempt if a.generation == attempt.generation else a for a in self.attempts)
+        )
+
+    def attempt(self, generation: int) -> AttemptView | None:
+        return next((a for a in self.attempts if a.generation == generation), None)
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What the user launched: tasks run in order, each after the one before it SUCCEEDED."""
+
+    id: int
+    tasks: tuple[TaskView, ...]
+    cancel: Cancel | None = None
+
+    @property
+    def current_task(self) -> TaskView | None:
+        """The first task that has not ended; None when all have."""
+        return next((t for t in self.tasks if t.state is not TaskState.ENDED), None)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.current_task is None
+
+    @property
+    def is_settled(self) -> bool:
+        """Ended, and no machine of it is left."""
+        return self.has_ended and not any(a.is_live for t in self.tasks for a in t.attempts)
+
+    def with_task(self, task: TaskView) -> JobView:
+        return replace(self, tasks=tuple(task if t.index == task.index else t for t in self.tasks))
+
+
+@dataclass(frozen=True)
+class View:
+    """All that `step` may know."""
+
+    job: JobView
+    market: MarketView = field(default_factory=MarketView)
+    limits: Limits = Limits()
