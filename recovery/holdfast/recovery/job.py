@@ -72,7 +72,11 @@ class NodeView:
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One try at a task on one placement. `drain_until`: when a drain is cut short."""
+    """One try at a task on one placement.
+
+    `drain_until`: when a drain is cut short. `terminating`: its machines were asked to end. `failing_since`: a rank said
+    that it failed; the other machines are being looked up before anybody is blamed.
+    """
 
     generation: int
     state: AttemptState
@@ -84,6 +88,7 @@ class AttemptView:
     drain_until: float | None = None
     reason: Reason | None = None
     terminating: bool = False
+    failing_since: float | None = None
     checked_at: float | None = None
     check_asked_at: float | None = None
 

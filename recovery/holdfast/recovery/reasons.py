@@ -33,7 +33,6 @@ class Reason(StrEnum):
     UNREACHABLE = "UNREACHABLE"
     BOOT_TIMEOUT = "BOOT_TIMEOUT"
     MOUNT_LOST = "MOUNT_LOST"
-    AGENT_FAILED = "AGENT_FAILED"
     # restarts that the user asked for
     RESTART_ON_ERROR = "RESTART_ON_ERROR"
     RESTART_ON_EXIT_CODE = "RESTART_ON_EXIT_CODE"
@@ -76,7 +75,6 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.UNREACHABLE: Meaning(recovers=True, is_recovery=True, text="the machine fell silent"),
     Reason.BOOT_TIMEOUT: Meaning(recovers=True, text="no agent called from the machine in time"),
     Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount went away under the workload"),
-    Reason.AGENT_FAILED: Meaning(recovers=True, is_recovery=True, text="the node's agent met an error of its own"),
     Reason.RESTART_ON_ERROR: Meaning(recovers=True, text="restarted, as max_restarts_on_errors allows"),
     Reason.RESTART_ON_EXIT_CODE: Meaning(recovers=True, text="restarted, as recover_on_exit_codes asks"),
 }

@@ -1,0 +1,189 @@
+"""Performs intents: the only place that changes anything in a cloud.
+
+Each intent runs in its cloud's own bounded thread pool. It answers with an `Outcome`, which the reconciler records
+under the guard of the lease, or with a `Later`, to be tried again. Nothing here sleeps or writes to the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.base import Bootstrap, Cloud, Fault, Instance, InstanceState, LaunchRequest, Owner
+from holdfast.controller.keyring import AttemptKey, Keyring
+from holdfast.controller.store import codec
+from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.recovery import events
+from holdfast.recovery.market import FaultKind, Offer, Refusal
+from holdfast.recovery.policies.cooldown import launch_refusal
+from holdfast.recovery.reasons import Reason
+
+log = structlog.get_logger(__name__)
+
+Lifetimes = dict[int, tuple[float | None, float | None]]
+"""rank → (launched, ended), epoch seconds, as the cloud bills them"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an intent ended: `event` is what it means for the job."""
+
+    result: str
+    event: events.Event
+    error: str | None = None
+    lifetimes: Lifetimes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Later:
+    """Nothing is settled; try again in `after_s`. `error` is kept and shown; None when there is none to speak of."""
+
+    after_s: float
+    error: str | None = None
+
+
+class Buckets(Protocol):
+    """What a task's storage needs done outside."""
+
+    def prepare(self, intent: Intent) -> Outcome | Later: ...
+
+    def remove(self, intent: Intent) -> Outcome | Later: ...
+
+
+# A launch whose result stays unknown is asked for again this often, by its token, before it is given up.
+_MOST_UNKNOWN = 8
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Performs one intent at a time; safe to share between threads."""
+
+    clouds: Mapping[str, Cloud]
+    keyring: Keyring
+    buckets: Buckets
+    clock: Clock
+    endpoint: str
+    artifacts: Mapping[str, str]
+
+    def perform(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
+        """Do what `intent` says. `instances`: (rank, id) of the attempt's machines known so far."""
+        match intent.kind:
+            case IntentKind.LAUNCH:
+                return self._launch(intent, tries)
+            case IntentKind.TERMINATE:
+                return self._terminate(intent, instances, tries)
+            case IntentKind.PREPARE_STORAGE:
+                return self.buckets.prepare(intent)
+            case IntentKind.REMOVE_STORAGE:
+                return self.buckets.remove(intent)
+
+    def look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> events.MachinesSeen | None:
+        """Ask the cloud about an attempt's machines. None when the cloud did not answer."""
+        cloud = self.clouds[offer.cloud]
+        try:
+            seen = {i.id: i for i in cloud.describe(offer.region, [id for _, id in instances])}
+        except Exception as error:  # noqa: BLE001 - classified; silence is no proof of death
+            fault = cloud.classify(error)
+            log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
+            return None
+        fates = {rank: _fate(seen.get(id)) for rank, id in instances}
+        return events.MachinesSeen(key[1], key[2], fates)
+
+    # --- launch ---------------------------------------------------------------------------------------
+
+    def _launch(self, intent: Intent, tries: int) -> Outcome | Later:
+        request = self._request(intent)
+        cloud = self.clouds[request.offer.cloud]
+        try:
+            instances = cloud.launch(request)
+        except Exception as error:  # noqa: BLE001 - the cloud's own table says what it means
+            return self._launch_failed(intent, request, cloud.classify(error), tries)
+        machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
+        launched = events.Launched(intent.task, intent.generation, machines)
+        return Outcome("launched", launched, lifetimes=_lifetimes(instances))
+
+    def _launch_failed(self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int) -> Outcome | Later:
+        log.info("launch.failed", job=intent.job_id, code=fault.code, kind=fault.kind.value, error=fault.message)
+        text = f"{fault.code}: {fault.message}"
+        if fault.kind is FaultKind.FIND_OUT and tries + 1 < _MOST_UNKNOWN:
+            # The same token again: if it did happen, this call returns what it bought.
+            return Later(min(30.0, 0.5 * 2.0**tries), text)
+        refused = events.LaunchRefused(intent.task, intent.generation, self._refusal(request.offer, fault))
+        return Outcome("refused", refused, error=text)
+
+    def _refusal(self, offer: Offer, fault: Fault) -> Refusal:
+        return launch_refusal(
+            offer,
+            self.clock.now(),
+            kind=fault.kind,
+            reason=fault.reason,
+            retry_after_s=fault.retry_after_s,
+            whole_region=fault.whole_region,
+            whole_cloud=fault.whole_cloud,
+            any_market=fault.any_market,
+            any_instance_type=fault.any_instance_type,
+            code=fault.code,
+            message=fault.message,
+        )
+
+    def _request(self, intent: Intent) -> LaunchRequest:
+        data = intent.request
+        key = (intent.job_id, intent.task, intent.generation)
+        return LaunchRequest(
+            owner=Owner(data["controller"], *key, token=intent.token),
+            offer=codec.offer(data["offer"]),
+            num_nodes=data["num_nodes"],
+            bootstrap=Bootstrap(self.endpoint, self.keyring.attempt_token(key), dict(self.artifacts)),
+            name=data["name"],
+            disk_gib=data.get("disk_gib"),
+            disk_tier=data.get("disk_tier"),
+            network_tier=data.get("network_tier"),
+            image_id=data.get("image_id"),
+            labels=data.get("labels") or {},
+        )
+
+    # --- terminate ------------------------------------------------------------------------------------
+
+    def _terminate(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
+        """Ask for the end, and look whether it has come. Repeated until the cloud says that all are gone."""
+        offer = codec.offer(intent.request["offer"])
+        cloud = self.clouds[offer.cloud]
+        gone = events.AttemptGone(intent.task, intent.generation)
+        try:
+            ranks = dict((id, rank) for rank, id in instances) or self._found_by_token(cloud, intent)
+            if ranks:
+                cloud.terminate(offer.region, list(ranks))
+            seen = cloud.describe(offer.region, list(ranks)) if ranks else []
+        except Exception as error:  # noqa: BLE001 - never given up, whatever it is
+            fault = cloud.classify(error)
+            log.warning("terminate.failed", job=intent.job_id, code=fault.code, error=fault.message)
+            return Later(min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}")
+        lifetimes = _lifetimes(seen)
+        if all(i.state is InstanceState.GONE for i in seen):
+            return Outcome("gone", gone, lifetimes=lifetimes)
+        return Later(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
+
+    def _found_by_token(self, cloud: Cloud, intent: Intent) -> dict[str, int]:
+        """Machines of an attempt whose launch was never answered."""
+        owned = cloud.list_owned(intent.request["controller"])
+        key = (intent.job_id, intent.task, intent.generation)
+        return {i.id: i.rank for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == key}
+
+
+def _lifetimes(instances: Sequence[Instance]) -> Lifetimes:
+    return {i.rank: (i.launched_at, i.ended_at) for i in instances}
+
+
+def _fate(instance: Instance | None) -> Reason | None:
+    """Why a machine is gone, or None while it exists. One that its cloud does not know any more went without a word."""
+    if instance is None:
+        return Reason.MACHINE_CRASHED
+    if instance.state in (InstanceState.PENDING, InstanceState.RUNNING):
+        return None
+    if instance.state is InstanceState.ENDING:
+        return None  # a workload may still run on it
+    return instance.gone_reason or Reason.MACHINE_CRASHED

@@ -1,0 +1,59 @@
+"""Routes about the controller itself: health, status, stop, clouds."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter
+
+from holdfast.controller.api.auth import User
+from holdfast.controller.store import queries
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/api/v1/controller")
+def controller(daemon: User) -> dict[str, Any]:
+    with daemon.database.connect() as conn:
+        counts = queries.counts(conn)
+    return {
+        "version": version("holdfast"),
+        "id": daemon.controller_id,
+        "pid": os.getpid(),
+        "started_at": queries.iso(daemon.started_at),
+        "home": str(daemon.settings.home),
+        "endpoint": daemon.endpoint,
+        "jobs": counts,
+    }
+
+
+@router.post("/api/v1/controller/stop")
+def stop(daemon: User) -> dict[str, str]:
+    daemon.request_stop()
+    return {"status": "stopping"}
+
+
+@router.get("/api/v1/clouds")
+def clouds(daemon: User) -> list[dict[str, Any]]:
+    found = []
+    for name, cloud in sorted(daemon.clouds.items()):
+        why = cloud.unusable()
+        regions = sorted({offer.region for offer in cloud.offers()}) if why is None else []
+        notes = getattr(cloud, "notes", None)
+        found.append(
+            {
+                "name": name,
+                "usable": why is None,
+                "why": why,
+                "regions": regions,
+                "notes": list(notes()) if callable(notes) else [],
+            }
+        )
+    return found

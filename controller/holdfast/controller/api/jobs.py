@@ -1,0 +1,162 @@
+"""Routes about jobs: plan, launch, queue, show, cancel, preempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.controller.api.auth import User
+from holdfast.controller.clouds.base import Interruptible
+from holdfast.controller.reconcile import Turn
+from holdfast.controller.services import Services
+from holdfast.controller.store import queries
+from holdfast.controller.store.queries import Filter
+from holdfast.controller.submission import Refused
+from holdfast.recovery import events
+from holdfast.recovery.actions import Note
+from holdfast.recovery.job import AttemptView
+from holdfast.recovery.statuses import AttemptState, Status
+
+router = APIRouter(prefix="/api/v1")
+
+# How long a call waits for the reconciler to have recorded what it asked for.
+_RECORDED_WITHIN_S = 30.0
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Launch(Body):
+    name: str | None = Field(None, max_length=200)
+    tasks: list[dict[str, Any]]
+    user: str = Field("", max_length=200)
+    key: str | None = Field(None, max_length=200)
+
+
+class CancelJobs(Body):
+    ids: list[int] | None = None
+    name: str | None = None
+    all: bool = False
+    graceful: bool = True
+    grace_s: float | None = Field(None, ge=0, le=86_400)
+
+
+class Preempt(Body):
+    node: int = Field(0, ge=0)
+    notice_s: float | None = Field(None, ge=0, le=86_400)
+
+
+@router.post("/plan")
+def plan(daemon: User, body: Launch) -> dict[str, Any]:
+    return {"tasks": daemon.submissions.plan(body.tasks), "warnings": []}
+
+
+@router.post("/jobs", status_code=201)
+def launch(daemon: User, body: Launch) -> dict[str, Any]:
+    accepted = daemon.submissions.accept(name=body.name, configs=body.tasks, user=body.user, key=body.key)
+    if accepted.claim is not None:
+        daemon.reconciler.adopt([accepted.claim])
+    names = ("job_id", "name", "task_ids", "warnings")
+    return {name: getattr(accepted, name) for name in names}
+
+
+@router.get("/jobs")
+def queue(
+    daemon: User,
+    *,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+    before: int | None = None,
+    skip_finished: bool = False,
+    status: str = "",
+    name: str | None = None,
+    ids: str = "",
+) -> dict[str, Any]:
+    wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
+    with daemon.database.connect() as conn:
+        found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
+        counts = queries.counts(conn)
+    return {"jobs": found, "counts": counts, "total": sum(counts.values())}
+
+
+@router.get("/jobs/{job_id}")
+def show(daemon: User, job_id: int) -> dict[str, Any]:
+    now = daemon.clock.now()
+    with daemon.database.connect() as conn:
+        tasks = queries.describe(conn, [job_id], now)
+        if not tasks:
+            raise no_such_job(job_id)
+        attempts = queries.attempts_of(conn, job_id, now)
+        timeline = queries.timeline(conn, job_id)
+    current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
+    return {**current, "tasks": tasks, "attempts": attempts, "timeline": timeline}
+
+
+@router.post("/jobs/cancel")
+def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
+    if sum([body.ids is not None, body.name is not None, body.all]) != 1:
+        raise Refused("say which jobs", where="ids", fix="give exactly one of ids, name and all")
+    grace = 0.0 if not body.graceful else daemon.settings.limits.drain_s if body.grace_s is None else body.grace_s
+    with daemon.database.connect() as conn:
+        unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
+        wanted = queries.find_ids(conn, unfinished)
+        known = queries.find_ids(conn, replace(unfinished, skip_finished=False))
+    recorded = [daemon.reconciler.post(Turn(id, events.CancelRequested(grace))) for id in wanted]
+    for done in recorded:
+        done.result(_RECORDED_WITHIN_S)
+    return {
+        "cancelled": sorted(wanted),
+        "finished": sorted(set(known) - set(wanted)) if not body.all else [],
+        "unknown": sorted(set(body.ids or ()) - set(known)),
+    }
+
+
+@router.post("/jobs/{job_id}/preempt")
+def preempt(daemon: User, job_id: int, body: Preempt) -> dict[str, Any]:
+    attempt = _running_attempt(daemon, job_id)
+    node = next((n for n in attempt.nodes if n.rank == body.node), None)
+    if node is None or node.instance_id is None:
+        ranks = ", ".join(str(n.rank) for n in attempt.nodes if n.instance_id)
+        raise Refused(f"job {job_id} has no node {body.node}", where="node", fix=f"nodes: {ranks}", status=409)
+    cloud = daemon.clouds[attempt.offer.cloud]
+    if not isinstance(cloud, Interruptible):
+        raise Refused(f"the cloud {attempt.offer.cloud} can not rehearse a preemption", where="job_id", status=409)
+    cloud.interrupt(attempt.offer.region, node.instance_id, notice_s=body.notice_s)
+    told = "without notice" if body.notice_s is None else f"with a notice of {body.notice_s:g} s"
+    note = Note("job.rehearsal", rank=body.node, message=f"a preemption of node {body.node} was asked for, {told}")
+    daemon.reconciler.post(Turn(job_id, notes=(note,)))
+    return {"instance_id": node.instance_id, "zone": attempt.offer.zone}
+
+
+def _running_attempt(daemon: Services, job_id: int) -> AttemptView:
+    view = daemon.reconciler.view(job_id)
+    if view is None:
+        with daemon.database.connect() as conn:
+            known = queries.find_ids(conn, Filter(ids=(job_id,)))
+        raise Refused(f"job {job_id} has ended", where="job_id", status=409) if known else no_such_job(job_id)
+    live = [a for t in view.tasks for a in t.attempts if a.state is not AttemptState.REQUESTED and not a.terminating]
+    if not live:
+        raise Refused(f"job {job_id} has no machine now", where="job_id", fix="try again when it runs", status=409)
+    return live[-1]
+
+
+def no_such_job(job_id: int) -> Refused:
+    return Refused(f"there is no job {job_id}", where="job_id", fix="see `holdfast jobs queue -a`", status=404)
+
+
+def _statuses(text: str) -> tuple[str, ...]:
+    names = tuple(word.strip().upper() for word in text.split(",") if word.strip())
+    unknown = [name for name in names if name not in Status.__members__]
+    if unknown:
+        raise Refused(f"unknown status {unknown[0]}", where="status", fix=f"statuses: {', '.join(Status)}")
+    return names
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    words = [word for word in text.split(",") if word]
+    if not all(word.isdecimal() for word in words):
+        raise Refused(f"ids must be whole numbers, found {text!r}", where="ids")
+    return tuple(int(word) for word in words)

@@ -1,0 +1,126 @@
+"""Routes that stream text: a job's log, the controller's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from holdfast.controller.api.auth import User
+from holdfast.controller.api.jobs import no_such_job
+from holdfast.controller.services import Services
+from holdfast.controller.store import queries
+from holdfast.controller.store.queries import Filter
+from holdfast.controller.submission import Refused
+from holdfast.controller.transcript import AttemptInfo, Transcript
+from holdfast.recovery.statuses import AttemptState, Status
+
+router = APIRouter(prefix="/api/v1")
+
+# Followers are woken by what happens; this bounds how long a missed wake-up can go unnoticed.
+_LOOK_AGAIN_S = 1.0
+
+
+@router.get("/jobs/{job_id}/logs")
+async def job_logs(
+    daemon: User,
+    job_id: int,
+    *,
+    task: int | None = None,
+    follow: bool = False,
+    tail: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> StreamingResponse:
+    """The transcript from byte `offset` of it, or its last `tail` lines (0: all), and then as it grows."""
+    reader = _Reader(daemon, job_id, task)
+    if not await run_in_threadpool(reader.exists):
+        raise no_such_job(job_id)
+    begun = await run_in_threadpool(reader.more)
+    skipped = min(offset, len(begun)) if not tail else len(begun) - len(_last_lines(begun, tail))
+    body = _stream(reader, begun[skipped:], offset - skipped if not tail else 0, follow)
+    return StreamingResponse(body, media_type="text/plain", headers={"Holdfast-Offset": str(skipped)})
+
+
+@router.get("/controller/logs")
+async def controller_logs(
+    daemon: User, follow: bool = False, tail: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    path = daemon.settings.home / "controller.log"
+    if not path.exists():
+        raise Refused("the controller has written no log yet", status=404)
+
+    async def lines() -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            yield b"".join(deque(file, maxlen=tail or None))
+            while follow:
+                await daemon.changes.wait(0, _LOOK_AGAIN_S)
+                if data := file.read():
+                    yield data
+
+    return StreamingResponse(lines(), media_type="text/plain")
+
+
+class _Reader:
+    """Reads one job's transcript on, in worker threads."""
+
+    def __init__(self, daemon: Services, job_id: int, task: int | None) -> None:
+        self._daemon = daemon
+        self.job_id = job_id
+        self._task = task
+        self._transcript = Transcript(daemon.logs, self._attempts)
+
+    def exists(self) -> bool:
+        with self._daemon.database.connect() as conn:
+            return bool(queries.find_ids(conn, Filter(ids=(self.job_id,))))
+
+    def more(self) -> bytes:
+        return b"".join(self._transcript.more())
+
+    def has_ended(self) -> bool:
+        with self._daemon.database.connect() as conn:
+            tasks = queries.describe(conn, [self.job_id], self._daemon.clock.now())
+        return all(Status(t["status"]).is_terminal for t in tasks if self._task in (None, t["task_index"]))
+
+    async def wait(self) -> None:
+        await self._daemon.changes.wait(self.job_id, _LOOK_AGAIN_S)
+
+    def _attempts(self) -> list[AttemptInfo]:
+        with self._daemon.database.connect() as conn:
+            found = queries.attempts_of(conn, self.job_id, self._daemon.clock.now())
+            names = {t["task_index"]: t for t in queries.describe(conn, [self.job_id], self._daemon.clock.now())}
+        return [
+            AttemptInfo(
+                key=(self.job_id, a["task_index"], a["generation"]),
+                num_nodes=len(a["nodes"]),
+                where=f"{a['cloud']}/{a['region']}/{a['zone']} {a['instance_type']} {a['market']}",
+                requested_at=a["requested_at"],
+                task_name=names[a["task_index"]]["task_name"] if len(names) > 1 else "",
+                is_over=a["state"] in (AttemptState.STOPPED, AttemptState.GONE),
+                reason=a["reason"],
+            )
+            for a in found
+            if self._task in (None, a["task_index"])
+        ]
+
+
+async def _stream(reader: _Reader, begun: bytes, skip: int, follow: bool) -> AsyncIterator[bytes]:
+    """`begun`, and what comes after it less its first `skip` bytes; until the job's end when following."""
+    yield begun
+    while follow:
+        ended = await run_in_threadpool(reader.has_ended)
+        data = await run_in_threadpool(reader.more)
+        skip, data = max(0, skip - len(data)), data[skip:]
+        if data:
+            yield data
+        if ended:
+            return
+        await reader.wait()
+
+
+def _last_lines(text: bytes, count: int) -> bytes:
+    lines = text.splitlines(keepends=True)
+    return b"".join(lines[-count:])

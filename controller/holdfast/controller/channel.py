@@ -1,0 +1,174 @@
+"""The daemon's end of the agents' channel (docs/agent-protocol.md): reports in, directives and acknowledgements out.
+
+Lives on the event loop. What agents say goes to the reconciler as events; log bytes go straight to their files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import structlog
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.nodelogs import NodeLogs
+from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
+from holdfast.recovery import events
+from holdfast.recovery.actions import Note
+from holdfast.recovery.directive import Directive
+from holdfast.recovery.statuses import NodePhase
+
+log = structlog.get_logger(__name__)
+
+Place = tuple[AttemptKey, int]
+"""An attempt and a rank of it"""
+
+BEAT_S = 5.0
+_MISSED_BEATS = 3
+
+
+@dataclass
+class _Connection:
+    """One agent's connection. `outbox` keeps what is sent in order; None closes."""
+
+    place: Place
+    outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
+    # An `ended` that came before the last log bytes waits for them here: (bytes wanted, report).
+    held: tuple[int, dict[str, Any]] | None = None
+
+
+class Channel:
+    """Every connected agent of this daemon. `on_log`: told the job whose log grew."""
+
+    def __init__(self, reconciler: Reconciler, logs: NodeLogs, seq_of: Callable[[AttemptKey, int], int]) -> None:
+        self._reconciler = reconciler
+        self._logs = logs
+        self._seq_of = seq_of
+        self._connections: dict[Place, _Connection] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_log: Callable[[int], None] = lambda _job_id: None
+
+    def push(self, key: AttemptKey, wanted: Directive) -> None:
+        """Tell an attempt's connected nodes their directive. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._push, key, wanted)
+
+    def _push(self, key: AttemptKey, wanted: Directive) -> None:
+        for place, connection in self._connections.items():
+            if place[0] == key:
+                connection.outbox.put_nowait({"type": "directive", "directive": asdict(wanted)})
+
+    async def serve(self, socket: WebSocket, place: Place) -> None:
+        """Speak with one agent until its connection ends."""
+        self._loop = asyncio.get_running_loop()
+        await socket.accept()
+        connection = _Connection(place)
+        sender = asyncio.create_task(_send(socket, connection.outbox))
+        try:
+            await self._listen(socket, connection)
+        except (WebSocketDisconnect, ConnectionError, TimeoutError, RuntimeError) as error:
+            log.info("agent.disconnected", place=place, why=f"{type(error).__name__}: {error}")
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("agent.protocol_error", place=place, error=f"{type(error).__name__}: {error}")
+        finally:
+            sender.cancel()
+            if self._connections.get(place) is connection:
+                del self._connections[place]
+                (job_id, task, generation), rank = place
+                self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
+
+    async def _listen(self, socket: WebSocket, connection: _Connection) -> None:
+        while True:
+            message = await asyncio.wait_for(socket.receive(), BEAT_S * _MISSED_BEATS)
+            if message["type"] == "websocket.disconnect":
+                return
+            if message.get("bytes") is not None:
+                self._log_bytes(connection, message["bytes"])
+            else:
+                await self._message(connection, json.loads(message["text"]))
+
+    def _log_bytes(self, connection: _Connection, frame: bytes) -> None:
+        header, _, data = frame.partition(b"\n")
+        key, rank = connection.place
+        kept = self._logs.append(key, rank, int(json.loads(header)["offset"]), data)
+        connection.outbox.put_nowait({"type": "log_ack", "offset": kept})
+        self.on_log(key[0])
+        if connection.held is not None and kept >= connection.held[0]:
+            report, connection.held = connection.held[1], None
+            self._report(connection.place, report)
+
+    async def _message(self, connection: _Connection, message: dict[str, Any]) -> None:
+        (job_id, task, generation), rank = connection.place
+        match message["type"]:
+            case "hello":
+                await self._hello(connection, message)
+            case "report":
+                self._report(connection.place, message)
+            case "notice":
+                if message.get("action") == "rebalance":
+                    return
+                notice = events.NoticeGiven(task, generation, rank, float(message["deadline"]))
+                self._reconciler.tell(job_id, notice)
+            case "checkpoint":
+                self._checkpoint(connection, message)
+            case "beat":
+                pass
+            case unknown:
+                log.warning("agent.unknown_message", place=connection.place, type=unknown)
+
+    async def _hello(self, connection: _Connection, message: dict[str, Any]) -> None:
+        key, rank = connection.place
+        seq = await asyncio.to_thread(self._seq_of, key, rank)
+        before = self._connections.get(connection.place)
+        if before is not None:
+            before.outbox.put_nowait(None)
+        self._connections[connection.place] = connection
+        kept = self._logs.size(key, rank)
+        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": BEAT_S}
+        connection.outbox.put_nowait({**welcome, "directive": asdict(self._reconciler.directive_of(key))})
+        report = message["report"]
+        wanted = int(message.get("logs", {}).get("size", 0))
+        if report.get("phase") == NodePhase.ENDED.value and wanted > kept:
+            connection.held = (wanted, report)
+            return
+        self._report(connection.place, report)
+
+    def _report(self, place: Place, report: dict[str, Any]) -> None:
+        (job_id, task, generation), rank = place
+        event = events.NodeReported(
+            task,
+            generation,
+            rank,
+            NodePhase(report["phase"]),
+            ip=report.get("ip"),
+            exit_code=report.get("exit_code"),
+            failed_stage=report.get("failed_stage"),
+            interrupted=bool(report.get("interrupted")),
+            mount_lost=bool(report.get("mount_lost")),
+            message=str(report.get("message") or "")[:2000],
+        )
+        self._reconciler.tell(job_id, event)
+
+    def _checkpoint(self, connection: _Connection, message: dict[str, Any]) -> None:
+        key, rank = connection.place
+        seq = int(message["seq"])
+        known = {name: message.get(name) for name in ("step", "path", "at")}
+        note = Note(f"checkpoint.{message['state']}", key[1], key[2], rank, data=known)
+        done = self._reconciler.post(Turn(key[0], checkpoint=Checkpoint(key, rank, seq, note)))
+        loop, outbox = asyncio.get_running_loop(), connection.outbox
+
+        def acknowledge(_: Future[None]) -> None:
+            loop.call_soon_threadsafe(outbox.put_nowait, {"type": "checkpoint_ack", "seq": seq})
+
+        done.add_done_callback(acknowledge)
+
+
+async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:
+    while (message := await outbox.get()) is not None:
+        await socket.send_text(json.dumps(message))
+    await socket.close()

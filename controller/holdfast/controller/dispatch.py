@@ -1,0 +1,118 @@
+"""Hands intents and look-ups to bounded thread pools, one pool per cloud, and brings their answers back.
+
+Used by the reconcile thread alone; only the pools' workers run elsewhere, and they only call `answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import structlog
+
+from holdfast.controller.acting import Actor, Later, Outcome
+from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.recovery import events
+from holdfast.recovery.market import Offer
+
+log = structlog.get_logger(__name__)
+
+_WORKER_ERROR_RETRY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Performed:
+    """A worker's answer on an intent."""
+
+    intent: Intent
+    result: Outcome | Later
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A worker's answer on a look-up."""
+
+    job_id: int
+    event: events.MachinesSeen
+
+
+Answer = Callable[[Performed | Seen], None]
+Pools = Callable[[str], Executor]
+
+
+@dataclass
+class Dispatcher:
+    """`pools`: the executor for a cloud's name. `answer`: called from workers, must be thread-safe.
+
+    A termination waits for the launch of the same attempt to be answered: ending machines while they are still being
+    bought would miss some of them.
+    """
+
+    actor: Actor
+    pools: Pools
+    answer: Answer
+    _tries: dict[int, int] = field(default_factory=dict)
+    _launching: set[AttemptKey] = field(default_factory=set)
+    _held: dict[AttemptKey, Intent] = field(default_factory=dict)
+    _open: dict[int, set[int]] = field(default_factory=dict)
+
+    def take_up(self, intent: Intent) -> None:
+        """Count `intent` as open. Call before any of a batch is performed."""
+        self._open.setdefault(intent.job_id, set()).add(intent.id)
+        self._tries.setdefault(intent.id, intent.tries)
+        if intent.kind is IntentKind.LAUNCH:
+            self._launching.add(_key(intent))
+
+    def perform(self, intent: Intent, instances: Sequence[tuple[int, str]]) -> None:
+        """Perform an intent that was taken up. `instances`: (rank, id) of the attempt's machines known so far."""
+        if intent.kind is IntentKind.TERMINATE and _key(intent) in self._launching:
+            self._held[_key(intent)] = intent
+            return
+        self.pools(_pool(intent)).submit(self._work, intent, tuple(instances), self._tries[intent.id])
+
+    def look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> None:
+        """Ask the cloud about an attempt's machines."""
+        if instances:
+            self.pools(offer.cloud).submit(self._look, key, offer, tuple(instances))
+
+    def tried(self, intent: Intent) -> None:
+        self._tries[intent.id] += 1
+
+    def settled(self, intent: Intent) -> Intent | None:
+        """`intent` has its outcome recorded. Returns an intent that waited for it and can be performed now."""
+        self._open.get(intent.job_id, set()).discard(intent.id)
+        self._tries.pop(intent.id, None)
+        if intent.kind is not IntentKind.LAUNCH:
+            return None
+        self._launching.discard(_key(intent))
+        return self._held.pop(_key(intent), None)
+
+    def has_open(self, job_id: int, *, but: int | None = None) -> bool:
+        """Whether an intent of the job is open, apart from `but`."""
+        return bool(self._open.get(job_id, set()) - {but})
+
+    def forget(self, job_id: int) -> None:
+        self._open.pop(job_id, None)
+
+    def _work(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> None:
+        try:
+            result = self.actor.perform(intent, instances, tries)
+        except Exception as error:
+            log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
+            result = Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
+        self.answer(Performed(intent, result))
+
+    def _look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> None:
+        seen = self.actor.look(key, offer, instances)
+        if seen is not None:
+            self.answer(Seen(key[0], seen))
+
+
+def _key(intent: Intent) -> AttemptKey:
+    return (intent.job_id, intent.task, intent.generation)
+
+
+def _pool(intent: Intent) -> str:
+    return str(intent.request["offer"]["cloud"]) if "offer" in intent.request else "storage"

@@ -1,0 +1,77 @@
+"""Turns what `step` asks for into intents: the frozen request, and the token that makes a repeat harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from holdfast.controller.store import codec, intents
+from holdfast.controller.store.buckets import removable
+from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.controller.store.tables import JobRow, TaskRow
+from holdfast.recovery import actions
+from holdfast.recovery.job import JobView
+
+Job = JobRow.__table__  # type: ignore[attr-defined]
+Task = TaskRow.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Intending:
+    """`controller`: the name that is written on every machine."""
+
+    controller: str
+
+    def write_down(self, conn: Connection, job: JobView, wanted: Sequence[actions.Action], now: float) -> list[Intent]:
+        """Store an intent for each action that touches the outside. Those written down before are left out."""
+        written = []
+        for action in wanted:
+            match action:
+                case actions.Launch():
+                    kind, generation = IntentKind.LAUNCH, action.generation
+                    request = self._launch_request(conn, job.id, action)
+                case actions.Terminate():
+                    kind, generation = IntentKind.TERMINATE, action.generation
+                    request = self._terminate_request(job, action)
+                case actions.PrepareStorage():
+                    kind, generation, request = IntentKind.PREPARE_STORAGE, 0, {}
+                case _:
+                    continue
+            key = (job.id, action.task, generation)
+            token = self._token(job.id, action.task, generation)
+            written.append(intents.add(conn, key=key, kind=kind, token=token, request=request, now=now))
+        return [intent for intent in written if intent is not None]
+
+    def write_down_removal(self, conn: Connection, job: JobView, now: float) -> list[Intent]:
+        """The intent to remove the buckets that were made for this job and shall not outlive it, if there are any."""
+        if not removable(conn, job.id):
+            return []
+        token = self._token(job.id, 0, 0)
+        kind = IntentKind.REMOVE_STORAGE
+        intent = intents.add(conn, key=(job.id, 0, 0), kind=kind, token=token, request={}, now=now)
+        return [intent] if intent else []
+
+    def _token(self, job_id: int, task: int, generation: int) -> str:
+        return f"hf-{self.controller}-{job_id}-{task}-{generation}"
+
+    def _launch_request(self, conn: Connection, job_id: int, action: actions.Launch) -> dict[str, Any]:
+        row = conn.execute(
+            select(Task.c.spec, Job.c.name)
+            .join(Job, Job.c.id == Task.c.job_id)
+            .where(Task.c.job_id == job_id, Task.c.index == action.task)
+        ).one()
+        return {
+            "controller": self.controller,
+            "offer": codec.offer_json(action.offer),
+            "num_nodes": action.num_nodes,
+            "name": f"holdfast-{row.name}-{job_id}-{action.task}-{action.generation}",
+            **row.spec.get("machine", {}),
+        }
+
+    def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
+        attempt = job.tasks[action.task].attempt(action.generation)
+        assert attempt is not None, "an attempt lives until its termination is confirmed"
+        return {"controller": self.controller, "offer": codec.offer_json(attempt.offer)}

@@ -1,0 +1,102 @@
+"""The market as this controller knows it: what clouds offer, and the memory of who said no."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import structlog
+from sqlalchemy import Connection, delete, insert, select
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.base import Cloud
+from holdfast.controller.store import codec
+from holdfast.controller.store.tables import RefusalRow
+from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
+
+Refusals = RefusalRow.__table__  # type: ignore[attr-defined]
+log = structlog.get_logger(__name__)
+
+# A price list is read again after this long; a cloud keeps its own cache of what is slow to crawl.
+_OFFERS_AGE_S = 5.0
+
+
+class Market:
+    """Offers and refusals, for every job of the controller. Safe to use from any thread."""
+
+    def __init__(self, clouds: Mapping[str, Cloud], clock: Clock) -> None:
+        self.clouds = clouds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._refusals: list[Refusal] = []
+        self._of_job: dict[int, list[Refusal]] = {}
+        self._offers: tuple[Offer, ...] = ()
+        self._disabled: dict[str, str] = {}
+        self._read_at: float | None = None
+
+    def load(self, conn: Connection) -> None:
+        """Take up the refusals that still count."""
+        rows = conn.execute(select(Refusals).where(Refusals.c.until > self._clock.now())).mappings()
+        with self._lock:
+            for row in rows:
+                self._add(codec.refusal(dict(row)), row["job_id"])
+
+    def view(self, job_id: int | None = None) -> MarketView:
+        """The market as `job_id` sees it."""
+        now = self._clock.now()
+        with self._lock:
+            if self._read_at is None or now - self._read_at >= _OFFERS_AGE_S:
+                self._read_offers()
+                self._read_at = now
+            self._refusals = [r for r in self._refusals if r.until > now]
+            own = self._of_job.get(job_id, []) if job_id is not None else []
+            return MarketView(self._offers, (*self._refusals, *own), dict(self._disabled))
+
+    def remember(self, refusals: list[Refusal], job_id: int) -> None:
+        with self._lock:
+            for refusal in refusals:
+                self._add(refusal, job_id if concerns_one_job(refusal) else None)
+
+    def forget_job(self, job_id: int) -> None:
+        with self._lock:
+            self._of_job.pop(job_id, None)
+
+    def _add(self, refusal: Refusal, job_id: int | None) -> None:
+        if job_id is None:
+            self._refusals.append(refusal)
+        else:
+            self._of_job.setdefault(job_id, []).append(refusal)
+
+    def forget_offers(self) -> None:
+        """The next view reads every price list again."""
+        with self._lock:
+            self._read_at = None
+
+    def _read_offers(self) -> None:
+        offers: list[Offer] = []
+        disabled: dict[str, str] = {}
+        for name, cloud in self.clouds.items():
+            try:
+                why_not = cloud.unusable()
+                if why_not:
+                    disabled[name] = why_not
+                else:
+                    offers.extend(cloud.offers())
+            except Exception as error:  # noqa: BLE001 - one cloud's trouble must not hide the others
+                fault = cloud.classify(error)
+                disabled[name] = f"listing its offers failed: {fault.message}"
+                log.warning("cloud.offers_failed", cloud=name, code=fault.code, error=fault.message)
+        self._offers, self._disabled = tuple(offers), disabled
+
+
+def concerns_one_job(refusal: Refusal) -> bool:
+    """A request that was wrong says nothing about the requests of other jobs."""
+    return refusal.kind is FaultKind.GIVE_UP
+
+
+def record_refusals(conn: Connection, refusals: list[Refusal], job_id: int, now: float) -> None:
+    """Keep refusals, and forget those that no longer count."""
+    if refusals:
+        rows = [{**codec.refusal_columns(r), "job_id": job_id if concerns_one_job(r) else None} for r in refusals]
+        conn.execute(insert(Refusals), rows)
+        conn.execute(delete(Refusals).where(Refusals.c.until <= now))

@@ -1,0 +1,83 @@
+"""What a node is told to do: the node spec of docs/agent-protocol.md, put together when the node asks for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from holdfast.controller.keyring import AttemptKey, Keyring
+from holdfast.controller.storage.service import StorageService
+from holdfast.controller.store.jobs import Attempt, Job, Task, task_ids
+from holdfast.recovery.job import Limits
+
+_NOTICE_OF = {"local": {"kind": "imds-v2", "endpoint": None, "poll_s": 0.1}}
+_POWER_OFF_AFTER_S = 600.0
+
+
+@dataclass(frozen=True)
+class NodeSpecs:
+    """Writes node specs. `artifacts`: name → sha256 of what nodes may fetch."""
+
+    keyring: Keyring
+    storage: StorageService
+    artifacts: Mapping[str, str]
+    limits: Limits
+
+    def spec(self, conn: Connection, key: AttemptKey, rank: int) -> dict[str, Any] | None:
+        """The spec of one node, or None if there is no such attempt."""
+        job_id, index, generation = key
+        query = (
+            select(Task, Job.c.name.label("job_name"), Job.c.user, Job.c.batch_rank, Job.c.batch_size, Attempt.c.offer)
+            .join(Job, Job.c.id == Task.c.job_id)
+            .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
+            .where(Task.c.job_id == job_id, Task.c.index == index, Attempt.c.generation == generation)
+        )
+        row = conn.execute(query).mappings().first()
+        if row is None:
+            return None
+        told: dict[str, Any] = row["spec"]
+        secrets = self.keyring.open(row["secrets"])
+        return {
+            "version": 1,
+            "job_id": job_id,
+            "task_index": index,
+            "generation": generation,
+            "rank": rank,
+            "num_nodes": row["num_nodes"],
+            "setup": told["setup"],
+            "run": told["run"],
+            "env": {**told["envs"], **secrets, **_variables(dict(row), key, task_ids(conn, job_id))},
+            "secret_names": sorted(secrets),
+            "gpus_per_node": told["gpus_per_node"],
+            "workdir": told["workdir"],
+            "uploads": told["uploads"],
+            "mounts": self.storage.node_mounts(told["mounts"], row["offer"]["cloud"]),
+            "artifacts": dict(self.artifacts),
+            "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
+            "drain_s": self.limits.drain_s,
+            "power_off_after_s": _POWER_OFF_AFTER_S,
+        }
+
+
+def _variables(row: Mapping[str, Any], key: AttemptKey, ids: tuple[str, ...]) -> dict[str, str]:
+    """The SKYPILOT_* variables that the controller knows; the node adds those about itself."""
+    offer = row["offer"]
+    cluster = {
+        "cluster_name": f"{row['job_name']}-{key[0]}-{key[1]}",
+        "cloud": offer["cloud"],
+        "region": offer["region"],
+        "zone": offer["zone"],
+    }
+    return {
+        "SKYPILOT_TASK_ID": row["task_id"],
+        "SKYPILOT_TASK_IDS": "\n".join(ids),
+        "SKYPILOT_MANAGED_JOB_ID": str(key[0]),
+        "SKYPILOT_JOB_RANK": str(row["batch_rank"]),
+        "SKYPILOT_NUM_JOBS": str(row["batch_size"]),
+        "SKYPILOT_CLUSTER_INFO": json.dumps(cluster),
+        "SKYPILOT_USER": row["user"],
+    }

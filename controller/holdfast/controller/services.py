@@ -1,0 +1,43 @@
+"""The parts of a running daemon that its API handlers use. Built by `daemon`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from holdfast.controller.changes import Changes
+from holdfast.controller.channel import Channel
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.base import Cloud
+from holdfast.controller.keyring import Keyring
+from holdfast.controller.nodelogs import NodeLogs
+from holdfast.controller.nodespec import NodeSpecs
+from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.settings import Settings
+from holdfast.controller.submission import Submissions
+
+
+@dataclass(frozen=True)
+class Services:
+    """`artifacts`: directory of files by sha256. `request_stop`: have the daemon end; jobs go on."""
+
+    settings: Settings
+    clock: Clock
+    keyring: Keyring
+    database: Engine
+    clouds: Mapping[str, Cloud]
+    reconciler: Reconciler
+    channel: Channel
+    changes: Changes
+    logs: NodeLogs
+    specs: NodeSpecs
+    submissions: Submissions
+    uploads: Path
+    artifacts: Path
+    controller_id: str
+    started_at: float
+    endpoint: str
+    request_stop: Callable[[], None]

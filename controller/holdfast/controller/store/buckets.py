@@ -1,0 +1,68 @@
+"""Which buckets a job uses, and which of them we made and may remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from holdfast.controller.store.tables import BucketRow
+
+Buckets = BucketRow.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class UsedBucket:
+    """A bucket in a job's use. `created`: it did not exist before this job."""
+
+    store: str
+    bucket: str
+    persistent: bool
+    created: bool
+
+
+def record(conn: Connection, job_id: int, used: Sequence[UsedBucket]) -> None:
+    """Remember the buckets of a job; one that is known keeps what was recorded first."""
+    known = {(r.store, r.bucket) for r in conn.execute(select(Buckets).where(Buckets.c.job_id == job_id))}
+    for b in used:
+        if (b.store, b.bucket) not in known:
+            conn.execute(
+                insert(Buckets).values(
+                    job_id=job_id, store=b.store, bucket=b.bucket, persistent=b.persistent, created=b.created
+                )
+            )
+
+
+def removable(conn: Connection, job_id: int) -> list[UsedBucket]:
+    """Buckets that this job made, that shall not persist, and that no other job uses."""
+    rows = conn.execute(
+        select(Buckets).where(
+            Buckets.c.job_id == job_id,
+            Buckets.c.created.is_(True),
+            Buckets.c.persistent.is_(False),
+            Buckets.c.removed_at.is_(None),
+        )
+    )
+    found = [UsedBucket(r.store, r.bucket, r.persistent, r.created) for r in rows]
+    return [b for b in found if not _used_by_another(conn, job_id, b)]
+
+
+def removed(conn: Connection, job_id: int, now: float) -> None:
+    """Everything that was removable of this job is gone."""
+    for b in removable(conn, job_id):
+        conn.execute(
+            update(Buckets)
+            .where(Buckets.c.job_id == job_id, Buckets.c.store == b.store, Buckets.c.bucket == b.bucket)
+            .values(removed_at=now)
+        )
+
+
+def _used_by_another(conn: Connection, job_id: int, bucket: UsedBucket) -> bool:
+    same = exists().where(
+        Buckets.c.job_id != job_id,
+        Buckets.c.store == bucket.store,
+        Buckets.c.bucket == bucket.bucket,
+        Buckets.c.removed_at.is_(None),
+    )
+    return bool(conn.execute(select(same)).scalar())

@@ -1,0 +1,99 @@
+"""Intents: what is to be done outside, written down in the transaction that decided it.
+
+An intent is open until its outcome is recorded. Open ones are taken up again at every start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from holdfast.controller.store.tables import IntentRow
+
+Intents = IntentRow.__table__  # type: ignore[attr-defined]
+
+
+class IntentKind(StrEnum):
+    PREPARE_STORAGE = "prepare-storage"
+    LAUNCH = "launch"
+    TERMINATE = "terminate"
+    REMOVE_STORAGE = "remove-storage"
+
+
+@dataclass(frozen=True)
+class Intent:
+    """`generation` is 0 for what belongs to a task rather than to an attempt."""
+
+    id: int
+    job_id: int
+    task: int
+    generation: int
+    kind: IntentKind
+    token: str
+    request: dict[str, Any]
+    created_at: float
+    tries: int = 0
+
+
+def add(
+    conn: Connection,
+    *,
+    key: tuple[int, int, int],
+    kind: IntentKind,
+    token: str,
+    request: dict[str, Any],
+    now: float,
+) -> Intent | None:
+    """Write an intent down. None if the same was written down before."""
+    job_id, task, generation = key
+    same = select(Intents.c.id).where(
+        Intents.c.job_id == job_id,
+        Intents.c.task_index == task,
+        Intents.c.generation == generation,
+        Intents.c.kind == kind.value,
+    )
+    if conn.execute(same).first() is not None:
+        return None
+    values = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value, "token": token}
+    written = insert(Intents).values(**values, request=request, created_at=now, tries=0).returning(Intents.c.id)
+    return Intent(conn.execute(written).scalar_one(), job_id, task, generation, kind, token, request, now)
+
+
+def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
+    rows = conn.execute(
+        select(Intents).where(Intents.c.done_at.is_(None), Intents.c.job_id.in_(job_ids)).order_by(Intents.c.id)
+    )
+    return [
+        Intent(
+            id=r.id,
+            job_id=r.job_id,
+            task=r.task_index,
+            generation=r.generation,
+            kind=IntentKind(r.kind),
+            token=r.token,
+            request=r.request,
+            created_at=r.created_at,
+            tries=r.tries,
+        )
+        for r in rows
+    ]
+
+
+def close(conn: Connection, intent_id: int, *, outcome: str, error: str | None, now: float) -> bool:
+    """Record the outcome. False if it was recorded before."""
+    result = conn.execute(
+        update(Intents)
+        .where(Intents.c.id == intent_id, Intents.c.done_at.is_(None))
+        .values(done_at=now, outcome=outcome, error=error)
+    )
+    return result.rowcount == 1
+
+
+def tried(conn: Connection, intent_id: int, *, error: str, wake_at: float) -> None:
+    """Record a try that settled nothing."""
+    conn.execute(
+        update(Intents).where(Intents.c.id == intent_id).values(tries=Intents.c.tries + 1, error=error, wake_at=wake_at)
+    )

@@ -1,0 +1,258 @@
+"""Jobs in the database: accepted, claimed, loaded as decision values, and written back under the guard of the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, or_, select, update
+
+from holdfast.controller.store import codec
+from holdfast.controller.store.tables import AttemptRow, ControllerRow, EventRow, JobRow, NodeRow, TaskRow
+from holdfast.recovery.actions import Note
+from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
+from holdfast.recovery.statuses import AttemptState
+
+Job = JobRow.__table__  # type: ignore[attr-defined]
+Task = TaskRow.__table__  # type: ignore[attr-defined]
+Attempt = AttemptRow.__table__  # type: ignore[attr-defined]
+Node = NodeRow.__table__  # type: ignore[attr-defined]
+EventT = EventRow.__table__  # type: ignore[attr-defined]
+Controller = ControllerRow.__table__  # type: ignore[attr-defined]
+
+
+class LeaseLost(Exception):
+    """Another controller owns this job now: stop, and touch nothing of it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to write a job: its owner and the epoch at which it was claimed."""
+
+    job_id: int
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """A task as it is accepted. `spec` is what nodes are told; `secrets` are sealed."""
+
+    view: TaskView
+    name: str
+    config: dict[str, Any]
+    spec: dict[str, Any]
+    secrets: bytes | None
+
+
+def find_by_key(conn: Connection, key: str) -> int | None:
+    """The job that was accepted with this idempotency key."""
+    return conn.execute(select(Job.c.id).where(Job.c.key == key)).scalar_one_or_none()
+
+
+def reserve(conn: Connection, columns: Mapping[str, Any]) -> int:
+    """Insert the job's row and return its id, which is never given again."""
+    job_id: int = conn.execute(insert(Job).values(epoch=1, **columns).returning(Job.c.id)).scalar_one()
+    return job_id
+
+
+def add_tasks(conn: Connection, job_id: int, tasks: Sequence[NewTask], task_ids: Sequence[str]) -> None:
+    for new, task_id in zip(tasks, task_ids, strict=True):
+        view = new.view
+        conn.execute(
+            insert(Task).values(
+                job_id=job_id,
+                index=view.index,
+                name=new.name,
+                task_id=task_id,
+                config=new.config,
+                spec=new.spec,
+                secrets=new.secrets,
+                needs=[codec.need_json(n) for n in view.needs],
+                recovery=codec.recovery_json(view.recovery),
+                num_nodes=view.num_nodes,
+                **codec.task_columns(view),
+            )
+        )
+
+
+def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: bool = False) -> list[Claim]:
+    """Claim up to `limit` unsettled jobs that nobody living owns. `take_all`: this daemon is known to be alone."""
+    free = Job.c.owner.is_(None)
+    if take_all:
+        free = or_(free, Job.c.owner != owner)
+    else:
+        alive = select(Controller.c.id).where(Controller.c.lease_until >= now)
+        free = or_(free, Job.c.owner.not_in(alive))
+    wanted = select(Job.c.id).where(Job.c.settled.is_(False), free).order_by(Job.c.id).limit(limit)
+    rows = conn.execute(
+        update(Job)
+        .where(Job.c.id.in_(wanted.scalar_subquery()))
+        .values(owner=owner, epoch=Job.c.epoch + 1)
+        .returning(Job.c.id, Job.c.epoch)
+    )
+    return [Claim(row.id, owner, row.epoch) for row in rows]
+
+
+def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
+    """Write `columns` of the job if it is still ours. Raises LeaseLost: the caller's transaction must roll back."""
+    result = conn.execute(
+        update(Job)
+        .where(Job.c.id == claim.job_id, Job.c.owner == claim.owner, Job.c.epoch == claim.epoch)
+        .values(**columns)
+    )
+    if result.rowcount != 1:
+        raise LeaseLost(f"job {claim.job_id} is not owned at epoch {claim.epoch} any more")
+
+
+def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
+    """The jobs as decision values, with the attempts that are not GONE."""
+    ids = list(job_ids)
+    nodes: dict[tuple[int, int, int], list[NodeView]] = {}
+    attempts: dict[tuple[int, int], list[AttemptView]] = {}
+    tasks: dict[int, list[TaskView]] = {}
+    live = select(Attempt).where(Attempt.c.job_id.in_(ids), Attempt.c.state != AttemptState.GONE.value)
+    attempt_rows = conn.execute(live.order_by(Attempt.c.generation)).mappings().all()
+    node_rows = conn.execute(select(Node).where(Node.c.job_id.in_(ids)).order_by(Node.c.rank)).mappings()
+    for row in node_rows:
+        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.node(dict(row)))
+    for row in attempt_rows:
+        key = (row["job_id"], row["task_index"])
+        its_nodes = tuple(nodes.get((*key, row["generation"]), ()))
+        attempts.setdefault(key, []).append(codec.attempt(dict(row), its_nodes))
+    for row in conn.execute(select(Task).where(Task.c.job_id.in_(ids)).order_by(Task.c.index)).mappings():
+        its_attempts = tuple(attempts.get((row["job_id"], row["index"]), ()))
+        tasks.setdefault(row["job_id"], []).append(codec.task(dict(row), its_attempts))
+    jobs = {}
+    for row in conn.execute(select(Job).where(Job.c.id.in_(ids))).mappings():
+        cancel = Cancel(row["cancel_at"], row["cancel_grace_s"]) if row["cancel_at"] is not None else None
+        jobs[row["id"]] = JobView(row["id"], tuple(tasks.get(row["id"], ())), cancel)
+    return jobs
+
+
+def save(conn: Connection, before: JobView, after: JobView, now: float) -> None:
+    """Write what differs. The job's own row is `guard`'s."""
+    old_tasks = {t.index: t for t in before.tasks}
+    for task in after.tasks:
+        old = old_tasks[task.index]
+        if task == old:
+            continue
+        changed = _difference(codec.task_columns(old), codec.task_columns(task))
+        if changed:
+            where = (Task.c.job_id == after.id, Task.c.index == task.index)
+            conn.execute(update(Task).where(*where).values(**changed))
+        _save_attempts(conn, after.id, old, task, now)
+
+
+def _save_attempts(conn: Connection, job_id: int, old: TaskView, new: TaskView, now: float) -> None:
+    known = {a.generation: a for a in old.attempts}
+    kept = {a.generation for a in new.attempts}
+    for attempt in new.attempts:
+        if attempt.generation in known:
+            _update_attempt(conn, (job_id, new.index), known[attempt.generation], attempt, now)
+        else:
+            _insert_attempt(conn, (job_id, new.index), attempt)
+    born_and_gone = range(old.next_generation, new.next_generation)
+    assert all(g in kept for g in born_and_gone), "an attempt was requested and forgotten in one step"
+    for generation, attempt in known.items():
+        if generation not in kept:
+            where = _attempt_key((job_id, new.index), generation)
+            stopped = {} if _has_stopped(attempt) else {"stopped_at": now}
+            conn.execute(update(Attempt).where(*where).values(state=AttemptState.GONE.value, gone_at=now, **stopped))
+            conn.execute(update(Node).where(*_nodes_of((job_id, new.index), generation)).values(connected=False))
+
+
+def _has_stopped(attempt: AttemptView) -> bool:
+    return attempt.state in (AttemptState.STOPPED, AttemptState.GONE)
+
+
+def _attempt_key(task: tuple[int, int], generation: int) -> tuple[Any, ...]:
+    return (Attempt.c.job_id == task[0], Attempt.c.task_index == task[1], Attempt.c.generation == generation)
+
+
+def _nodes_of(task: tuple[int, int], generation: int) -> tuple[Any, ...]:
+    return (Node.c.job_id == task[0], Node.c.task_index == task[1], Node.c.generation == generation)
+
+
+def _insert_attempt(conn: Connection, task: tuple[int, int], attempt: AttemptView) -> None:
+    key = {"job_id": task[0], "task_index": task[1], "generation": attempt.generation}
+    conn.execute(insert(Attempt).values(**key, **codec.attempt_columns(attempt)))
+    conn.execute(insert(Node), [{**key, "rank": n.rank, **codec.node_columns(n)} for n in attempt.nodes])
+
+
+def _update_attempt(conn: Connection, task: tuple[int, int], old: AttemptView, new: AttemptView, now: float) -> None:
+    if old == new:
+        return
+    changed = _difference(codec.attempt_columns(old), codec.attempt_columns(new))
+    if _has_stopped(new) and not _has_stopped(old):
+        changed["stopped_at"] = now
+    if changed:
+        conn.execute(update(Attempt).where(*_attempt_key(task, new.generation)).values(**changed))
+    for node, before in zip(new.nodes, old.nodes, strict=True):
+        changed = _difference(codec.node_columns(before), codec.node_columns(node))
+        if changed:
+            where = (*_nodes_of(task, new.generation), Node.c.rank == node.rank)
+            conn.execute(update(Node).where(*where).values(**changed))
+
+
+def _difference(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in new.items() if old[name] != value}
+
+
+def record_notes(conn: Connection, job_id: int, notes: Sequence[Note], now: float) -> None:
+    """Append to the job's timeline."""
+    if notes:
+        conn.execute(
+            insert(EventT),
+            [
+                {
+                    "job_id": job_id,
+                    "task_index": n.task,
+                    "generation": n.generation,
+                    "rank": n.rank,
+                    "at": now,
+                    "kind": n.kind,
+                    "reason": n.reason.value if n.reason else None,
+                    "message": n.message,
+                    "data": n.data,
+                }
+                for n in notes
+            ],
+        )
+
+
+def record_lifetimes(
+    conn: Connection, key: tuple[int, int, int], lifetimes: Mapping[int, tuple[float | None, float | None]]
+) -> None:
+    """Keep the cloud's own word on when machines (rank → launched, ended) began and ceased to be billed."""
+    for rank, (launched_at, ended_at) in lifetimes.items():
+        values = {"launched_at": launched_at, "ended_at": ended_at}
+        known = {name: value for name, value in values.items() if value is not None}
+        if known:
+            conn.execute(update(Node).where(*_nodes_of(key[:2], key[2]), Node.c.rank == rank).values(**known))
+
+
+def advance_checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: int, seq: int) -> bool:
+    """Whether the checkpoint message `seq` of a node is new; remembers it."""
+    where = (*_nodes_of(key[:2], key[2]), Node.c.rank == rank, Node.c.checkpoint_seq < seq)
+    return conn.execute(update(Node).where(*where).values(checkpoint_seq=seq)).rowcount == 1
+
+
+def checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: int) -> int:
+    where = (*_nodes_of(key[:2], key[2]), Node.c.rank == rank)
+    return conn.execute(select(Node.c.checkpoint_seq).where(*where)).scalar_one_or_none() or 0
+
+
+def task_ids(conn: Connection, job_id: int) -> tuple[str, ...]:
+    """SKYPILOT_TASK_ID of each task of a job, in order."""
+    return tuple(conn.execute(select(Task.c.task_id).where(Task.c.job_id == job_id).order_by(Task.c.index)).scalars())
+
+
+def live_attempts(conn: Connection, job_id: int | None = None) -> list[tuple[int, int, int]]:
+    """(job, task, generation) of every attempt that is not GONE, of one job or of all."""
+    query = select(Attempt.c.job_id, Attempt.c.task_index, Attempt.c.generation)
+    query = query.where(Attempt.c.state != AttemptState.GONE.value)
+    if job_id is not None:
+        query = query.where(Attempt.c.job_id == job_id)
+    return [(row.job_id, row.task_index, row.generation) for row in conn.execute(query)]

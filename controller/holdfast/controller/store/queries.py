@@ -1,0 +1,176 @@
+"""What users ask: the queue, one job with its attempts and timeline, counts. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from holdfast.controller.store.jobs import Attempt, EventT, Job, Node, Task
+from holdfast.recovery.statuses import TERMINAL, AttemptState
+
+_TERMINAL = sorted(s.value for s in TERMINAL)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which jobs to list: newest first, those below id `before`."""
+
+    limit: int | None = 50
+    before: int | None = None
+    skip_finished: bool = False
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    ids: tuple[int, ...] = ()
+
+
+def iso(at: float | None) -> str | None:
+    """Epoch seconds as ISO 8601 UTC."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+
+
+def find_ids(conn: Connection, wanted: Filter) -> list[int]:
+    """Ids of the jobs that match, newest first."""
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.ids:
+        conditions.append(Job.c.id.in_(wanted.ids))
+    if wanted.before is not None:
+        conditions.append(Job.c.id < wanted.before)
+    if wanted.name:
+        conditions.append(Job.c.name == wanted.name)
+    if wanted.skip_finished:
+        conditions.append(
+            select(Task.c.job_id).where(Task.c.job_id == Job.c.id, Task.c.status.not_in(_TERMINAL)).exists()
+        )
+    if wanted.statuses:
+        conditions.append(
+            select(Task.c.job_id).where(Task.c.job_id == Job.c.id, Task.c.status.in_(wanted.statuses)).exists()
+        )
+    query = select(Job.c.id).where(*conditions).order_by(Job.c.id.desc()).limit(wanted.limit)
+    return list(conn.execute(query).scalars())
+
+
+def counts(conn: Connection) -> dict[str, int]:
+    """Tasks by status."""
+    rows = conn.execute(select(Task.c.status, func.count()).group_by(Task.c.status))
+    return {status: count for status, count in rows}
+
+
+def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[str, Any]]:
+    """The API's Job objects: one per task, jobs newest first, tasks in order."""
+    tasks = conn.execute(
+        select(Task, Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
+        .add_columns(Job.c.submitted_at)
+        .join(Job, Job.c.id == Task.c.job_id)
+        .where(Task.c.job_id.in_(job_ids))
+        .order_by(Task.c.job_id.desc(), Task.c.index)
+    ).mappings()
+    attempts = _attempts(conn, job_ids)
+    return [_job(dict(row), attempts.get((row["job_id"], row["index"]), []), now) for row in tasks]
+
+
+def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
+    """The API's Attempt objects of a job, in order."""
+    found = _attempts(conn, [job_id])
+    return [_attempt(a, now) for _, group in sorted(found.items()) for a in group]
+
+
+def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
+    rows = conn.execute(select(EventT).where(EventT.c.job_id == job_id).order_by(EventT.c.id)).mappings()
+    names = ("kind", "task_index", "generation", "rank", "reason", "message", "data")
+    return [{"at": iso(row["at"]), **{name: row[name] for name in names}} for row in rows]
+
+
+def _attempts(conn: Connection, job_ids: Sequence[int]) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    nodes: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for row in conn.execute(select(Node).where(Node.c.job_id.in_(job_ids)).order_by(Node.c.rank)).mappings():
+        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(dict(row))
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    query = select(Attempt).where(Attempt.c.job_id.in_(job_ids)).order_by(Attempt.c.task_index, Attempt.c.generation)
+    for row in conn.execute(query).mappings():
+        attempt = dict(row)
+        key = (row["job_id"], row["task_index"])
+        attempt["nodes"] = nodes.get((*key, row["generation"]), [])
+        found.setdefault(key, []).append(attempt)
+    return found
+
+
+def _hours(attempt: dict[str, Any], now: float) -> float:
+    """Machine hours billed, summed over the nodes."""
+    total = 0.0
+    for node in attempt["nodes"]:
+        begun = node["launched_at"] if node["launched_at"] is not None else attempt["booted_at"]
+        if begun is None:
+            continue
+        ended = node["ended_at"] if node["ended_at"] is not None else attempt["gone_at"]
+        total += max(0.0, (now if ended is None else ended) - begun) / 3600
+    return total
+
+
+def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dict[str, Any]:
+    newest = attempts[-1] if attempts else None
+    offer = newest["offer"] if newest else {}
+    hours = [(_hours(a, now), a["offer"]) for a in attempts]
+    running = now - row["run_since"] if row["run_since"] is not None else 0.0
+    exits = [n["exit_code"] for n in newest["nodes"] if n["exit_code"] is not None] if newest else []
+    return {
+        "job_id": row["job_id"],
+        "task_index": row["index"],
+        "num_tasks": row["num_tasks"],
+        "name": row["job_name"],
+        "task_name": row["name"],
+        "status": row["status"],
+        "reason": row["reason"],
+        "message": row["message"],
+        "task_id": row["task_id"],
+        "user": row["user"],
+        "priority": row["priority"],
+        "submitted_at": iso(row["submitted_at"]),
+        "started_at": iso(row["started_at"]),
+        "ended_at": iso(row["ended_at"]),
+        "job_duration_s": round(row["run_seconds"] + running, 3),
+        "total_duration_s": round((row["ended_at"] or now) - row["submitted_at"], 3),
+        "recovery_count": row["recovery_count"],
+        "restarts_on_errors": row["restarts_on_errors"],
+        "resources": row["spec"].get("resources", ""),
+        "cluster_resources": f"{row['num_nodes']}x({offer['instance_type']}, {offer['market']})" if offer else "",
+        "num_nodes": row["num_nodes"],
+        "cloud": offer.get("cloud"),
+        "region": offer.get("region"),
+        "zone": offer.get("zone"),
+        "market": offer.get("market"),
+        "generation": newest["generation"] if newest else 0,
+        "cost_usd": sum(h * o["price_per_hour"] for h, o in hours),
+        "on_demand_cost_usd": sum(h * o["on_demand_price_per_hour"] for h, o in hours),
+        "exit_code": next((code for code in exits if code != 0), exits[0] if exits else None),
+        "cleanup": row["cleanup"] or _unfinished(row, attempts),
+    }
+
+
+def _unfinished(row: dict[str, Any], attempts: list[dict[str, Any]]) -> str | None:
+    """What is still being cleared away after the end."""
+    left = [a for a in attempts if a["state"] != AttemptState.GONE.value]
+    if row["ended_at"] is None or not left:
+        return None
+    return f"ending {sum(len(a['nodes']) for a in left)} machine(s)"
+
+
+def _attempt(row: dict[str, Any], now: float) -> dict[str, Any]:
+    offer = row["offer"]
+    node_fields = ("rank", "instance_id", "ip", "phase", "connected", "exit_code")
+    return {
+        "task_index": row["task_index"],
+        "generation": row["generation"],
+        "state": row["state"],
+        "reason": row["reason"],
+        **{name: offer[name] for name in ("cloud", "region", "zone", "instance_type", "market", "price_per_hour")},
+        "requested_at": iso(row["requested_at"]),
+        "running_at": iso(row["running_at"]),
+        "stopped_at": iso(row["stopped_at"]),
+        "gone_at": iso(row["gone_at"]),
+        "cost_usd": _hours(row, now) * offer["price_per_hour"],
+        "nodes": [{name: node[name] for name in node_fields} for node in row["nodes"]],
+    }

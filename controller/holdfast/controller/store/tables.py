@@ -1,0 +1,211 @@
+"""The schema. Times are epoch seconds (UTC); enums are their names; money is USD.
+
+The decision values of `holdfast.recovery.job` are spread over `job`, `task`, `attempt` and `node`, in columns named as
+the fields are (see `codec`). What only the daemon needs stands beside them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Column, Index, Text, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+
+class Meta(SQLModel, table=True):
+    """Facts about this database: one row per name (`controller`: the name written on every machine as a tag)."""
+
+    name: str = Field(primary_key=True)
+    value: str
+
+
+class ControllerRow(SQLModel, table=True):
+    """One running daemon. Its jobs are its own until `lease_until`; then another may claim them."""
+
+    __tablename__ = "controller"
+    id: str = Field(primary_key=True)
+    started_at: float
+    lease_until: float
+    endpoint: str = ""
+
+
+class JobRow(SQLModel, table=True):
+    """A job. `owner` and `epoch` guard every write: an epoch grows at each claim, so a late writer changes nothing."""
+
+    __tablename__ = "job"
+    __table_args__ = (
+        Index("ix_job_owner_unsettled", "owner", "settled"),
+        {"sqlite_autoincrement": True},  # an id, once given, is never given again
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(index=True)
+    user: str = ""
+    priority: int = 0
+    num_tasks: int = 1
+    submitted_at: float
+    key: str | None = Field(default=None, unique=True)
+    batch_rank: int = 0
+    batch_size: int = 1
+    cancel_at: float | None = None
+    cancel_grace_s: float | None = None
+    owner: str | None = None
+    epoch: int = 0
+    wake_at: float | None = None
+    settled: bool = False
+    cleanup: str | None = Field(default=None, sa_column=Column(Text))
+
+
+class TaskRow(SQLModel, table=True):
+    """One task: what was asked (`config`, `env`, `secrets`), and where it stands."""
+
+    __tablename__ = "task"
+    __table_args__ = (Index("ix_task_status_job", "status", "job_id"),)
+    job_id: int = Field(primary_key=True, foreign_key="job.id")
+    index: int = Field(primary_key=True)
+    name: str = ""
+    task_id: str = Field(index=True)
+    status: str
+    config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    spec: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    secrets: bytes | None = None
+    needs: list[Any] = Field(sa_column=Column(JSON, nullable=False))
+    recovery: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    num_nodes: int = 1
+    state: str
+    reason: str
+    outcome: str | None = None
+    message: str = Field(default="", sa_column=Column(Text, nullable=False))
+    next_generation: int = 1
+    last_offer: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    preempted_from: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    recovery_count: int = 0
+    restarts_on_errors: int = 0
+    refused_in_a_row: int = 0
+    has_run: bool = False
+    wake_at: float | None = None
+    started_at: float | None = None
+    run_since: float | None = None
+    run_seconds: float = 0.0
+    ended_at: float | None = None
+    storage_ready: bool = True
+    storage_asked: bool = False
+
+
+class AttemptRow(SQLModel, table=True):
+    """One try at a task on one placement. Kept for ever; `state` GONE is its end."""
+
+    __tablename__ = "attempt"
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    state: str
+    offer: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    requested_at: float
+    booted_at: float | None = None
+    running_at: float | None = None
+    stopped_at: float | None = None
+    gone_at: float | None = None
+    drain_until: float | None = None
+    reason: str | None = None
+    terminating: bool = False
+    failing_since: float | None = None
+    checked_at: float | None = None
+    check_asked_at: float | None = None
+
+
+class NodeRow(SQLModel, table=True):
+    """One machine of an attempt."""
+
+    __tablename__ = "node"
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    phase: str
+    instance_id: str | None = Field(default=None, index=True)
+    ip: str | None = None
+    connected: bool = False
+    silent_since: float | None = None
+    exit_code: int | None = None
+    failed_stage: str | None = None
+    interrupted: bool = False
+    mount_lost: bool = False
+    message: str = Field(default="", sa_column=Column(Text, nullable=False))
+    notice_deadline: float | None = None
+    gone: str | None = None
+    launched_at: float | None = None
+    ended_at: float | None = None
+    checkpoint_seq: int = 0
+
+
+class IntentRow(SQLModel, table=True):
+    """Something to do outside, written down before it is done. `request` is frozen; `token` makes a repeat harmless."""
+
+    __tablename__ = "intent"
+    __table_args__ = (
+        UniqueConstraint("job_id", "task_index", "generation", "kind"),
+        Index("ix_intent_open", "done_at", "job_id"),
+    )
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int
+    task_index: int
+    generation: int
+    kind: str
+    token: str
+    request: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    created_at: float
+    tries: int = 0
+    wake_at: float | None = None
+    done_at: float | None = None
+    outcome: str | None = None
+    error: str | None = Field(default=None, sa_column=Column(Text))
+
+
+class RefusalRow(SQLModel, table=True):
+    """An offer that said no; see `holdfast.recovery.market.Refusal`."""
+
+    __tablename__ = "refusal"
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int | None = None  # set where only this job is concerned
+    cloud: str
+    region: str | None = None
+    zone: str | None = None
+    instance_type: str | None = None
+    market: str | None = None
+    kind: str
+    code: str = ""
+    message: str = Field(default="", sa_column=Column(Text, nullable=False))
+    at: float
+    until: float = Field(index=True)
+    from_preemption: bool = False
+
+
+class EventRow(SQLModel, table=True):
+    """A line of a job's timeline."""
+
+    __tablename__ = "event"
+    __table_args__ = (Index("ix_event_job", "job_id", "id"),)
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int
+    task_index: int | None = None
+    generation: int | None = None
+    rank: int | None = None
+    at: float
+    kind: str
+    reason: str | None = None
+    message: str = Field(default="", sa_column=Column(Text, nullable=False))
+    data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+
+
+class BucketRow(SQLModel, table=True):
+    """A bucket that a job uses. `created`: we made it, so we may remove it when it is not `persistent`."""
+
+    __tablename__ = "bucket"
+    __table_args__ = (UniqueConstraint("job_id", "store", "bucket"),)
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int = Field(index=True)
+    store: str
+    bucket: str
+    persistent: bool = True
+    created: bool = False
+    removed_at: float | None = None

@@ -1,0 +1,220 @@
+"""How a job is accepted: checked, compiled into what the decision functions and the nodes need, and made durable.
+
+Nothing is written before everything was checked. A refusal is a `Refused`: what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.keyring import Keyring
+from holdfast.controller.market import Market
+from holdfast.controller.storage.service import StorageService
+from holdfast.controller.store import codec, jobs
+from holdfast.controller.store.jobs import Claim, NewTask
+from holdfast.recovery.actions import Note
+from holdfast.recovery.job import TaskView
+from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
+from holdfast.recovery.matching import fitting
+from holdfast.recovery.policies.choice import Never, Place
+from holdfast.recovery.policies.registry import policy
+from holdfast.sdk import Task
+from holdfast.sdk.needs import gpus_per_node, needs, recovery
+from holdfast.sdk.problems import TaskError
+
+_MOST_OFFERS_SHOWN = 20
+
+
+class Refused(Exception):
+    """A request that can not be taken. `where` names the field; `fix` says what to do."""
+
+    def __init__(self, message: str, *, where: str | None = None, fix: str = "", status: int = 400) -> None:
+        super().__init__(message)
+        self.message, self.where, self.fix, self.status = message, where, fix, status
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """`claim` is None for a repeated submission: the job was accepted before."""
+
+    job_id: int
+    name: str
+    task_ids: tuple[str, ...]
+    warnings: tuple[str, ...]
+    claim: Claim | None
+
+
+@dataclass(frozen=True)
+class Submissions:
+    """Accepts jobs on behalf of the controller whose lease is `owner`."""
+
+    database: Engine
+    clock: Clock
+    keyring: Keyring
+    market: Market
+    storage: StorageService
+    owner: str
+
+    def accept(self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None) -> Accepted:
+        """Make the job durable. Raises Refused, and then nothing has changed."""
+        now = self.clock.now()
+        compiled = self.compile(configs, now)
+        job_name = _job_name(name, [task.name for task in compiled])
+        priority = max((int(t.config.get("resources", {}).get("priority") or 0) for t in compiled), default=0)
+        with self.database.begin() as conn:
+            if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
+                return Accepted(known, job_name, jobs.task_ids(conn, known), (), None)
+            columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
+            job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
+            task_ids = [_task_id(now, job_name, task.name, job_id, i, len(compiled)) for i, task in enumerate(compiled)]
+            jobs.add_tasks(conn, job_id, compiled, task_ids)
+            jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": len(compiled), "user": user})], now)
+        return Accepted(job_id, job_name, tuple(task_ids), (), Claim(job_id, self.owner, 1))
+
+    def compile(self, configs: Sequence[Mapping[str, Any]], now: float) -> list[NewTask]:
+        """Every task checked and compiled. Raises Refused."""
+        if not configs:
+            raise Refused("the job has no task", where="tasks", fix="give at least one")
+        try:
+            return [self._compile(Task.from_yaml_config(dict(c)), i, now) for i, c in enumerate(configs)]
+        except TaskError as error:
+            raise Refused(str(error), where="tasks", fix="correct the task and launch it again") from error
+
+    def plan(self, configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What would be tried, per task, in order. Raises Refused when nothing could ever run a task."""
+        now = self.clock.now()
+        view = self.market.view()
+        return [self._plan(task, view, now) for task in self.compile(configs, now)]
+
+    def _compile(self, task: Task, index: int, now: float) -> NewTask:
+        config = task.to_yaml_config()
+        secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
+        resources = task.resources
+        storage = self.storage.plan(config.get("file_mounts") or {})
+        view = TaskView(
+            index=index,
+            needs=needs(resources),
+            num_nodes=task.num_nodes,
+            recovery=recovery(resources),
+            storage_ready=not storage.buckets,
+            wake_at=now if index == 0 else None,
+        )
+        spec = {
+            "setup": config.get("setup"),
+            "run": config.get("run"),
+            "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
+            "secret_names": sorted(secrets),
+            "workdir": config.get("workdir"),
+            "uploads": storage.uploads,
+            "mounts": storage.mounts,
+            "buckets": storage.buckets,
+            "gpus_per_node": gpus_per_node(resources),
+            "resources": _requested(view),
+            "machine": _machine(config.get("resources") or {}),
+        }
+        sealed = self.keyring.seal(secrets) if secrets else None
+        return NewTask(view, task.name or "", config, spec, sealed)
+
+    def _plan(self, task: NewTask, view: MarketView, now: float) -> dict[str, Any]:
+        offers = _in_order(task.view, view, now)
+        saving = None
+        if offers and offers[0].on_demand_price_per_hour > 0:
+            saving = 1 - offers[0].price_per_hour / offers[0].on_demand_price_per_hour
+        standing = [
+            f"{r.cloud} {r.zone or r.region or ''}: {r.message or r.code}" for r in view.refusals if r.until > now
+        ]
+        return {
+            "name": task.name,
+            "num_nodes": task.view.num_nodes,
+            "offers": [_offer_json(offer) for offer in offers],
+            "total_offers": len(fitting(task.view.needs, view.offers)),
+            "saving": saving,
+            "refused": standing,
+        }
+
+
+def _in_order(task: TaskView, view: MarketView, now: float) -> list[Offer]:
+    """The offers that the task's policy would try, if each in turn said no. Raises Refused when none ever fits."""
+    choose = policy(task.recovery.strategy)
+    refusals = list(view.refusals)
+    found: list[Offer] = []
+    while len(found) < _MOST_OFFERS_SHOWN:
+        match choose(task, replace(view, refusals=tuple(refusals)), now):
+            case Place(offer):
+                found.append(offer)
+                key = offer.key
+                refusals.append(
+                    Refusal(
+                        cloud=key.cloud,
+                        region=key.region,
+                        zone=key.zone,
+                        instance_type=key.instance_type,
+                        market=key.market,
+                        kind=FaultKind.AVOID_ZONE,
+                        at=now,
+                        until=float("inf"),
+                    )
+                )
+            case Never(why) if not found:
+                raise Refused(
+                    "no offer fits: " + "; ".join(why),
+                    where="resources",
+                    fix="see `holdfast check` for what is enabled",
+                )
+            case _:
+                break
+    return found
+
+
+def _offer_json(offer: Offer) -> dict[str, Any]:
+    data = codec.offer_json(offer)
+    if offer.accelerators:
+        data["accelerators"] = f"{offer.accelerators[0]}:{offer.accelerators[1]:g}"
+    return data
+
+
+def _job_name(name: str | None, task_names: Sequence[str]) -> str:
+    chosen = name or (task_names[0] if len(task_names) == 1 else "") or "job"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", chosen)
+
+
+def _task_id(now: float, job: str, task: str, job_id: int, index: int, count: int) -> str:
+    """SKYPILOT_TASK_ID: made once, here, and the same in every attempt."""
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")
+    middle = f"{job}_{task}" if count > 1 else job
+    return f"sky-managed-{at}_{middle}_{job_id}-{index}"
+
+
+def _requested(task: TaskView) -> str:
+    """The request in a few characters, for the queue."""
+    first = task.needs[0]
+    parts = []
+    if first.instance_type:
+        parts.append(first.instance_type)
+    if first.accelerators:
+        parts.append(f"{first.accelerators[0]}:{first.accelerators[1]:g}")
+    if first.cpus:
+        parts.append(f"cpus={first.cpus}")
+    if first.memory_gib:
+        parts.append(f"mem={first.memory_gib}")
+    text = f"{task.num_nodes}x[{', '.join(parts) or 'any'}]" + ("[Spot]" if first.use_spot else "")
+    return text + (f" or {len(task.needs) - 1} more" if len(task.needs) > 1 else "")
+
+
+def _machine(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """What a launch asks of its machines besides the offer."""
+    known = {
+        "disk_gib": resources.get("disk_size"),
+        "disk_tier": resources.get("disk_tier"),
+        "network_tier": resources.get("network_tier"),
+        "image_id": resources.get("image_id"),
+        "labels": resources.get("labels"),
+    }
+    return {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,87 @@
+"""One attempt's way to its end: what a task does with an attempt that it loses, drains or no longer wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.recovery.job import AttemptView, Limits, NodeView
+from holdfast.recovery.reasons import Reason
+from holdfast.recovery.statuses import AttemptState, NodePhase
+
+# A node that drains gets this much longer than it was promised before its machine is ended.
+DRAIN_MARGIN_S = 3.0
+
+_BEFORE_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING)
+
+
+def wind_down(attempt: AttemptView, *, reason: Reason, until: float) -> AttemptView:
+    """`attempt`, told to stop by `until`; an attempt on which nothing can be running stops at once."""
+    match attempt.state:
+        case AttemptState.GONE | AttemptState.STOPPED:
+            return attempt
+        case AttemptState.DRAINING:
+            assert attempt.drain_until is not None
+            return replace(attempt, drain_until=min(attempt.drain_until, until))
+    if attempt.state in _BEFORE_WORKLOAD or all(n.has_stopped for n in attempt.nodes):
+        return replace(attempt, state=AttemptState.STOPPED, reason=reason)
+    return replace(attempt, state=AttemptState.DRAINING, drain_until=until, reason=reason)
+
+
+def abruptly(now: float) -> float:
+    """The `until` of a wind-down that grants no grace."""
+    return now - DRAIN_MARGIN_S
+
+
+def is_overdue(attempt: AttemptView, now: float) -> bool:
+    """Whether `attempt` has drained for longer than it was granted."""
+    return attempt.drain_until is not None and now >= attempt.drain_until + DRAIN_MARGIN_S
+
+
+def has_succeeded(attempt: AttemptView) -> bool:
+    """Every rank's `run` ended by itself with 0, and its writes are kept."""
+    return all(
+        n.phase is NodePhase.ENDED and n.failed_stage is None and not n.interrupted and n.exit_code == 0
+        for n in attempt.nodes
+    )
+
+
+def failed_node(attempt: AttemptView) -> NodeView | None:
+    """The lowest rank that failed by itself, or None."""
+    return next((n for n in attempt.nodes if n.failed_stage is not None and not n.interrupted), None)
+
+
+def loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:
+    """Why `attempt` can not go on, as far as its machines are concerned; None while it can."""
+    for node in attempt.nodes:
+        if node.gone is not None and node.phase is not NodePhase.ENDED:
+            return node.gone
+    gone_after_end = next((n.gone for n in attempt.nodes if n.gone is not None), None)
+    if gone_after_end is not None and not has_succeeded(attempt) and failed_node(attempt) is None:
+        return gone_after_end
+    if any(n.notice_deadline is not None for n in attempt.nodes):
+        return Reason.PREEMPTION_NOTICE
+    if any(n.interrupted and n.phase is NodePhase.ENDED for n in attempt.nodes):
+        return Reason.PREEMPTION_NOTICE
+    if any(n.mount_lost for n in attempt.nodes):
+        return Reason.MOUNT_LOST
+    if any(is_silent(n) and now - (n.silent_since or now) >= limits.silent_s for n in attempt.nodes):
+        return Reason.UNREACHABLE
+    return _boot_loss(attempt, limits, now)
+
+
+def _boot_loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:
+    waiting = attempt.state is AttemptState.BOOTING and attempt.booted_at is not None
+    if waiting and now - (attempt.booted_at or now) >= limits.boot_timeout_s:
+        return Reason.BOOT_TIMEOUT
+    return None
+
+
+def is_silent(node: NodeView) -> bool:
+    """Has called before, is not connected now, and is not known to have stopped."""
+    return node.silent_since is not None and not node.has_stopped
+
+
+def drain_deadline(attempt: AttemptView, limits: Limits, now: float) -> float:
+    """When a lost attempt's survivors must have stopped: the first notice's deadline, else the default grace."""
+    deadlines = [n.notice_deadline for n in attempt.nodes if n.notice_deadline is not None and n.gone is None]
+    return min([*deadlines, now + limits.drain_s]) if deadlines else now + limits.drain_s

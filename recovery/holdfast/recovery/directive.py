@@ -1,0 +1,49 @@
+"""What the controller wants of an attempt's nodes: one value per attempt, derived, never stored.
+
+A directive is a level, not a message: it is sent again on every connection, and a node only moves forward through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.recovery.job import AttemptView
+from holdfast.recovery.statuses import AttemptState
+
+
+class Want(StrEnum):
+    WAIT = "wait"
+    SETUP = "setup"
+    RUN = "run"
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Directive:
+    """`node_ips` by rank, once every node has called. `deadline` in epoch seconds, for DRAIN."""
+
+    want: Want
+    node_ips: tuple[str, ...] = ()
+    deadline: float | None = None
+    reason: str = ""
+
+
+STOP = Directive(Want.STOP, reason="the controller has written this attempt off")
+
+
+def directive(attempt: AttemptView) -> Directive:
+    """What `attempt`'s nodes shall do now."""
+    ips = tuple(node.ip or "" for node in attempt.nodes)
+    match attempt.state:
+        case AttemptState.REQUESTED | AttemptState.BOOTING:
+            return Directive(Want.WAIT)
+        case AttemptState.SETTING_UP | AttemptState.READY:
+            return Directive(Want.SETUP, ips)
+        case AttemptState.RUNNING:
+            return Directive(Want.RUN, ips)
+        case AttemptState.DRAINING:
+            return Directive(Want.DRAIN, ips, attempt.drain_until, attempt.reason.value if attempt.reason else "")
+        case AttemptState.STOPPED | AttemptState.GONE:
+            return STOP

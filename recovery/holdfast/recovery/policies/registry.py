@@ -1,0 +1,34 @@
+"""The strategies that `job_recovery` can name."""
+
+from __future__ import annotations
+
+from holdfast.recovery.policies.cheapest import cheapest
+from holdfast.recovery.policies.choice import Policy
+from holdfast.recovery.policies.eager_next_region import eager_next_region
+from holdfast.recovery.policies.failover import failover
+
+DEFAULT = "CHEAPEST"
+
+STRATEGIES: dict[str, str] = {
+    "CHEAPEST": "wherever it is cheapest now; an offer that took a machine back is left alone for half an hour",
+    "FAILOVER": "the region where the task ran first, then the others, by price",
+    "EAGER_NEXT_REGION": "after a preemption another region first, the same zone last",
+}
+
+_POLICIES: dict[str, Policy] = {
+    "CHEAPEST": cheapest,
+    "FAILOVER": failover,
+    "EAGER_NEXT_REGION": eager_next_region,
+}
+
+
+class UnknownStrategy(LookupError):
+    """No strategy has this name; the message lists those that exist."""
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name, whatever its case. Raises `UnknownStrategy`."""
+    found = _POLICIES.get(name.upper())
+    if found is None:
+        raise UnknownStrategy(f"no recovery strategy is called {name!r}; choose one of {', '.join(STRATEGIES)}")
+    return found

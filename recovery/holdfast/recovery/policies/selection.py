@@ -1,0 +1,138 @@
+"""How every strategy chooses: which offers may be tried now, and which of them is first.
+
+A strategy only says which offers it would rather keep for last; fit, rank, price and refusals are treated alike by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from heapq import nsmallest
+from math import inf
+from operator import itemgetter
+from typing import NamedTuple
+
+from holdfast.recovery.job import TaskView
+from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
+from holdfast.recovery.matching import fitting, why_nothing_fits
+from holdfast.recovery.policies.choice import Choice, Never, Place, Wait
+from holdfast.recovery.policies.cooldown import EARLY_RETRY_S
+
+# Prices move and other jobs learn: a longer wait is cut short to look again.
+LOOK_AGAIN_S = 600.0
+_MOST_LINES = 20
+
+# Offers for which this is greater are tried later, among those of one rank.
+Reluctance = Callable[[Offer], tuple[bool, ...]]
+
+
+class _Avoided(NamedTuple):
+    """An offer that fits, and what stands against it: one refusal at least."""
+
+    offer: Offer
+    refusals: Sequence[Refusal]
+
+
+def choose(task: TaskView, market: MarketView, now: float, reluctance: Reluctance | None = None) -> Choice:
+    """The first of the offers that may be tried now: by turn, rank, `reluctance`, price.
+
+    *Turn*: within one search (launches refused in a row) no offer is tried twice before every other one that is free
+    was tried once, so neither a short refusal nor a slow cloud can make a cheap offer starve the rest.
+    """
+    fit = fitting(task.needs, market.offers)
+    if not fit:
+        return Never(why_nothing_fits(task.needs, market))
+    if reluctance is not None:
+        fit.sort(key=lambda ranked: (ranked[0], reluctance(ranked[1])))
+    index = RefusalIndex(_standing(market.refusals, task.refused_in_a_row, now))
+    avoided = []
+    for _, offer in fit:
+        refusals = index.covering(offer)
+        if not refusals:
+            return Place(offer)
+        avoided.append(_Avoided(offer, refusals))
+    return _least_bad(avoided, now)
+
+
+def _standing(refusals: Iterable[Refusal], refused_in_a_row: int, now: float) -> list[Refusal]:
+    """The refusals that count: those in force, those without end, and those of this search, run out or not.
+
+    This search's are taken to be the latest `refused_in_a_row`: another job's refusals are as good as one's own.
+    """
+    turns = sorted((r.at for r in refusals if not r.from_preemption), reverse=True)[:refused_in_a_row]
+    began = turns[-1] if turns else inf
+    return [
+        r for r in refusals if r.until > now or r.kind is FaultKind.GIVE_UP or (r.at >= began and not r.from_preemption)
+    ]
+
+
+def _least_bad(avoided: Sequence[_Avoided], now: float) -> Choice:
+    """When something stands against every offer: whose turn it is among those that are free again, else a wait."""
+    left = [a for a in avoided if not any(r.kind is FaultKind.GIVE_UP for r in a.refusals)]
+    if not left:
+        return Never(_why_given_up(avoided), is_request=True)
+    ready = [a for a in left if _free_at(a) <= now] or [a for a in left if _early_at(a) <= now]
+    if ready:
+        return Place(min(ready, key=_last_turn).offer)
+    soonest = min(_early_at(a) for a in left)
+    return Wait(min(soonest, now + LOOK_AGAIN_S), _why_avoided(left, now))
+
+
+def _free_at(avoided: _Avoided) -> float:
+    return max(r.until for r in avoided.refusals)
+
+
+def _early_at(avoided: _Avoided) -> float:
+    """Like `_free_at`, but a preemption counts for a minute only: the last resort before idling."""
+    return max(min(r.until, r.at + EARLY_RETRY_S) if r.from_preemption else r.until for r in avoided.refusals)
+
+
+def _last_turn(avoided: _Avoided) -> float:
+    return max([r.at for r in avoided.refusals if not r.from_preemption], default=-inf)
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _why_avoided(avoided: Sequence[_Avoided], now: float) -> tuple[str, ...]:
+    first = nsmallest(_MOST_LINES, avoided, key=_early_at)
+    lines = [f"{c.offer.key}: avoided for {_early_at(c) - now:.0f} s: {_said(_longest(c))}" for c in first]
+    if len(avoided) > len(first):
+        lines.append(f"and {len(avoided) - len(first)} more")
+    return tuple(lines)
+
+
+def _why_given_up(avoided: Sequence[_Avoided]) -> tuple[str, ...]:
+    """What the clouds said, once for each thing said."""
+    said = [(c.offer.cloud, _said(r)) for c in avoided for r in c.refusals if r.kind is FaultKind.GIVE_UP]
+    return tuple(f"{cloud}: {text}" for cloud, text in dict.fromkeys(said))
+
+
+def _longest(avoided: _Avoided) -> Refusal:
+    return max(avoided.refusals, key=lambda r: r.until)
+
+
+def _said(refusal: Refusal) -> str:
+    return ": ".join(part for part in (refusal.code, refusal.message) if part) or refusal.kind.value
+
+
+# --- all refusals -----------------------------------------------------------------------------------------------------
+
+
+class RefusalIndex:
+    """Finds the refusals that cover an offer without looking at all of them.
+
+    Refusals that leave the same fields open are kept in one table, by the fields that they name.
+    """
+
+    def __init__(self, refusals: Iterable[Refusal]) -> None:
+        shapes: dict[tuple[int, ...], dict[Hashable, list[Refusal]]] = {}
+        for r in refusals:
+            scope = (r.cloud, r.region, r.zone, r.instance_type, r.market)
+            named = tuple([i for i, field in enumerate(scope) if field is not None])
+            shapes.setdefault(named, {}).setdefault(itemgetter(*named)(scope), []).append(r)
+        self._tables = [(itemgetter(*named), table) for named, table in shapes.items()]
+
+    def covering(self, offer: Offer) -> list[Refusal]:
+        """As `[r for r in refusals if r.covers(offer)]`, in no particular order."""
+        scope = (offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market)
+        return [r for fields, table in self._tables for r in table.get(fields(scope), ())]

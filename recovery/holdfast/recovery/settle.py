@@ -1,0 +1,364 @@
+"""What follows from what is believed: ordered rules over one task, applied until none applies.
+
+A rule looks at the task and either returns the task as it should be, appending what has to be done to `ctx.out`, or
+returns None. The first rule that applies wins; then the table is read again from the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.recovery.actions import Action, Check, Launch, Note, PrepareStorage, Refuse, Terminate
+from holdfast.recovery.attempts import (
+    abruptly,
+    drain_deadline,
+    failed_node,
+    has_succeeded,
+    is_overdue,
+    is_silent,
+    loss,
+    wind_down,
+)
+from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
+from holdfast.recovery.market import MarketView, Offer
+from holdfast.recovery.policies.choice import Never, Place, Wait
+from holdfast.recovery.policies.cooldown import preemption_refusal
+from holdfast.recovery.policies.registry import policy
+from holdfast.recovery.reasons import MEANINGS, Reason, terminal_status, text
+from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
+
+
+@dataclass(frozen=True)
+class Context:
+    """What rules may look at besides the task, and where they leave what is to be done."""
+
+    view: View
+    now: float
+    out: list[Action]
+
+    @property
+    def market(self) -> MarketView:
+        """The market, with what this very step has learned of it."""
+        learned = tuple(a.refusal for a in self.out if isinstance(a, Refuse))
+        market = self.view.market
+        return replace(market, refusals=market.refusals + learned) if learned else market
+
+
+Rule = Callable[[TaskView, Context], "TaskView | None"]
+
+# Far above any real chain of rules; reached only if two rules undo each other.
+_MOST_ROUNDS = 100
+
+# The cloud took the machine or it went away: its offer cools down.
+_COOLS_DOWN = {
+    Reason.PREEMPTED,
+    Reason.PREEMPTION_NOTICE,
+    Reason.MACHINE_CRASHED,
+    Reason.UNREACHABLE,
+    Reason.BOOT_TIMEOUT,
+}
+
+
+def settle(task: TaskView, ctx: Context, *, is_current: bool) -> TaskView:
+    """`task` with every rule applied. A task that is not the job's current one only has its attempts cleared away."""
+    rules = RULES if is_current else CLEARING_RULES
+    for _ in range(_MOST_ROUNDS):
+        for rule in rules:
+            after = rule(task, ctx)
+            if after is not None:
+                task = after
+                break
+        else:
+            return task
+    raise AssertionError(f"the rules do not settle: {task}")
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def cancel(task: TaskView, ctx: Context) -> TaskView | None:
+    wish = ctx.view.job.cancel
+    if wish is None or task.outcome not in (None, Reason.USER_CANCELLED):
+        return None
+    until = wish.at + wish.grace_s if wish.grace_s > 0 else abruptly(wish.at)
+    if task.outcome is None:
+        return conclude(task, Reason.USER_CANCELLED, ctx, until=until)
+    hurried = tuple(wind_down(a, reason=Reason.USER_CANCELLED, until=until) for a in task.attempts)
+    return replace(task, attempts=hurried) if hurried != task.attempts else None
+
+
+def end(task: TaskView, ctx: Context) -> TaskView | None:
+    """The outcome becomes final once nothing of the task can be running any more."""
+    if task.outcome is None or task.state is TaskState.ENDED or any(a.may_run_workload for a in task.attempts):
+        return None
+    message = task.message or text(task.outcome)
+    status = terminal_status(task.outcome)
+    out = Note("task.ended", task.index, reason=task.outcome, message=message, data={"status": str(status)})
+    ctx.out.append(out)
+    return replace(task, state=TaskState.ENDED, reason=task.outcome, message=message, ended_at=ctx.now, wake_at=None)
+
+
+def conclude(task: TaskView, outcome: Reason, ctx: Context, *, until: float, message: str = "") -> TaskView:
+    """`task` with its outcome known: every attempt is wound down by `until`."""
+    winding = tuple(wind_down(a, reason=outcome, until=until) for a in task.attempts)
+    task = stop_running(task, ctx.now)
+    return replace(task, state=TaskState.STOPPING, outcome=outcome, message=message, attempts=winding, wake_at=None)
+
+
+def stop_running(task: TaskView, now: float) -> TaskView:
+    if task.run_since is None:
+        return task
+    return replace(task, run_seconds=task.run_seconds + now - task.run_since, run_since=None)
+
+
+def succeed(task: TaskView, ctx: Context) -> TaskView | None:
+    """Also an attempt that is already being drained may turn out to have finished first."""
+    if task.outcome is not None:
+        return None
+    ran = (AttemptState.RUNNING, AttemptState.DRAINING)
+    if not any(a.state in ran and has_succeeded(a) for a in task.attempts):
+        return None
+    return conclude(task, Reason.COMPLETED, ctx, until=abruptly(ctx.now))
+
+
+# --- attempts on their way out --------------------------------------------------------------------
+
+
+def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
+    left = tuple(a for a in task.attempts if a.is_live)
+    if left == task.attempts:
+        return None
+    newest_went = not task.attempts[-1].is_live
+    task = replace(task, attempts=left)
+    if newest_went and task.state is TaskState.PLACING:
+        return replace(task, state=TaskState.WAITING, wake_at=ctx.now)
+    return task
+
+
+def drained(task: TaskView, ctx: Context) -> TaskView | None:
+    for a in task.attempts:
+        if a.state is AttemptState.DRAINING and all(n.has_stopped for n in a.nodes):
+            ctx.out.append(Note("attempt.stopped", task.index, a.generation, reason=a.reason))
+            return task.with_attempt(replace(a, state=AttemptState.STOPPED))
+    return None
+
+
+def terminate(task: TaskView, ctx: Context) -> TaskView | None:
+    for a in task.attempts:
+        stopped = a.state is AttemptState.STOPPED
+        overdue = a.state is AttemptState.DRAINING and is_overdue(a, ctx.now)
+        if (stopped or overdue) and not a.terminating:
+            ctx.out.append(Terminate(task.index, a.generation))
+            return task.with_attempt(replace(a, terminating=True))
+    return None
+
+
+# --- the attempt that is meant to run -------------------------------------------------------------
+
+
+def lose(task: TaskView, ctx: Context) -> TaskView | None:
+    attempt = task.current
+    if attempt is None or task.outcome is not None:
+        return None
+    reason = loss(attempt, ctx.view.limits, ctx.now)
+    if reason is None:
+        return None
+    saves = attempt.state is AttemptState.RUNNING
+    until = drain_deadline(attempt, ctx.view.limits, ctx.now) if saves else abruptly(ctx.now)
+    data: dict[str, object] = {"offer": str(attempt.offer.key), "was": attempt.state.value}
+    ctx.out.append(Note("attempt.lost", task.index, attempt.generation, reason=reason, message=text(reason), data=data))
+    if reason in _COOLS_DOWN:
+        ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
+    return replace(
+        _look_for_another(task, attempt, reason, until, ctx.now),
+        recovery_count=task.recovery_count + int(MEANINGS[reason].is_recovery),
+        preempted_from=attempt.offer if reason in _COOLS_DOWN else task.preempted_from,
+    )
+
+
+def _look_for_another(task: TaskView, attempt: AttemptView, reason: Reason, until: float, now: float) -> TaskView:
+    task = stop_running(task.with_attempt(wind_down(attempt, reason=reason, until=until)), now)
+    return replace(task, state=TaskState.WAITING, reason=reason, wake_at=now)
+
+
+def fail(task: TaskView, ctx: Context) -> TaskView | None:
+    """A rank failed by itself. With several nodes the machines are looked up first: a rank whose peer was taken away
+    often dies of it, and that is no fault of the user's."""
+    attempt = task.current
+    node = failed_node(attempt) if attempt else None
+    if attempt is None or node is None or task.outcome is not None:
+        return None
+    if len(attempt.nodes) > 1 and not _peers_are_alive(attempt):
+        return _ask_about_peers(task, attempt, ctx)
+    restart = _restart_reason(task, attempt)
+    message = _failure_text(node)
+    if restart is None:
+        outcome = _FAILED_STAGE[node.failed_stage or "run"]
+        return conclude(task, outcome, ctx, until=ctx.now + ctx.view.limits.drain_s, message=message)
+    ctx.out.append(Note("attempt.failed", task.index, attempt.generation, node.rank, restart, message))
+    counted = int(restart is Reason.RESTART_ON_ERROR)
+    after = _look_for_another(task, attempt, restart, ctx.now + ctx.view.limits.drain_s, ctx.now)
+    return replace(after, restarts_on_errors=task.restarts_on_errors + counted)
+
+
+_FAILED_STAGE = {
+    "mounts": Reason.STORAGE_FAILED,
+    "setup": Reason.SETUP_FAILED,
+    "run": Reason.RUN_FAILED,
+    "flush": Reason.FLUSH_FAILED,
+}
+
+
+def _peers_are_alive(attempt: AttemptView) -> bool:
+    since = attempt.failing_since
+    answered = since is not None and attempt.checked_at is not None and attempt.checked_at >= since
+    return answered and not any(is_silent(n) for n in attempt.nodes)
+
+
+def _ask_about_peers(task: TaskView, attempt: AttemptView, ctx: Context) -> TaskView | None:
+    asked = attempt.failing_since is not None
+    if asked and not _recheck_is_due(attempt, ctx):
+        return None
+    ctx.out.append(Check(task.index, attempt.generation))
+    since = attempt.failing_since if asked else ctx.now
+    # An answer from before the failure proves nothing.
+    checked = attempt.checked_at if asked else None
+    return task.with_attempt(replace(attempt, failing_since=since, check_asked_at=ctx.now, checked_at=checked))
+
+
+def _restart_reason(task: TaskView, attempt: AttemptView) -> Reason | None:
+    codes = {n.exit_code for n in attempt.nodes if n.failed_stage is not None and n.exit_code is not None}
+    if codes & task.recovery.recover_on_exit_codes:
+        return Reason.RESTART_ON_EXIT_CODE
+    if task.restarts_on_errors < task.recovery.max_restarts_on_errors:
+        return Reason.RESTART_ON_ERROR
+    return None
+
+
+def _failure_text(node: NodeView) -> str:
+    where = f" on node {node.rank}" if node.rank else ""
+    code = f" with code {node.exit_code}" if node.exit_code is not None else ""
+    detail = f": {node.message}" if node.message else ""
+    stage = node.failed_stage or "run"
+    if stage in ("run", "setup"):
+        return f"`{stage}` exited{code}{where}{detail}"
+    return f"{stage} failed{where}{detail}"
+
+
+def advance(task: TaskView, ctx: Context) -> TaskView | None:
+    """Booted → setting up → ready → running; the last step only when no older attempt can be running."""
+    attempt = task.current
+    if attempt is None or task.outcome is not None:
+        return None
+    phases = {n.phase for n in attempt.nodes}
+    if attempt.state is AttemptState.BOOTING and NodePhase.UNHEARD not in phases:
+        ctx.out.append(Note("attempt.setting_up", task.index, attempt.generation))
+        return task.with_attempt(replace(attempt, state=AttemptState.SETTING_UP))
+    not_ready = {NodePhase.UNHEARD, NodePhase.BOOTED, NodePhase.MOUNTING, NodePhase.SETUP}
+    if attempt.state is AttemptState.SETTING_UP and not phases & not_ready:
+        return task.with_attempt(replace(attempt, state=AttemptState.READY))
+    older_runs = any(a.may_run_workload for a in task.attempts if a.generation != attempt.generation)
+    if attempt.state is AttemptState.READY and not older_runs:
+        return _give_leave_to_run(task, attempt, ctx)
+    return None
+
+
+def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> TaskView:
+    where = str(attempt.offer.key)
+    ctx.out.append(Note("attempt.running", task.index, attempt.generation, data={"offer": where}))
+    task = task.with_attempt(replace(attempt, state=AttemptState.RUNNING, running_at=ctx.now))
+    started_at = task.started_at if task.started_at is not None else ctx.now
+    return replace(task, state=TaskState.RUNNING, has_run=True, started_at=started_at, run_since=ctx.now)
+
+
+def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
+    """A broken connection is the first sign of death: the cloud is asked, at once and then every `recheck_s`."""
+    for a in task.attempts:
+        watched = not a.terminating and any(is_silent(n) for n in a.nodes)
+        if watched and a.state is not AttemptState.REQUESTED and _recheck_is_due(a, ctx):
+            ctx.out.append(Check(task.index, a.generation))
+            return task.with_attempt(replace(a, check_asked_at=ctx.now))
+    return None
+
+
+def _recheck_is_due(attempt: AttemptView, ctx: Context) -> bool:
+    silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+    asked = attempt.check_asked_at
+    return asked is None or any(asked < s for s in silent) or ctx.now - asked >= ctx.view.limits.recheck_s
+
+
+# --- the next attempt -----------------------------------------------------------------------------
+
+
+def prepare_storage(task: TaskView, ctx: Context) -> TaskView | None:
+    if task.state is not TaskState.WAITING or task.storage_ready or task.storage_asked or task.outcome is not None:
+        return None
+    ctx.out.append(PrepareStorage(task.index))
+    return replace(task, storage_asked=True)
+
+
+def place(task: TaskView, ctx: Context) -> TaskView | None:
+    waits = task.state is TaskState.WAITING and task.outcome is None and task.storage_ready
+    if not waits or (task.wake_at is not None and ctx.now < task.wake_at):
+        return None
+    match policy(task.recovery.strategy)(task, ctx.market, ctx.now):
+        case Place(offer):
+            return _request(task, offer, ctx)
+        case Never(why, is_request):
+            return _nothing_fits(task, why, is_request, ctx)
+        case Wait(until, why):
+            if task.reason is not Reason.BACKING_OFF:
+                note = "every offer that fits is being avoided; the next try is when the first comes back"
+                data: dict[str, object] = {"why": list(why), "until": until}
+                ctx.out.append(Note("task.waiting", task.index, reason=Reason.BACKING_OFF, message=note, data=data))
+            return replace(task, reason=Reason.BACKING_OFF, wake_at=until)
+
+
+def _request(task: TaskView, offer: Offer, ctx: Context) -> TaskView:
+    generation = task.next_generation
+    attempt = AttemptView(
+        generation=generation,
+        state=AttemptState.REQUESTED,
+        offer=offer,
+        nodes=tuple(NodeView(rank) for rank in range(task.num_nodes)),
+        requested_at=ctx.now,
+    )
+    ctx.out.append(Launch(task.index, generation, offer, task.num_nodes))
+    ctx.out.append(
+        Note("attempt.requested", task.index, generation, reason=task.reason, data={"offer": str(offer.key)})
+    )
+    return replace(
+        task,
+        state=TaskState.PLACING,
+        attempts=(*task.attempts, attempt),
+        next_generation=generation + 1,
+        last_offer=offer,
+        wake_at=None,
+    )
+
+
+def _nothing_fits(task: TaskView, why: tuple[str, ...], is_request: bool, ctx: Context) -> TaskView:
+    reason = Reason.PRECHECKS_FAILED if is_request else Reason.NO_OFFER_FITS
+    message = "; ".join(why)
+    if not task.has_run:
+        return conclude(task, reason, ctx, until=abruptly(ctx.now), message=message)
+    # A job that has run is not thrown away because a cloud was switched off under it: it waits to be helped.
+    if task.reason is not reason:
+        ctx.out.append(Note("task.waiting", task.index, reason=reason, message=message))
+    return replace(task, reason=reason, wake_at=ctx.now + ctx.view.limits.backoff_cap_s)
+
+
+CLEARING_RULES: tuple[Rule, ...] = (forget_gone, drained, terminate)
+RULES: tuple[Rule, ...] = (
+    succeed,
+    cancel,
+    end,
+    *CLEARING_RULES,
+    lose,
+    fail,
+    advance,
+    look_up_silent,
+    prepare_storage,
+    place,
+)

@@ -1,0 +1,72 @@
+"""`step`: the one decision function. An event comes in; out come the job as it is now believed to be, what to do, and
+when to look again.
+
+Pure and total: every event in every state has an answer, even if it is "ignored". The daemon and the simulator call
+nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.recovery.actions import Action, Note, Step
+from holdfast.recovery.attempts import DRAIN_MARGIN_S, failed_node, is_silent
+from holdfast.recovery.events import Event
+from holdfast.recovery.job import AttemptView, JobView, Limits, TaskView, View
+from holdfast.recovery.observe import observe
+from holdfast.recovery.reasons import Reason, terminal_status, text
+from holdfast.recovery.settle import Context, settle
+from holdfast.recovery.statuses import AttemptState, Status, TaskState
+
+
+def step(view: View, event: Event, now: float) -> Step:
+    """Decide what follows from `event` at `now` (epoch seconds). Raises nothing; touches nothing."""
+    out: list[Action] = []
+    job = observe(view.job, event, now, out)
+    while True:
+        current = job.current_task
+        ctx = Context(replace(view, job=job), now, out)
+        for task in job.tasks:
+            if task is current or task.attempts:
+                job = job.with_task(settle(task, ctx, is_current=task is current))
+        if job.current_task is None or current is None or job.current_task.index == current.index:
+            return Step(job, tuple(out), _wake_at(job, view.limits))
+        job = _go_on(job, job.tasks[current.index], now, out)
+
+
+def _go_on(job: JobView, ended: TaskView, now: float, out: list[Action]) -> JobView:
+    """After `ended`: the next task's turn, or the end of all that were to follow."""
+    if ended.status is Status.SUCCEEDED:
+        following = job.tasks[ended.index + 1]
+        return job.with_task(replace(following, reason=Reason.PREVIOUS_TASK_DONE, wake_at=now))
+    cause = Reason.USER_CANCELLED if job.cancel else Reason.EARLIER_TASK_ENDED
+    for task in job.tasks[ended.index + 1 :]:
+        data: dict[str, object] = {"status": str(terminal_status(cause))}
+        out.append(Note("task.ended", task.index, reason=cause, message=text(cause), data=data))
+        ending = replace(task, state=TaskState.ENDED, outcome=cause, reason=cause, message=text(cause), ended_at=now)
+        job = job.with_task(replace(ending, wake_at=None))
+    return job
+
+
+def _wake_at(job: JobView, limits: Limits) -> float | None:
+    """When the job must be looked at again if nothing happens; None when only an observation can move it."""
+    times = [t for task in job.tasks for a in task.attempts for t in _attempt_times(a, limits)]
+    current = job.current_task
+    if current is not None and current.state is TaskState.WAITING and current.storage_ready:
+        times.append(current.wake_at or 0.0)
+    return min(times, default=None)
+
+
+def _attempt_times(attempt: AttemptView, limits: Limits) -> list[float]:
+    if attempt.terminating:
+        return []
+    times = []
+    if attempt.state is AttemptState.BOOTING and attempt.booted_at is not None:
+        times.append(attempt.booted_at + limits.boot_timeout_s)
+    if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
+        times.append(attempt.drain_until + DRAIN_MARGIN_S)
+    silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+    times.extend(since + limits.silent_s for since in silent)
+    if (silent or failed_node(attempt)) and attempt.check_asked_at is not None:
+        times.append(attempt.check_asked_at + limits.recheck_s)
+    return times

@@ -1,0 +1,168 @@
+"""Decide, record, act, observe: the daemon's core against the fake cloud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from holdfast.controller.reconcile import Checkpoint, Turn
+from holdfast.controller.store.intents import Intents
+from holdfast.controller.store.jobs import Job
+from holdfast.recovery import events
+from holdfast.recovery.actions import Note
+from holdfast.recovery.directive import Want
+from holdfast.recovery.statuses import NodePhase
+
+
+def test_a_job_runs_and_settles_with_nothing_left(world: Any) -> None:
+    job = world.submit(nodes=2)
+    assert len(world.living()) == 2
+    world.run(job, nodes=2)
+    assert world.job(job)["status"] == "RUNNING"
+    for rank in range(2):
+        world.report(job, NodePhase.ENDED, rank=rank, exit_code=0)
+    world.pass_time(10)
+    assert world.job(job)["status"] == "SUCCEEDED"
+    assert world.living() == []
+    with world.database.connect() as conn:
+        assert conn.execute(select(Job.c.settled)).scalar() is True
+        assert conn.execute(select(Intents).where(Intents.c.done_at.is_(None))).all() == []
+
+
+def test_what_is_recorded_is_what_is_in_memory(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    assert world.view(job) == world.reconciler.view(job)
+    world.tell(job, events.NoticeGiven(0, 1, 0, world.clock.now() + 30))
+    assert world.view(job) == world.reconciler.view(job)
+
+
+def test_recorded_cost_is_the_clouds_own_bill(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.pass_time(600)
+    world.cloud.preempt(world.living()[0])
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    world.run(job, generation=2)
+    world.pass_time(300)
+    world.report(job, NodePhase.ENDED, generation=2, exit_code=0)
+    world.pass_time(30)
+    assert world.job(job)["cost_usd"] == pytest.approx(sum(c.usd for c in world.cloud.bill()))
+    assert world.job(job)["recovery_count"] == 1
+
+
+def test_a_restarted_controller_goes_on_and_touches_nothing(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    machine, task_id = world.living(), world.job(job)["task_id"]
+    world.restart()
+    world.pass_time(30)
+    assert world.living() == machine
+    world.report(job, NodePhase.RUNNING)
+    assert world.job(job)["status"] == "RUNNING"
+    assert world.job(job)["recovery_count"] == 0
+    assert world.job(job)["task_id"] == task_id
+    world.report(job, NodePhase.ENDED, exit_code=0)
+    world.pass_time(10)
+    assert world.job(job)["status"] == "SUCCEEDED"
+    assert world.living() == []
+
+
+def test_a_launch_whose_answer_was_lost_is_not_bought_twice(world: Any) -> None:
+    world.cloud.faults.broken_launches.append(1)
+    job = world.submit()
+    world.pass_time(5)
+    assert len(world.living()) == 1
+    world.run(job)
+    assert world.job(job)["status"] == "RUNNING"
+
+
+def test_a_controller_that_died_between_recording_and_acting_launches_once(world: Any) -> None:
+    world.reconciler.dispatcher.perform = lambda *_: None  # the process dies here
+    job = world.submit()
+    assert world.living() == []
+    world.restart()
+    assert len(world.living()) == 1
+    world.run(job)
+    assert world.job(job)["generation"] == 1
+
+
+def test_a_cancel_during_the_launch_ends_what_was_bought(world: Any) -> None:
+    perform, held = world.reconciler.dispatcher._work, []
+    world.reconciler.dispatcher._work = lambda *a: held.append(a)
+    job = world.submit()
+    world.tell(job, events.CancelRequested(0))
+    assert world.job(job)["status"] == "CANCELLED"
+    world.reconciler.dispatcher._work = perform
+    for work in held:
+        perform(*work)
+    world.pass_time(10)
+    assert world.cloud.calls["launch"] == 1
+    assert world.living() == []
+
+
+def test_a_late_writer_changes_nothing(world: Any) -> None:
+    job = world.submit()
+    old = world.reconciler
+    world.restart()
+    before = world.view(job)
+    old.tell(job, events.CancelRequested(0))
+    while old.turn(block=False):
+        pass
+    assert world.view(job) == before
+    assert old.view(job) is None, "it must let go of a job that is not its own any more"
+
+
+def test_a_database_that_is_away_pauses_the_job_and_loses_nothing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()
+    record, failures = world.reconciler._record, [3]
+
+    def refuse(*args: Any) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise OperationalError("BEGIN", {}, Exception("database is locked"))
+        return record(*args)
+
+    monkeypatch.setattr(world.reconciler, "_record", refuse)
+    world.run(job)
+    world.pass_time(10)
+    assert world.job(job)["status"] == "RUNNING"
+
+
+def test_throttling_delays_and_does_not_fail(world: Any) -> None:
+    world.cloud.faults.throttle = 1
+    job = world.submit()
+    world.pass_time(60)
+    assert len(world.living()) == 1
+    assert world.job(job)["status"] == "STARTING"
+
+
+def test_nodes_are_told_when_their_directive_changes(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.report(job, NodePhase.ENDED, exit_code=0)
+    wants = [want for key, want in world.told if key == (job, 0, 1)]
+    assert wants == [Want.WAIT, Want.SETUP, Want.RUN, Want.STOP]
+
+
+def test_a_checkpoint_said_twice_is_in_the_timeline_once(world: Any) -> None:
+    job = world.submit()
+    said = Checkpoint((job, 0, 1), 0, 1, Note("checkpoint.committed", 0, 1, 0, data={"step": 10}))
+    world.post(Turn(job, checkpoint=said))
+    world.post(Turn(job, checkpoint=said))
+    assert world.kinds(job).count("checkpoint.committed") == 1
+
+
+def test_termination_is_repeated_until_the_cloud_says_gone(world: Any) -> None:
+    world.cloud.faults.ending_s = 40
+    job = world.submit()
+    world.run(job)
+    world.report(job, NodePhase.ENDED, exit_code=0)
+    assert world.job(job)["status"] == "SUCCEEDED"
+    assert world.job(job)["cleanup"] is not None
+    world.pass_time(50)
+    assert world.living() == []
+    assert world.job(job)["cleanup"] is None

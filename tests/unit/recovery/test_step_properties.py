@@ -1,0 +1,308 @@
+"""What `step` promises whatever happens: random walks of events that come late, twice, out of order and about attempts
+long gone, with every promise checked after each event; then a kind world, in which every job must come to its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.recovery import actions, events
+from holdfast.recovery.directive import Want, directive
+from holdfast.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from holdfast.recovery.needs import Need
+from holdfast.recovery.policies.cooldown import launch_refusal
+from holdfast.recovery.policies.registry import STRATEGIES
+from holdfast.recovery.reasons import MEANINGS, Reason
+from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
+from holdfast.recovery.step import step
+
+NOW = 1_000_000.0
+OFFERS = tuple(
+    Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", Market.SPOT, price, 1.0, 2, 8)
+    for zone, price in [("east-a", 0.1), ("east-b", 0.2), ("west-a", 0.3)]
+)
+HAS_USER_CODE = (AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING, AttemptState.DRAINING)
+
+
+@dataclass
+class Walk:
+    """A job, the market that it learns of, and what has been asked of the world so far."""
+
+    job: JobView
+    now: float = NOW
+    wake_at: float | None = NOW
+    refusals: list[Refusal] = field(default_factory=list)
+    told: list[events.Event] = field(default_factory=list)
+    launched: list[tuple[int, int]] = field(default_factory=list)
+    terminated: Counter[tuple[int, int]] = field(default_factory=Counter)
+    storage_asked: set[int] = field(default_factory=set)
+    checks: set[tuple[int, int]] = field(default_factory=set)
+    had_leave: set[tuple[int, int]] = field(default_factory=set)
+
+    def tell(self, event: events.Event) -> None:
+        before = self.job
+        view = View(before, MarketView(OFFERS, tuple(self.refusals)))
+        answer = step(view, event, self.now)
+        assert answer == step(view, event, self.now), "the same question has one answer"
+        self.told.append(event)
+        self.job, self.wake_at = answer.job, answer.wake_at
+        for action in answer.actions:
+            self._remember(action)
+        self._check_changes(before, answer.actions)
+        self._check_one_workload(before)
+        self._check_nobody_is_forgotten()
+
+    def _remember(self, action: actions.Action) -> None:
+        match action:
+            case actions.Launch(task, generation):
+                self.launched.append((task, generation))
+            case actions.Terminate(task, generation):
+                self.terminated[task, generation] += 1
+            case actions.PrepareStorage(task):
+                self.storage_asked.add(task)
+            case actions.Check(task, generation):
+                self.checks.add((task, generation))
+            case actions.Refuse(refusal):
+                self.refusals.append(refusal)
+
+    def _check_changes(self, before: JobView, done: tuple[actions.Action, ...]) -> None:
+        for old, new in zip(before.tasks, self.job.tasks, strict=True):
+            if old.status.is_terminal:
+                kept = replace(new, attempts=(), storage_ready=True, wake_at=None, refused_in_a_row=0)
+                assert kept == replace(old, attempts=(), storage_ready=True, wake_at=None, refused_in_a_row=0)
+            for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds"):
+                assert getattr(new, counter) >= getattr(old, counter), counter
+            assert old.started_at in (None, new.started_at)
+            assert new.has_run or not old.has_run
+            lost = [a for a in done if isinstance(a, actions.Note) and a.kind == "attempt.lost" and a.task == old.index]
+            assert len(lost) <= 1
+            counted = sum(1 for a in lost if a.reason is not None and MEANINGS[a.reason].is_recovery)
+            assert new.recovery_count - old.recovery_count == counted, "only losses are recoveries"
+            self._check_launches(old, new, done)
+
+    def _check_launches(self, old: TaskView, new: TaskView, done: tuple[actions.Action, ...]) -> None:
+        bought = [a for a in done if isinstance(a, actions.Launch) and a.task == old.index]
+        assert [a.generation for a in bought] == list(range(old.next_generation, new.next_generation))
+        assert len(bought) <= 1
+        if bought:
+            assert self.job.cancel is None
+            assert not old.status.is_terminal
+            assert old.storage_ready or new.storage_ready
+            assert all(t.status is Status.SUCCEEDED for t in self.job.tasks[: old.index])
+            refused = [r for r in self.refusals if r.until > self.now and not r.from_preemption]
+            assert not any(r.covers(bought[0].offer) for r in refused)
+
+    def _check_one_workload(self, before: JobView) -> None:
+        for task in self.job.tasks:
+            assert sum(a.state is AttemptState.RUNNING for a in task.attempts) <= 1
+            assert sum(a.is_wanted for a in task.attempts) <= 1
+            generations = [a.generation for a in task.attempts]
+            assert generations == sorted(set(generations))
+            for attempt in task.attempts:
+                was = before.tasks[task.index].attempt(attempt.generation)
+                if was is not None and not attempt.state is AttemptState.GONE:
+                    assert list(AttemptState).index(attempt.state) >= list(AttemptState).index(was.state)
+                started = attempt.state is AttemptState.RUNNING and (was is None or was.state is not attempt.state)
+                others = [a for a in task.attempts if a is not attempt]
+                if started:
+                    had_leave = [a for a in others if (task.index, a.generation) in self.had_leave]
+                    assert all(n.has_stopped for a in had_leave for n in a.nodes), "an older workload may still run"
+                    assert task.outcome is None
+                if attempt.state is AttemptState.RUNNING:
+                    self.had_leave.add((task.index, attempt.generation))
+
+    def _check_nobody_is_forgotten(self) -> None:
+        if self.job.is_settled:
+            assert self.wake_at is None, "a settled job needs nobody"
+            return
+        assert self.wake_at is not None or self._open_questions(), f"nobody will ever look again: {self.job}"
+        for task in self.job.tasks:
+            for attempt in task.attempts:
+                key = (task.index, attempt.generation)
+                assert key in self.launched
+                assert attempt.terminating == (self.terminated[key] > 0)
+                assert self.terminated[key] <= 1
+                assert self._is_watched(attempt), f"nothing will ever move {attempt}"
+            if task.state is TaskState.RUNNING:
+                assert task.current is not None
+                assert task.run_since is not None
+
+    def _open_questions(self) -> bool:
+        current = self.job.current_task
+        storage = current is not None and current.index in self.storage_asked and not current.storage_ready
+        return storage or any(self._awaits_the_world(a) for t in self.job.tasks for a in t.attempts)
+
+    def _awaits_the_world(self, attempt: AttemptView) -> bool:
+        """The launch or the end is being worked on, or agents are connected and will speak."""
+        if attempt.state is AttemptState.REQUESTED or attempt.terminating:
+            return True
+        return any(n.connected and not n.has_stopped for n in attempt.nodes)
+
+    def _is_watched(self, attempt: AttemptView) -> bool:
+        if self._awaits_the_world(attempt):
+            return True
+        return self.wake_at is not None and attempt.state is not AttemptState.STOPPED
+
+    # --- a kind world: answers every open question truthfully -----------------------------------------------------------
+
+    def answer_one(self) -> bool:
+        """Let the world do the next thing that is due; whether there was anything."""
+        for task in self.job.tasks:
+            if task.index in self.storage_asked and not task.storage_ready and task.state is not TaskState.ENDED:
+                self.tell(events.StorageReady(task.index))
+                return True
+            for attempt in task.attempts:
+                event = self._next_of(task, attempt)
+                if event is not None:
+                    self.tell(event)
+                    return True
+        return False
+
+    def _next_of(self, task: TaskView, attempt: AttemptView) -> events.Event | None:
+        key = (task.index, attempt.generation)
+        if attempt.terminating:
+            return events.AttemptGone(*key)
+        if attempt.state is AttemptState.REQUESTED:
+            machines = tuple(events.Machine(n.rank, f"i-{n.rank}", "127.0.0.1") for n in attempt.nodes)
+            return events.Launched(*key, machines)
+        if key in self.checks:
+            self.checks.remove(key)
+            return events.MachinesSeen(*key, {n.rank: None for n in attempt.nodes if n.gone is None})
+        reports = (self._report(task, attempt, node) for node in attempt.nodes if not node.has_stopped)
+        return next((report for report in reports if report is not None), None)
+
+    def _report(self, task: TaskView, attempt: AttemptView, node: NodeView) -> events.Event | None:
+        key = (task.index, attempt.generation, node.rank)
+        match directive(attempt).want:
+            case Want.WAIT if node.phase is NodePhase.UNHEARD or not node.connected:
+                return events.NodeReported(*key, NodePhase.BOOTED)
+            case Want.SETUP if node.phase is not NodePhase.READY or not node.connected:
+                return events.NodeReported(*key, NodePhase.READY)
+            case Want.RUN:
+                return events.NodeReported(*key, NodePhase.ENDED, exit_code=0)
+            case Want.DRAIN:
+                return events.NodeReported(*key, NodePhase.ENDED, exit_code=143, interrupted=True)
+        return None
+
+
+@dataclass(frozen=True)
+class Move:
+    """One thing that happens. `back`: how many generations ago; `n`: picks among what is possible."""
+
+    kind: str
+    wait_s: float = 0.0
+    task: int = 0
+    back: int = 0
+    rank: int = 0
+    n: int = 0
+
+
+ANSWERS = ["storage", "launched", "refused", "gone"]
+NODES = ["report", "silent", "notice", "seen", "lost"]
+USERS = ["cancel"]
+moves = st.builds(
+    Move,
+    # What usually happens is likelier, so that walks get somewhere.
+    kind=st.sampled_from(["kind"] * 12 + ["wake"] * 4 + ["again"] * 2 + ANSWERS + NODES * 2 + USERS),
+    wait_s=st.sampled_from([0.0, 0.0, 0.1, 4.0, 61.0, 1000.0]),
+    task=st.integers(0, 1),
+    back=st.integers(-1, 2),
+    rank=st.integers(0, 2),
+    n=st.integers(0, 999),
+)
+PHASES = list(NodePhase)[1:]
+FATES = [Reason.PREEMPTED, Reason.MACHINE_STOPPED, Reason.MACHINE_CRASHED]
+STAGES = [None, None, None, "mounts", "setup", "run", "flush"]
+KINDS = [FaultKind.AVOID_ZONE] * 5 + [FaultKind.AVOID_REGION, FaultKind.AVOID_CLOUD, FaultKind.RETRY_LATER]
+
+
+@st.composite
+def walks(draw: st.DrawFn) -> Walk:
+    recovery = Recovery(draw(st.sampled_from(list(STRATEGIES))), draw(st.integers(0, 2)), frozenset({42}))
+    nodes, has_storage = draw(st.integers(1, 2)), draw(st.booleans())
+    tasks = tuple(
+        TaskView(i, (Need(),), nodes, recovery, storage_ready=not has_storage, wake_at=NOW if i == 0 else None)
+        for i in range(draw(st.integers(1, 2)))
+    )
+    return Walk(JobView(1, tasks))
+
+
+def make(walk: Walk, move: Move) -> None:
+    """Let `move` happen."""
+    walk.now += move.wait_s
+    match move.kind:
+        case "kind":
+            walk.answer_one()
+        case "wake":
+            walk.now = max(walk.now, walk.wake_at or walk.now)
+            walk.tell(events.Tick())
+        case "again":
+            if walk.told:
+                walk.tell(walk.told[-1 - move.n % len(walk.told)])
+        case "cancel":
+            walk.tell(events.CancelRequested(grace_s=[0.0, 1.0, 60.0][move.n % 3]))
+        case _:
+            event = chaos(walk, move)
+            if event is not None:
+                walk.tell(event)
+
+
+def chaos(walk: Walk, move: Move) -> events.Event | None:
+    """An event about some task's attempt: the newest, an older one, or one that never was."""
+    task = walk.job.tasks[move.task % len(walk.job.tasks)]
+    generation = max(0, task.next_generation - 1 - move.back)
+    attempt, key = task.attempt(generation), (task.index, generation)
+    at = (*key, move.rank)
+    match move.kind:
+        case "storage":
+            return [events.StorageReady(task.index), events.StorageFailed(task.index, "no such bucket")][
+                move.n % 5 == 0
+            ]
+        case "launched":
+            return events.Launched(*key, tuple(events.Machine(r, f"i-{r}") for r in range(task.num_nodes)))
+        case "refused" if key in walk.launched and (attempt is None or attempt.booted_at is None):
+            kind = KINDS[move.n % len(KINDS)]
+            return events.LaunchRefused(*key, launch_refusal(OFFERS[move.n % 3], walk.now, kind=kind))
+        case "gone" if key in walk.launched:
+            return events.AttemptGone(*key)
+        case "report":
+            phase, stage = PHASES[move.n % len(PHASES)], STAGES[move.n // 7 % len(STAGES)]
+            code = [0, 1, 42][move.n // 49 % 3] if stage is None or move.n % 2 else None
+            ended = phase is NodePhase.ENDED
+            interrupted, mount_lost = ended and move.n % 5 == 0, move.n % 11 == 0
+            failed = (code, stage) if ended else (None, None)
+            return events.NodeReported(*at, phase, "127.0.0.9", *failed, interrupted, mount_lost)
+        case "silent":
+            return events.NodeSilent(*at)
+        case "notice":
+            return events.NoticeGiven(*at, deadline=walk.now + [-1, 30, 120][move.n % 3])
+        case "seen":
+            return events.MachinesSeen(*key, dict.fromkeys(range(task.num_nodes)))
+        case "lost":
+            return events.MachinesSeen(*key, {move.rank: FATES[move.n % len(FATES)]})
+    return None
+
+
+@settings(deadline=None, max_examples=150)
+@given(walk=walks(), story=st.lists(moves, max_size=60))
+def test_whatever_happens_every_promise_is_kept_and_a_kind_world_ends_it(walk: Walk, story: list[Move]) -> None:
+    walk.tell(events.Tick())
+    for move in story:
+        make(walk, move)
+    for _ in range(200):
+        if walk.answer_one():
+            continue
+        if walk.job.is_settled:
+            break
+        assert walk.wake_at is not None
+        walk.now = max(walk.now, walk.wake_at)
+        walk.tell(events.Tick())
+    assert walk.job.is_settled, f"it does not come to an end: {walk.job}"
+    assert all(t.status.is_terminal for t in walk.job.tasks)
+    machines = set(walk.launched) - {(e.task, e.generation) for e in walk.told if isinstance(e, events.LaunchRefused)}
+    gone = {(e.task, e.generation) for e in walk.told if isinstance(e, events.AttemptGone)}
+    assert machines <= gone, "a machine was bought and never seen to go"
