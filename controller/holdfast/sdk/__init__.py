@@ -1,0 +1,52 @@
+"""What scripts import: tasks, resources, storage, and `jobs` to launch and follow them.
+
+    from holdfast import sdk
+
+    sdk.jobs.launch(sdk.Task.from_yaml("train.yaml"))
+
+Every name is loaded when it is first used, so a command that only asks the controller something pays for no schema.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.sdk import jobs as jobs
+    from holdfast.sdk.dag import Dag as Dag
+    from holdfast.sdk.problems import Problem as Problem
+    from holdfast.sdk.problems import TaskError as TaskError
+    from holdfast.sdk.resources import Alternatives as Alternatives
+    from holdfast.sdk.resources import Resources as Resources
+    from holdfast.sdk.storage import Storage as Storage
+    from holdfast.sdk.storage import StorageMode as StorageMode
+    from holdfast.sdk.storage import StoreType as StoreType
+    from holdfast.sdk.task import Task as Task
+
+_HOMES = {
+    "Alternatives": "resources",
+    "Dag": "dag",
+    "Problem": "problems",
+    "Resources": "resources",
+    "Storage": "storage",
+    "StorageMode": "storage",
+    "StoreType": "storage",
+    "Task": "task",
+    "TaskError": "problems",
+}
+
+__all__ = [  # noqa: PLE0604  # names of `_HOMES`
+    "jobs",
+    *_HOMES,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "jobs":
+        return import_module("holdfast.sdk.jobs")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"holdfast.sdk.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -11,6 +11,8 @@ from holdfast.recovery.statuses import AttemptState, NodePhase
 # A node that drains gets this much longer than it was promised before its machine is ended.
 DRAIN_MARGIN_S = 3.0
 
+_FIRST_RECHECK_S = 0.2
+
 _BEFORE_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING)
 
 
@@ -79,6 +81,20 @@ def _boot_loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | Non
 def is_silent(node: NodeView) -> bool:
     """Has called before, is not connected now, and is not known to have stopped."""
     return node.silent_since is not None and not node.has_stopped
+
+
+def recheck_at(attempt: AttemptView, limits: Limits) -> float | None:
+    """When machines are due to be looked up again: soon after a silence began, then less and less often. None: never.
+
+    A cloud may need a moment to learn of a death that a broken connection tells at once.
+    """
+    asked = attempt.check_asked_at
+    silences = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+    if asked is None:
+        return min(silences, default=None)
+    since = [attempt.failing_since] if attempt.failing_since is not None else []
+    pauses = [min(limits.recheck_s, max(_FIRST_RECHECK_S, asked - begun)) for begun in (*silences, *since)]
+    return min((asked + pause for pause in pauses), default=None)
 
 
 def drain_deadline(attempt: AttemptView, limits: Limits, now: float) -> float:

@@ -20,7 +20,7 @@ class Limits:
     boot_timeout_s: float = 900.0  # machines exist, but an agent has not called
     silent_s: float = 180.0  # the cloud says that the machine runs, but its agent is not connected
     drain_s: float = 60.0  # grace of a drain that no notice bounds: SIGTERM, save, flush
-    recheck_s: float = 5.0  # how often a disconnected node's machine is looked up
+    recheck_s: float = 5.0  # how often, at the least, a disconnected node's machine is looked up
     backoff_first_s: float = 5.0
     backoff_cap_s: float = 300.0
 

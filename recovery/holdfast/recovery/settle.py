@@ -18,6 +18,7 @@ from holdfast.recovery.attempts import (
     is_overdue,
     is_silent,
     loss,
+    recheck_at,
     wind_down,
 )
 from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
@@ -273,7 +274,7 @@ def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> Ta
 
 
 def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
-    """A broken connection is the first sign of death: the cloud is asked, at once and then every `recheck_s`."""
+    """A broken connection is the first sign of death: the cloud is asked, at once and then again and again."""
     for a in task.attempts:
         watched = not a.terminating and any(is_silent(n) for n in a.nodes)
         if watched and a.state is not AttemptState.REQUESTED and _recheck_is_due(a, ctx):
@@ -283,9 +284,8 @@ def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def _recheck_is_due(attempt: AttemptView, ctx: Context) -> bool:
-    silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
-    asked = attempt.check_asked_at
-    return asked is None or any(asked < s for s in silent) or ctx.now - asked >= ctx.view.limits.recheck_s
+    due = recheck_at(attempt, ctx.view.limits)
+    return due is not None and ctx.now >= due
 
 
 # --- the next attempt -----------------------------------------------------------------------------

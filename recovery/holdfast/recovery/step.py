@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.recovery.actions import Action, Note, Step
-from holdfast.recovery.attempts import DRAIN_MARGIN_S, failed_node, is_silent
+from holdfast.recovery.attempts import DRAIN_MARGIN_S, is_silent, recheck_at
 from holdfast.recovery.events import Event
 from holdfast.recovery.job import AttemptView, JobView, Limits, TaskView, View
 from holdfast.recovery.observe import observe
@@ -67,6 +67,5 @@ def _attempt_times(attempt: AttemptView, limits: Limits) -> list[float]:
         times.append(attempt.drain_until + DRAIN_MARGIN_S)
     silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
     times.extend(since + limits.silent_s for since in silent)
-    if (silent or failed_node(attempt)) and attempt.check_asked_at is not None:
-        times.append(attempt.check_asked_at + limits.recheck_s)
-    return times
+    recheck = recheck_at(attempt, limits)
+    return [*times, recheck] if recheck is not None else times

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.concurrency import run_in_threadpool
+from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from holdfast.controller.api.auth import User
@@ -39,10 +39,10 @@ async def job_logs(
     reader = _Reader(daemon, job_id, task)
     if not await run_in_threadpool(reader.exists):
         raise no_such_job(job_id)
-    begun = await run_in_threadpool(reader.more)
-    skipped = min(offset, len(begun)) if not tail else len(begun) - len(_last_lines(begun, tail))
-    body = _stream(reader, begun[skipped:], offset - skipped if not tail else 0, follow)
-    return StreamingResponse(body, media_type="text/plain", headers={"Holdfast-Offset": str(skipped)})
+    if tail:
+        offset = await run_in_threadpool(_start_of_tail, _Reader(daemon, job_id, task), tail)
+    headers = {"Holdfast-Offset": str(offset)}
+    return StreamingResponse(_stream(reader, offset, follow), media_type="text/plain", headers=headers)
 
 
 @router.get("/controller/logs")
@@ -77,8 +77,8 @@ class _Reader:
         with self._daemon.database.connect() as conn:
             return bool(queries.find_ids(conn, Filter(ids=(self.job_id,))))
 
-    def more(self) -> bytes:
-        return b"".join(self._transcript.more())
+    def more(self) -> Iterator[bytes]:
+        return self._transcript.more()
 
     def has_ended(self) -> bool:
         with self._daemon.database.connect() as conn:
@@ -107,20 +107,29 @@ class _Reader:
         ]
 
 
-async def _stream(reader: _Reader, begun: bytes, skip: int, follow: bool) -> AsyncIterator[bytes]:
-    """`begun`, and what comes after it less its first `skip` bytes; until the job's end when following."""
-    yield begun
-    while follow:
-        ended = await run_in_threadpool(reader.has_ended)
-        data = await run_in_threadpool(reader.more)
-        skip, data = max(0, skip - len(data)), data[skip:]
-        if data:
-            yield data
+async def _stream(reader: _Reader, skip: int, follow: bool) -> AsyncIterator[bytes]:
+    """The transcript less its first `skip` bytes; as it grows, until the job's end, when following."""
+    while True:
+        ended = not follow or await run_in_threadpool(reader.has_ended)
+        async for data in iterate_in_threadpool(reader.more()):
+            if skip < len(data):
+                yield data[skip:]
+            skip = max(0, skip - len(data))
         if ended:
             return
         await reader.wait()
 
 
-def _last_lines(text: bytes, count: int) -> bytes:
-    lines = text.splitlines(keepends=True)
-    return b"".join(lines[-count:])
+def _start_of_tail(reader: _Reader, count: int) -> int:
+    """The offset at which the transcript's last `count` lines begin."""
+    starts: deque[int] = deque([0], maxlen=count + 1)
+    size = 0
+    for data in reader.more():
+        at = data.find(b"\n")
+        while at >= 0:
+            starts.append(size + at + 1)
+            at = data.find(b"\n", at + 1)
+        size += len(data)
+    if starts[-1] == size and len(starts) > 1:
+        starts.pop()  # nothing follows the last newline: no line begins there
+    return list(starts)[-count:][0]

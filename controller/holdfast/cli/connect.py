@@ -1,0 +1,20 @@
+"""A client of the controller for a command: the one that runs, or the embedded one, started now."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.sdk import endpoint
+from holdfast.sdk.client import Client
+
+
+def to_controller() -> Client:
+    """Starts the embedded controller if there is none, and says so. Raises `NoController`."""
+    found = endpoint.find()
+    if found is None:
+        if sys.stderr.isatty():
+            click.echo("Starting the controller …", err=True)
+        found = endpoint.ensure()
+    return Client(found)

@@ -1,0 +1,155 @@
+"""`holdfast controller`: start, stop and look at it. Only `start` ever starts one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import click
+
+from holdfast.cli.errors import Failure, warn
+from holdfast.cli.lazy import CONTEXT
+from holdfast.sdk import endpoint
+from holdfast.sdk.client import ApiError, Client
+from holdfast.sdk.endpoint import Endpoint
+
+STOP_TIMEOUT_S = 30.0
+NOT_RUNNING = "The controller is not running; it starts by itself when it is needed."
+
+
+@click.group(
+    context_settings=CONTEXT,
+    epilog="""\b
+Examples:
+  holdfast controller status
+  holdfast controller logs --follow
+  holdfast controller stop                jobs go on; the next start finds them again
+""",
+)
+def controller() -> None:
+    """Start, stop and look at the controller.
+
+    Your own one keeps everything in HOLDFAST_HOME (by default ~/.holdfast).
+    """
+
+
+@controller.command()
+def start() -> None:
+    """Start the controller, if it does not run."""
+    found = endpoint.find()
+    if found is None:
+        found = endpoint.ensure()
+        click.echo(f"The controller runs at {found.url} (process {found.pid}).")
+    elif found.home is None:
+        _require_answer(found)
+        click.echo(f"The controller at {found.url} (HOLDFAST_ENDPOINT) runs already.")
+    else:
+        click.echo(f"The controller runs already, at {found.url} (process {found.pid}).")
+    _warn_of_version(found)
+
+
+@controller.command()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before stopping a controller that others may share.")
+def stop(yes: bool) -> None:
+    """Stop the controller. Running jobs go on, and are found again at the next start."""
+    found = endpoint.find()
+    if found is None:
+        _stop_deaf()
+        return
+    if found.home is None:
+        from holdfast.cli.confirm import ask
+
+        ask(f"Stop the controller at {found.url}, for everyone who uses it?", yes=yes, default=False)
+    Client(found).stop_controller()
+    if found.pid is not None:
+        _await_end(found.pid)
+    click.echo("The controller is stopped; running jobs go on.")
+
+
+@controller.command()
+def status() -> None:
+    """How the controller is. Exits with 1 if it does not run."""
+    found = endpoint.find()
+    if found is None:
+        pid = endpoint.recorded_pid(endpoint.home_dir())
+        click.echo(f"The controller (process {pid}) runs, but does not answer." if pid else NOT_RUNNING)
+        raise SystemExit(1)
+    info = Client(found).controller()
+    jobs = ", ".join(f"{n} {name}" for name, n in info["jobs"].items() if n) or "none"
+    from holdfast.cli.text import ago, local_time
+
+    facts = {
+        "version": info["version"],
+        "id": info["id"],
+        "process": str(info["pid"]),
+        "started": f"{local_time(info['started_at'])} ({ago(info['started_at'], time.time())})",
+        "home": info["home"],
+        "jobs": jobs,
+    }
+    click.echo(f"The controller runs at {found.url}")
+    for name, value in facts.items():
+        click.echo(f"  {name:<9} {value}")
+    _warn_of_version(found, info["version"])
+
+
+@controller.command()
+@click.option("--follow/--no-follow", "-f", default=False, help="Go on until Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Only the last N lines; 0 for all.")
+def logs(follow: bool, tail: int) -> None:
+    """The controller's own log. If it does not run: what it last wrote to stderr."""
+    found = endpoint.find()
+    if found is None:
+        click.echo(NOT_RUNNING, err=True)
+        if last := endpoint.stderr_tail(endpoint.home_dir(), tail or 100):
+            click.echo(last)
+        raise SystemExit(1)
+    try:
+        with Client(found).controller_logs(follow=follow, tail=tail or None) as stream:
+            for chunk in stream:
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def _require_answer(found: Endpoint) -> None:
+    from holdfast.sdk.client import is_healthy
+
+    if not is_healthy(found.url):
+        raise Failure(
+            f"the controller at {found.url} (HOLDFAST_ENDPOINT) does not answer\n"
+            "  it runs elsewhere: start it there, or unset HOLDFAST_ENDPOINT to use one of your own"
+        )
+
+
+def _warn_of_version(found: Endpoint, version: str | None = None) -> None:
+    from holdfast.cli.version import mismatch
+
+    try:
+        if note := mismatch(version or Client(found).controller()["version"]):
+            warn(note)
+    except ApiError as error:
+        warn(str(error))
+
+
+def _stop_deaf() -> None:
+    """End a controller that lives but does not answer; say so if there is none."""
+    pid = endpoint.recorded_pid(endpoint.home_dir())
+    if pid is None:
+        click.echo("The controller is not running.")
+        return
+    os.kill(pid, signal.SIGTERM)
+    _await_end(pid)
+    click.echo("The controller did not answer, and was ended; running jobs go on.")
+
+
+def _await_end(pid: int) -> None:
+    give_up_at = time.monotonic() + STOP_TIMEOUT_S
+    while endpoint.is_controller(pid):
+        if time.monotonic() > give_up_at:
+            raise Failure(
+                f"the controller (process {pid}) did not end within {STOP_TIMEOUT_S:.0f} s\n  try: kill -9 {pid}"
+            )
+        time.sleep(0.05)

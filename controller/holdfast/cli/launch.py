@@ -1,0 +1,99 @@
+"""`holdfast jobs launch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli.confirm import ask, require_terminal
+from holdfast.cli.errors import warn
+from holdfast.cli.options import overrides, task_options, variables
+
+PLAN_ROWS = 5
+DRYRUN_ROWS = 20
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast jobs launch train.yaml
+  holdfast jobs launch train.yaml -n bert --env WANDB_API_KEY --env EPOCHS=3
+  holdfast jobs launch train.yaml --infra aws/us-east-1 --gpus A100:8 --dryrun
+  holdfast jobs launch --cpus 4+ 'python train.py > out.txt'     one word: a shell script
+  holdfast jobs launch --gpus V100 -- python train.py --lr 1e-4  several: a program and its arguments
+  generate.py | holdfast jobs launch -d -y -                     YAML from stdin
+
+\b
+Exit codes: 0 the job succeeded, 100 it failed, 101 it goes on (you detached), 103 it was cancelled;
+2 the task is wrong (nothing was changed), 1 anything else.
+""",
+)
+@click.argument("entrypoint", nargs=-1, required=True, metavar="YAML|COMMAND...")
+@click.option("-n", "--name", help="The job's name; by default that of the YAML.")
+@task_options
+@click.option("--dryrun", is_flag=True, help="Show what would be tried and what it costs, and stop there.")
+@click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def launch(
+    entrypoint: tuple[str, ...],
+    name: str | None,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    secret: tuple[str, ...],
+    secret_file: tuple[str, ...],
+    dryrun: bool,
+    detach_run: bool,
+    yes: bool,
+    **resources: Any,
+) -> None:
+    """Run a task YAML, or a command, to its end.
+
+    Shows what would be tried and asks; then follows the job's log through every recovery. Ctrl-C leaves the job
+    running. Options change what the YAML says, in every task of a pipeline.
+    """
+    from holdfast.cli.entrypoint import load
+
+    changes = overrides(resources)
+    envs = variables(env_file, env, option="--env")
+    secrets = variables(secret_file, secret, option="--secret")
+    dag = load(entrypoint, envs=envs, secrets=secrets, name=name)
+    if changes:
+        dag = dag.override(**changes)
+    require_terminal(yes=yes or dryrun)
+    _run(dag, name, dryrun=dryrun, detach=detach_run, yes=yes)
+
+
+def _run(dag: Any, name: str | None, *, dryrun: bool, detach: bool, yes: bool) -> None:
+    from holdfast.cli import connect, plan, table
+    from holdfast.cli.version import mismatch
+    from holdfast.sdk import jobs
+    from holdfast.sdk.client import user_name
+
+    with jobs.prepared(dag, name) as job:
+        client = connect.to_controller()
+        if note := mismatch(client.controller()["version"]):
+            warn(note)
+        planned = job.plan(client)
+        warned = list(dict.fromkeys([*job.warnings, *planned["warnings"]]))
+        for warning in warned:
+            warn(warning)
+        rows = DRYRUN_ROWS if dryrun else PLAN_ROWS
+        for line in plan.lines(planned, width=table.screen_width(), at_most=rows):
+            click.echo(line)
+        if dryrun:
+            return
+        ask(f"Launch {job.name or 'this job'}?", yes=yes)
+        launched = job.submit(client, key=jobs.new_key(), user=user_name(), say=lambda line: click.echo(line, err=True))
+    for warning in launched.warnings:
+        if warning not in warned:
+            warn(warning)
+    click.echo(f"Job {launched.job_id} ({launched.name}) is submitted.")
+    if detach:
+        click.echo(
+            f"  its log:    holdfast jobs logs {launched.job_id}\n  its story:  holdfast jobs show {launched.job_id}"
+        )
+        return
+    from holdfast.cli.following import follow
+
+    raise SystemExit(follow(client, launched.job_id))

@@ -1,0 +1,71 @@
+"""The `holdfast` command: its groups, its version, and how its errors look."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from holdfast.cli.lazy import Lazy, LazyGroup
+
+COMMANDS = {
+    "jobs": Lazy("holdfast.cli.jobs:jobs", "Launch jobs, watch them, read their logs, cancel them."),
+    "check": Lazy("holdfast.cli.check:check", "Which clouds can be used, and why the others can not."),
+    "controller": Lazy("holdfast.cli.controller:controller", "Start, stop and look at the controller."),
+    "completion": Lazy("holdfast.cli.completion:completion", "Tab completion for bash, zsh or fish."),
+}
+
+
+class Holdfast(LazyGroup):
+    """The top of the command line: every error of a command below ends here, as a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("HOLDFAST_DEBUG") == "1":
+                raise
+            from holdfast.cli.errors import Failure
+
+            raise Failure.of(error) from error
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from holdfast.cli.version import own_version
+
+        click.echo(f"holdfast {own_version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Holdfast,
+    commands_at=COMMANDS,
+    epilog="""\b
+Examples:
+  holdfast jobs launch train.yaml         run a task, and follow its log through every recovery
+  holdfast jobs launch --gpus A100:8 -- python train.py --lr 3e-4
+  holdfast jobs queue --watch             what runs, where, and what it cost so far
+  holdfast jobs show 7                    why job 7 moved, and when
+""",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Run training jobs on preemptible machines, and finish them.
+
+    A controller of your own starts by itself on first use. To use one that runs elsewhere, set HOLDFAST_ENDPOINT and
+    HOLDFAST_TOKEN. HOLDFAST_DEBUG=1 shows where an error came from.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main() -> None:
+    """The entry point of the `holdfast` script."""
+    cli(prog_name="holdfast")

@@ -1,0 +1,55 @@
+"""The plan of a launch: which machines would be tried, in order, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.cli import table, text
+from holdfast.cli.table import Column
+from holdfast.sdk.records import Offer, Plan, TaskPlan
+
+COLUMNS = (
+    Column("#", right=True, drop=3),
+    Column("INFRA", least=16),
+    Column("INSTANCE", least=10),
+    Column("vCPUs", right=True, drop=2),
+    Column("MEM(GB)", right=True, drop=2),
+    Column("GPUS", least=6),
+    Column("MARKET"),
+    Column("$/HR", right=True),
+    Column("SAVED", right=True, drop=1),
+)
+
+
+def lines(plan: Plan, *, width: int | None, at_most: int) -> Iterator[str]:
+    """The plan as text: a table of up to `at_most` offers for each task."""
+    for task in plan["tasks"]:
+        yield from _task_lines(task, width=width, at_most=at_most, is_one_of_many=len(plan["tasks"]) > 1)
+
+
+def _task_lines(task: TaskPlan, *, width: int | None, at_most: int, is_one_of_many: bool) -> Iterator[str]:
+    nodes = f"{task['num_nodes']} nodes; prices are for all of them" if task["num_nodes"] > 1 else "1 node"
+    yield f"Task {task['name']} ({nodes}):" if is_one_of_many else f"To be tried, in this order ({nodes}):"
+    shown = task["offers"][:at_most]
+    rows = [_row(number, offer, task["num_nodes"]) for number, offer in enumerate(shown, start=1)]
+    yield from (f"  {line}" for line in table.render(COLUMNS, rows, width=width and width - 2))
+    if task["total_offers"] > len(shown):
+        yield f"  … and {task['total_offers'] - len(shown)} more"
+    if task["saving"]:
+        yield f"  The first saves {task['saving']:.0%} of the on-demand price."
+    yield from (f"  Not now: {refusal}" for refusal in task["refused"])
+
+
+def _row(number: int, offer: Offer, num_nodes: int) -> list[str]:
+    area = "/".join(part for part in (offer["cloud"], offer["region"], offer["zone"]) if part)
+    return [
+        str(number),
+        area,
+        offer["instance_type"],
+        f"{offer['vcpus']:g}",
+        f"{offer['memory_gib']:g}",
+        offer["accelerators"] or "-",
+        offer["market"],
+        text.money(offer["price_per_hour"] * num_nodes),
+        text.saved(offer["price_per_hour"], offer["on_demand_price_per_hour"]) or "-",
+    ]

@@ -1,0 +1,182 @@
+"""`holdfast jobs queue`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli import table, text
+from holdfast.cli.errors import EXIT_WRONG_INPUT, Failure
+from holdfast.cli.table import Column
+from holdfast.recovery.statuses import Status
+from holdfast.sdk import records
+from holdfast.sdk.client import Client
+
+REFRESH_S = 2.0
+PAGE = 1000
+ALIVE = (Status.RUNNING, Status.RECOVERING, Status.STARTING, Status.PENDING, Status.CANCELLING)
+COLUMNS = (
+    Column("ID"),
+    Column("TASK", drop=6),
+    Column("NAME", least=8),
+    Column("RESOURCES", least=10, drop=5),
+    Column("SUBMITTED", drop=3),
+    Column("TOT. DURATION", drop=4),
+    Column("JOB DURATION", drop=2),
+    Column("#RECOVERIES", right=True, drop=2),
+    Column("COST (SAVED)", drop=1),
+    Column("STATUS"),
+    Column("WHERE", least=12),
+)
+NARROW = {"TOT. DURATION": "TOTAL", "JOB DURATION": "RAN", "#RECOVERIES": "#REC"}
+NARROW_BELOW = 132
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast jobs queue
+  holdfast jobs queue --watch --skip-finished
+  holdfast jobs queue -s RUNNING,RECOVERING -n bert
+  holdfast jobs queue -a -o json | jq '.[] | select(.cost_usd > 10) | .job_id'
+"""
+)
+@click.option("-a", "--all", "everything", is_flag=True, help="Every job there ever was.")
+@click.option("-l", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@click.option("--skip-finished", is_flag=True, help="Only jobs that have not ended.")
+@click.option("-s", "--status", "statuses", metavar="STATUS[,…]", multiple=True, help="Only these statuses.")
+@click.option("-n", "--name", help="Only jobs of this name.")
+@click.option("-w", "--watch", is_flag=True, help="Keep the table up to date until Ctrl-C.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def queue(
+    everything: bool,
+    limit: int,
+    skip_finished: bool,
+    statuses: tuple[str, ...],
+    name: str | None,
+    watch: bool,
+    output: str,
+) -> None:
+    """List jobs, newest first.
+
+    COST is what the job's machines cost so far; in brackets, how much less that is than on-demand machines would have
+    cost. RAN (or JOB DURATION) is the time in which the job's command ran.
+    """
+    from holdfast.cli.connect import to_controller
+
+    wanted = _statuses(statuses)
+    client = to_controller()
+
+    def fetch() -> records.JobPage:
+        if everything:
+            return _every_page(client, skip_finished=skip_finished, statuses=wanted, name=name)
+        return client.jobs(limit=limit, skip_finished=skip_finished, statuses=wanted, name=name)
+
+    def draw() -> list[str]:
+        shown = None if everything else limit
+        return lines(fetch(), width=table.screen_width(), now=time.time(), limit=shown)
+
+    if output == "json":
+        click.echo(json.dumps(fetch()["jobs"], indent=2))
+    elif watch:
+        from holdfast.cli.watching import watch as keep_watching
+
+        keep_watching(draw, every_s=REFRESH_S)
+    else:
+        click.echo("\n".join(draw()))
+
+
+def lines(page: records.JobPage, *, width: int | None, now: float, limit: int | None = None) -> list[str]:
+    """The summary line and the table. `limit`: how many jobs were asked for, if not all."""
+    jobs = _by_job(page["jobs"])
+    rows = [row for tasks in jobs for row in _rows(tasks, now)]
+    result = [_summary(page["counts"])]
+    if rows:
+        narrow = width is not None and width < NARROW_BELOW
+        columns = [_renamed(column) if narrow else column for column in COLUMNS]
+        result += table.render(columns, rows, width=width, paints={"STATUS": text.painted_status})
+    if limit is not None and len(jobs) >= limit and page["total"] > len(page["jobs"]):
+        result.append(f"The newest {len(jobs)} are shown; for all: holdfast jobs queue --all")
+    return result
+
+
+def _every_page(client: Client, *, skip_finished: bool, statuses: Sequence[str], name: str | None) -> records.JobPage:
+    jobs: list[records.Job] = []
+    oldest = None
+    while True:
+        page = client.jobs(limit=PAGE, skip_finished=skip_finished, statuses=statuses, name=name, before=oldest)
+        jobs += page["jobs"]
+        ids = {job["job_id"] for job in page["jobs"]}
+        if len(ids) < PAGE:
+            return {**page, "jobs": jobs}
+        oldest = min(ids)
+
+
+def _statuses(given: Sequence[str]) -> list[str]:
+    names = [name.strip().upper() for text in given for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in Status.__members__:
+            raise Failure(f"--status: there is no status {name}\n  there are: {', '.join(Status)}", EXIT_WRONG_INPUT)
+    return names
+
+
+def _by_job(jobs: Sequence[records.Job]) -> list[list[records.Job]]:
+    """The tasks of each job together, in the order of the pipeline; jobs in the order in which they came."""
+    groups: dict[int, list[records.Job]] = {}
+    for job in jobs:
+        groups.setdefault(job["job_id"], []).append(job)
+    return [sorted(tasks, key=lambda task: task["task_index"]) for tasks in groups.values()]
+
+
+def _rows(tasks: Sequence[records.Job], now: float) -> list[list[str]]:
+    if len(tasks) == 1 and tasks[0]["num_tasks"] == 1:
+        return [_row(tasks[0], str(tasks[0]["job_id"]), "-", tasks[0]["name"], now)]
+    whole = _aggregate(tasks)
+    rows = [_row(whole, str(whole["job_id"]), "-", whole["name"], now)]
+    return rows + [_row(task, " ↳", str(task["task_index"]), task["task_name"] or "-", now) for task in tasks]
+
+
+def _aggregate(tasks: Sequence[records.Job]) -> records.Job:
+    """A pipeline as one row: sums, and the status of the first task that has not succeeded."""
+    current = next((task for task in tasks if task["status"] != Status.SUCCEEDED), tasks[-1])
+    whole = current.copy()
+    whole["resources"] = "-"
+    whole["submitted_at"] = min(task["submitted_at"] for task in tasks)
+    whole["job_duration_s"] = sum(task["job_duration_s"] for task in tasks)
+    whole["total_duration_s"] = sum(task["total_duration_s"] for task in tasks)
+    whole["recovery_count"] = sum(task["recovery_count"] for task in tasks)
+    whole["cost_usd"] = sum(task["cost_usd"] for task in tasks)
+    whole["on_demand_cost_usd"] = sum(task["on_demand_cost_usd"] for task in tasks)
+    if current["status"] != Status.SUCCEEDED:
+        whole["status"] = f"{current['status']} (task: {current['task_index']})"
+    return whole
+
+
+def _row(job: records.Job, identity: str, task: str, name: str, now: float) -> list[str]:
+    return [
+        identity,
+        task,
+        name,
+        job["resources"] or "-",
+        text.ago(job["submitted_at"], now),
+        text.duration(job["total_duration_s"]),
+        text.duration(job["job_duration_s"]) if job["started_at"] else "-",
+        str(job["recovery_count"]),
+        text.cost(job["cost_usd"], job["on_demand_cost_usd"]),
+        job["status"],
+        text.where(job),
+    ]
+
+
+def _summary(counts: dict[str, int]) -> str:
+    alive = [f"{counts[status]} {status}" for status in ALIVE if counts.get(status)]
+    return f"In progress tasks: {', '.join(alive)}" if alive else "No in-progress managed jobs."
+
+
+def _renamed(column: Column) -> Column:
+    from dataclasses import replace
+
+    return replace(column, title=NARROW.get(column.title, column.title))

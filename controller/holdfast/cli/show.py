@@ -1,0 +1,130 @@
+"""`holdfast jobs show`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import click
+
+from holdfast.cli import story, table, text
+from holdfast.cli.table import Column
+from holdfast.recovery.statuses import Status
+from holdfast.sdk import logs, records
+
+ATTEMPTS = (
+    Column("#", right=True),
+    Column("WHERE", least=16),
+    Column("INSTANCE", least=10, drop=3),
+    Column("$/HR", right=True, drop=4),
+    Column("ASKED FOR"),
+    Column("READY IN", right=True, drop=2),
+    Column("RAN", right=True),
+    Column("COST", right=True, drop=1),
+    Column("STATE"),
+    Column("WHY"),
+    Column("NODES", drop=5),
+)
+TIMELINE = (
+    Column("SINCE", right=True),
+    Column("AT", drop=2),
+    Column("#", drop=1),
+    Column("WHAT"),
+    Column("WHERE", drop=3),
+    Column("WHY"),
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast jobs show 7
+  holdfast jobs show 7 -o json | jq '.attempts[] | {zone, reason, cost_usd}'
+"""
+)
+@click.argument("job_id", type=int, metavar="ID")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def show(job_id: int, output: str) -> None:
+    """What happened to a job: where its attempts ran, why each ended, and everything in order of time.
+
+    In the tables, # is the attempt's number; 2.1 is node 1 of attempt 2.
+    """
+    from holdfast.cli.connect import to_controller
+    from holdfast.sdk import jobs
+
+    job = jobs.get(job_id, client=to_controller())
+    if output == "json":
+        click.echo(json.dumps(job, indent=2))
+        return
+    for line in lines(job, width=table.screen_width(), now=time.time()):
+        click.echo(line)
+
+
+def lines(job: records.JobDetail, *, width: int | None, now: float) -> Iterator[str]:
+    """The whole page about a job."""
+    tasks = job.get("tasks") or [job]
+    yield f"Job {job['job_id']} ({job['name']}): {text.painted_status(logs.status_of(job).value)}"
+    for task in tasks:
+        if len(tasks) > 1:
+            yield ""
+            yield f"Task {task['task_index']} ({task['task_name'] or '-'}): {text.painted_status(task['status'])}"
+        yield from (f"  {name:<12} {value}" for name, value in _facts(task, now).items() if value)
+        attempts = [one for one in job["attempts"] if one["task_index"] == task["task_index"]]
+        if attempts:
+            rows = [_attempt_row(one, now) for one in attempts]
+            yield from ("", "Attempts", *table.render(ATTEMPTS, rows, width=width))
+    if job["timeline"]:
+        began = text.epoch(job["submitted_at"])
+        where = story.places(job["attempts"])
+        rows = [story.row(entry, began, where) for entry in job["timeline"]]
+        yield from ("", "Timeline", *table.render(TIMELINE, rows, width=width))
+
+
+def _facts(task: records.Job, now: float) -> Mapping[str, str]:
+    share = text.saved(task["cost_usd"], task["on_demand_cost_usd"])
+    cost = text.money(task["cost_usd"])
+    nodes = f"{task['num_nodes']} × " if task["num_nodes"] > 1 else ""
+    submitted = f"{text.local_time(task['submitted_at'])} ({text.ago(task['submitted_at'], now)}) by {task['user']}"
+    total, running = text.duration(task["total_duration_s"]), text.duration(task["job_duration_s"])
+    facts = {
+        "why": ": ".join(part for part in (task["reason"], task["message"]) if part),
+        "exit code": "" if task["exit_code"] is None else str(task["exit_code"]),
+        "where": text.where(task) if task["cloud"] else "",
+        "resources": nodes + (task["cluster_resources"] or task["resources"] or "-"),
+        "submitted": submitted,
+        "duration": f"{total}, of which {running} running",
+        "recoveries": str(task["recovery_count"]),
+        "restarts": str(task["restarts_on_errors"] or ""),
+        "cost": f"{cost}; on-demand: {text.money(task['on_demand_cost_usd'])}, {share} saved" if share else cost,
+        "task id": task["task_id"],
+        "cleanup": task["cleanup"] or "",
+    }
+    if task["status"] == Status.SUCCEEDED:
+        facts["why"] = ""
+    return facts
+
+
+def _attempt_row(attempt: records.Attempt, now: float) -> list[str]:
+    asked = text.epoch(attempt["requested_at"])
+    running = text.epoch(attempt["running_at"]) if attempt["running_at"] else None
+    ended = attempt["stopped_at"] or attempt["gone_at"]
+    until = text.epoch(ended) if ended else now
+    return [
+        str(attempt["generation"]),
+        text.where(attempt),
+        attempt["instance_type"],
+        text.money(attempt["price_per_hour"]),
+        text.local_time(attempt["requested_at"])[11:],
+        text.duration(None if running is None else running - asked),
+        text.duration(None if running is None else until - running),
+        text.money(attempt["cost_usd"]),
+        attempt["state"],
+        attempt["reason"] or "",
+        " ".join(_node(node) for node in attempt["nodes"]),
+    ]
+
+
+def _node(node: records.Node) -> str:
+    ended = "" if node["exit_code"] is None else f"={node['exit_code']}"
+    return f"{node['rank']}:{node['phase']}{ended}" + ("" if node["connected"] or ended else "?")

@@ -1,0 +1,100 @@
+"""A table printer that fits its table to a width: columns shrink first, then the least important ones go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+GAP = "  "
+Paint = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`least`: the width that it may shrink to, None if it may not. `drop`: 0 stays always; the highest goes first."""
+
+    title: str
+    right: bool = False
+    least: int | None = None
+    drop: int = 0
+
+
+def render(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    paints: Mapping[str, Paint] | None = None,
+) -> list[str]:
+    """The lines of a table, titles first. `width` None: as wide as it likes. `paints`: colours, by title."""
+    cells = [list(row) for row in rows]
+    kept = list(range(len(columns)))
+    while True:
+        widths = _widths([columns[i] for i in kept], [[row[i] for i in kept] for row in cells], width)
+        droppable = [i for i in kept if columns[i].drop]
+        if widths is not None or not droppable:
+            break
+        kept.remove(max(droppable, key=lambda i: columns[i].drop))
+    if widths is None:
+        widths = [columns[i].least or _natural(columns[i], [row[i] for row in cells]) for i in kept]
+    shown = [columns[i] for i in kept]
+    lines = [_line(shown, widths, [column.title for column in shown], {})]
+    return lines + [_line(shown, widths, [row[i] for i in kept], paints or {}) for row in cells]
+
+
+def screen_width() -> int | None:
+    """The terminal's width; None where output goes to a file or a pipe and COLUMNS does not say."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        from shutil import get_terminal_size
+
+        return get_terminal_size().columns
+    return None
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int] | None:
+    """A width for each column, or None if they do not fit into `width` even at their least."""
+    widths = [_natural(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    if width is None:
+        return widths
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        slack = [w - max(c.least, len(c.title)) if c.least else 0 for w, c in zip(widths, columns, strict=True)]
+        widest = max(range(len(widths)), key=lambda i: (slack[i] > 0, widths[i]))
+        if slack[widest] <= 0:
+            return None
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def _natural(column: Column, cells: Sequence[str]) -> int:
+    return max([len(column.title), *map(_length, cells)])
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], paints: Mapping[str, Paint]) -> str:
+    shown = []
+    for column, width, cell in zip(columns, widths, cells, strict=True):
+        text = _cut(cell, width)
+        padding = " " * (width - _length(text))
+        painted = paints[column.title](text) if column.title in paints else text
+        shown.append(padding + painted if column.right else painted + padding)
+    return GAP.join(shown).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    if _length(text) <= width:
+        return text
+    while text and _length(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _length(text: str) -> int:
+    """Columns of a terminal that `text` takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)

@@ -1,0 +1,274 @@
+"""A thin client of the controller's HTTP API (`docs/api.md`), on the standard library's `http.client`.
+
+One method per call of the API, one connection per call: a broken one harms nothing else. What to upload, when to try
+again and how logs are resumed is decided in `jobs`, `uploads` and `logs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+from holdfast.sdk import records
+from holdfast.sdk.endpoint import ClientError, Endpoint, running
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 120.0
+STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
+_BLOCK_BYTES = 256 * 1024
+OFFSET_HEADER = "Holdfast-Offset"
+
+Config = dict[str, Any]
+
+
+class ApiError(ClientError):
+    """The controller refused. `status` is HTTP's: 400 bad input, 401 token, 404, 409 not now, 413 too large, 503."""
+
+    def __init__(self, message: str, *, status: int, where: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.status = status
+
+
+class ConnectionLost(ClientError):
+    """No controller answered, or it went away in the middle of an answer: the call may have had its effect or not."""
+
+
+@dataclass(frozen=True)
+class LogStream:
+    """Bytes of a job's log as they come. `offset` counts bytes before the first of them; None: the server did not say.
+
+    Iterating raises `ConnectionLost` when the stream breaks; it ends quietly when the server ended it.
+    """
+
+    response: http.client.HTTPResponse
+    offset: int | None
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _losses_named():
+            while chunk := self.response.read1(64 * 1024):
+                yield chunk
+
+
+class Client:
+    """Calls one controller. Every method raises `ApiError` or `ConnectionLost`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    def controller(self) -> records.ControllerInfo:
+        return cast(records.ControllerInfo, self._call("GET", "/controller"))
+
+    def stop_controller(self) -> None:
+        self._call("POST", "/controller/stop", body={})
+
+    def clouds(self) -> list[records.Cloud]:
+        return cast("list[records.Cloud]", self._call("GET", "/clouds"))
+
+    def has_upload(self, sha256: str) -> bool:
+        try:
+            self._call("HEAD", f"/uploads/{sha256}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def put_upload(self, sha256: str, archive: IO[bytes], size_bytes: int) -> None:
+        """Send a tar.gz, read in blocks from `archive`."""
+        headers = {"Content-Type": "application/gzip", "Content-Length": str(size_bytes)}
+        with self._answer("PUT", f"/uploads/{sha256}", data=archive, headers=headers) as response:
+            response.read()
+
+    def plan(self, name: str | None, tasks: Sequence[Config]) -> records.Plan:
+        return cast(records.Plan, self._call("POST", "/plan", body={"name": name, "tasks": list(tasks)}))
+
+    def submit(self, name: str | None, tasks: Sequence[Config], *, user: str, key: str) -> records.Submitted:
+        """Hand in a job. Safe to repeat with the same `key` after a `ConnectionLost`: the first job is returned."""
+        body = {"name": name, "tasks": list(tasks), "user": user, "key": key}
+        return cast(records.Submitted, self._call("POST", "/jobs", body=body))
+
+    def jobs(
+        self,
+        *,
+        limit: int | None = None,
+        skip_finished: bool = False,
+        statuses: Sequence[str] = (),
+        name: str | None = None,
+        ids: Sequence[int] = (),
+        before: int | None = None,
+    ) -> records.JobPage:
+        query = {
+            "limit": limit,
+            "skip_finished": 1 if skip_finished else None,
+            "status": ",".join(statuses) or None,
+            "name": name,
+            "ids": ",".join(map(str, ids)) or None,
+            "before": before,
+        }
+        return cast(records.JobPage, self._call("GET", "/jobs", query=query))
+
+    def job(self, job_id: int) -> records.JobDetail:
+        return cast(records.JobDetail, self._call("GET", f"/jobs/{job_id}"))
+
+    def cancel(
+        self,
+        *,
+        ids: Sequence[int] | None = None,
+        name: str | None = None,
+        everything: bool = False,
+        graceful: bool = True,
+        grace_s: float | None = None,
+    ) -> records.Cancelled:
+        chosen = None if ids is None else list(ids)
+        body = {"ids": chosen, "name": name, "all": everything, "graceful": graceful, "grace_s": grace_s}
+        return cast(records.Cancelled, self._call("POST", "/jobs/cancel", body=body))
+
+    def preempt(self, job_id: int, *, node: int = 0, notice_s: float | None = None) -> records.Preempted:
+        body = {"node": node, "notice_s": notice_s}
+        return cast(records.Preempted, self._call("POST", f"/jobs/{job_id}/preempt", body=body))
+
+    @contextlib.contextmanager
+    def logs(
+        self,
+        job_id: int,
+        *,
+        task: int | None = None,
+        follow: bool = True,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> Iterator[LogStream]:
+        """The job's log. `offset` counts bytes of the whole rendered stream; without it, `tail` lines or everything."""
+        query = {"task": task, "follow": int(follow), "tail": tail, "offset": offset}
+        with self._answer("GET", f"/jobs/{job_id}/logs", query=query, silence_s=STREAM_SILENCE_S) as response:
+            said = response.headers.get(OFFSET_HEADER, "")
+            if offset is None:
+                offset = int(said) if said.isdigit() else None if tail else 0
+            yield LogStream(response, offset)
+
+    @contextlib.contextmanager
+    def controller_logs(self, *, follow: bool, tail: int | None) -> Iterator[LogStream]:
+        query = {"follow": int(follow), "tail": tail}
+        with self._answer("GET", "/controller/logs", query=query, silence_s=None) as response:
+            yield LogStream(response, None)
+
+    def _call(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        with self._answer(method, path, query=query, data=data, headers=headers) as response, _losses_named():
+            text = response.read()
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError as error:
+            raise _not_a_controller(self.endpoint.url) from error
+
+    @contextlib.contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        data: bytes | IO[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_s: float | None = ANSWER_TIMEOUT_S,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An open answer whose status is good. Errors of the block that uses it pass through untouched."""
+        target = urlsplit(self.endpoint.url).path + "/api/v1" + path
+        if filled := {key: value for key, value in (query or {}).items() if value is not None}:
+            target += "?" + urlencode(filled)
+        with _losses_named():
+            link = self._connected()
+        with contextlib.closing(link):
+            with _losses_named():
+                link.sock.settimeout(silence_s)
+                # A server may refuse (401, 413) before it has read all of the body; its answer matters more.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    link.request(
+                        method, target, data, {"Authorization": f"Bearer {self.endpoint.token}", **(headers or {})}
+                    )
+                response = link.getresponse()
+                if response.status >= 400:
+                    raise _refusal(response, self.endpoint)
+            yield response
+
+    def _connected(self) -> http.client.HTTPConnection:
+        """A connection; to where the embedded controller is now, if it was started anew. Never starts one."""
+        link = connect(self.endpoint.url, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            link.connect()
+        except OSError:
+            moved = running(self.endpoint.home) if self.endpoint.home else None
+            if moved is None:
+                raise
+            self.endpoint = moved
+            link = connect(moved.url, timeout_s=CONNECT_TIMEOUT_S)
+            link.connect()
+        return link
+
+
+def connect(url: str, *, timeout_s: float) -> http.client.HTTPConnection:
+    """A connection to the host of `url`, not opened yet. Proxies are not used."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname or "", parts.port, timeout=timeout_s, blocksize=_BLOCK_BYTES)
+
+
+def is_healthy(url: str, *, timeout_s: float = 2.0) -> bool:
+    """Whether a controller answers at `url`."""
+    try:
+        with contextlib.closing(connect(url, timeout_s=timeout_s)) as link:
+            link.request("GET", "/healthz")
+            return link.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def user_name() -> str:
+    """Who is launching, as the operating system or `USER` knows them."""
+    if name := os.environ.get("USER"):
+        return name
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid-{os.getuid()}"
+
+
+@contextlib.contextmanager
+def _losses_named() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        said = str(error) or type(error).__name__
+        raise ConnectionLost(
+            f"the controller does not answer: {said}", fix="see how it is: holdfast controller status"
+        ) from error
+
+
+def _refusal(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiError:
+    text = response.read(1024 * 1024)
+    try:
+        error = json.loads(text)["error"]
+        return ApiError(
+            str(error["message"]), status=response.status, where=error.get("where"), fix=error.get("fix") or None
+        )
+    except (ValueError, TypeError, KeyError):
+        if response.status == 401:
+            return ApiError("the controller does not know this token", status=401, fix=_token_fix(endpoint))
+        shown = " ".join(text.decode("utf-8", "replace").split())[:200]
+        return ApiError(f"the controller answered {response.status} {response.reason}: {shown}", status=response.status)
+
+
+def _token_fix(endpoint: Endpoint) -> str:
+    return "check HOLDFAST_TOKEN" if endpoint.home is None else f"check {endpoint.home / 'token'}"
+
+
+def _not_a_controller(url: str) -> ApiError:
+    return ApiError(f"what answers at {quote(url, safe=':/')} is no holdfast controller", status=502)

@@ -1,0 +1,265 @@
+"""Launch jobs and look after them: what `holdfast jobs …` does, for scripts.
+
+    import holdfast.sdk as holdfast
+
+    launched = holdfast.jobs.launch(holdfast.Task.from_yaml("train.yaml"))
+    exit_code = holdfast.jobs.tail_logs(launched.job_id)
+
+Every function takes `client`; without it the controller of the environment is used, and the embedded one is started if
+it does not run. All raise `ApiError` (the controller refused), `ConnectionLost` or `NoController`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from holdfast.recovery.statuses import EXIT_NOT_FOUND, exit_code
+from holdfast.sdk import endpoint, logs, records
+from holdfast.sdk.client import ApiError, Client, ConnectionLost, user_name
+
+if TYPE_CHECKING:
+    from holdfast.sdk.dag import Dag
+    from holdfast.sdk.task import Task
+    from holdfast.sdk.uploads import Packed
+
+WAIT_POLL_S = 1.0
+_SUBMIT_TRIES = 5
+
+
+class JobNotFound(ApiError):
+    """There is no such job."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=404, fix="see what there is: holdfast jobs queue --all")
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What became of a launch. `task_ids`: the SKYPILOT_TASK_ID of every task, the same in all of its attempts."""
+
+    job_id: int
+    name: str
+    task_ids: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is packed and ready to be planned or submitted, inside the block of `prepared` only."""
+
+    name: str | None
+    packed: Packed
+    warnings: tuple[str, ...]
+
+    def plan(self, client: Client) -> records.Plan:
+        """What would be tried, in order. Sends no files and changes nothing."""
+        return client.plan(self.name, self.packed.tasks)
+
+    def submit(self, client: Client, *, key: str, user: str, say: Callable[[str], None]) -> LaunchResult:
+        """Send the files that the controller lacks, then the job: once, however often the connection breaks."""
+        from holdfast.sdk import uploads
+
+        uploads.send(client, self.packed.archives, say=say)
+        answer = _submitted(client, self.name, self.packed.tasks, user=user, key=key)
+        warnings = (*self.warnings, *(w for w in answer["warnings"] if w not in self.warnings))
+        return LaunchResult(answer["job_id"], answer["name"], tuple(answer["task_ids"]), warnings)
+
+
+def launch(
+    task_or_dag: Task | Dag,
+    name: str | None = None,
+    *,
+    key: str | None = None,
+    user: str | None = None,
+    client: Client | None = None,
+) -> LaunchResult:
+    """Hand in a task, or a pipeline of them; returns as soon as the controller has it. Uploads local files first.
+
+    `name` replaces the job's own. A repeated `key` returns the first job instead of a second one; by default every call
+    is a new job. Raises `TaskError` or `UploadError` before anything is sent.
+    """
+    with prepared(task_or_dag, name) as job:
+        client = client or _client()
+        return job.submit(client, key=key or new_key(), user=user or user_name(), say=lambda _: None)
+
+
+def plan(task_or_dag: Task | Dag, name: str | None = None, *, client: Client | None = None) -> records.Plan:
+    """What a launch would try, in order, and what it would cost. Changes nothing."""
+    with prepared(task_or_dag, name) as job:
+        return job.plan(client or _client())
+
+
+@contextlib.contextmanager
+def prepared(task_or_dag: Task | Dag, name: str | None = None) -> Iterator[Prepared]:
+    """Pack a job's local files into a temporary folder that lives as long as the block.
+
+    Raises `TaskError` for a local path that is not there, `UploadError` for one that can not be read.
+    """
+    from holdfast.sdk import uploads
+    from holdfast.sdk.dag import Dag
+    from holdfast.sdk.problems import TaskError
+
+    tasks = task_or_dag.tasks if isinstance(task_or_dag, Dag) else [task_or_dag]
+    if problems := [problem for task in tasks for problem in task.check_local_paths()]:
+        raise TaskError(problems)
+    with uploads.pack_tasks([task.to_yaml_config() for task in tasks]) as packed:
+        yield Prepared(name or task_or_dag.name, packed, (*task_or_dag.warnings, *packed.warnings))
+
+
+def queue(
+    *,
+    job_ids: Sequence[int] = (),
+    name: str | None = None,
+    statuses: Sequence[str] = (),
+    skip_finished: bool = False,
+    limit: int | None = 50,
+    before: int | None = None,
+    client: Client | None = None,
+) -> records.JobPage:
+    """Jobs, newest first: one record per task. `before`: only job ids below it, for the next page."""
+    return (client or _client()).jobs(
+        limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
+    )
+
+
+def get(job_id: int, *, client: Client | None = None) -> records.JobDetail:
+    """A job with its tasks, attempts and timeline. Raises `JobNotFound`."""
+    try:
+        return (client or _client()).job(job_id)
+    except ApiError as error:
+        if error.status == 404:
+            raise JobNotFound(f"there is no job {job_id}") from error
+        raise
+
+
+def cancel(
+    job_ids: Sequence[int] | int | None = None,
+    *,
+    name: str | None = None,
+    all: bool = False,  # the API's word
+    graceful: bool = True,
+    grace_s: float | None = None,
+    client: Client | None = None,
+) -> records.Cancelled:
+    """End jobs: by id, by name, or all. Graceful: each may save and flush for `grace_s` seconds (None: its default)."""
+    ids = [job_ids] if isinstance(job_ids, int) else job_ids
+    return (client or _client()).cancel(ids=ids, name=name, everything=all, graceful=graceful, grace_s=grace_s)
+
+
+def preempt(
+    job_id: int, *, node: int = 0, notice_s: float | None = None, client: Client | None = None
+) -> records.Preempted:
+    """Rehearse an interruption: take a node away with `notice_s` seconds of notice, or at once when None."""
+    return (client or _client()).preempt(job_id, node=node, notice_s=notice_s)
+
+
+def tail_logs(
+    job_id: int | None = None,
+    name: str | None = None,
+    *,
+    task: int | None = None,
+    follow: bool = True,
+    tail: int | None = None,
+    output_stream: IO[bytes] | IO[str] | None = None,
+    on_lost: Callable[[ConnectionLost], None] = lambda _: None,
+    client: Client | None = None,
+) -> int:
+    """Write a job's log to `output_stream` (stdout by default); following, until the job ends, through every recovery.
+
+    Without `job_id`: the newest job, or the newest of that `name`. `tail`: only the last so many lines. Returns the
+    job's exit code: 0 succeeded, 100 failed, 101 not finished, 102 no such job, 103 cancelled.
+    """
+    client = client or _client()
+    write = _writer(output_stream or sys.stdout)
+    try:
+        if job_id is None:
+            job_id = newest(name, client=client)
+        if follow:
+            job = logs.follow(client, job_id, write, task=task, tail=tail, on_lost=on_lost)
+        else:
+            with client.logs(job_id, task=task, follow=False, tail=tail) as stream:
+                for chunk in stream:
+                    write(chunk)
+            job = client.job(job_id)
+    except ApiError as error:
+        if error.status == 404:
+            return EXIT_NOT_FOUND
+        raise
+    return exit_code(logs.status_of(job, task))
+
+
+def wait(
+    job_id: int,
+    *,
+    timeout_s: float | None = None,
+    poll_s: float = WAIT_POLL_S,
+    client: Client | None = None,
+) -> int:
+    """Wait for a job's end. Returns its exit code, or 101 (not finished) once `timeout_s` is over; `JobNotFound`."""
+    client = client or _client()
+    give_up_at = None if timeout_s is None else monotonic() + timeout_s
+    while True:
+        status = logs.status_of(get(job_id, client=client))
+        if status.is_terminal or (give_up_at is not None and monotonic() >= give_up_at):
+            return exit_code(status)
+        Event().wait(poll_s if give_up_at is None else max(0.0, min(poll_s, give_up_at - monotonic())))
+
+
+def newest(name: str | None = None, *, client: Client | None = None) -> int:
+    """The id of the newest job, or of the newest of that name. Raises `JobNotFound`."""
+    found = (client or _client()).jobs(limit=1, name=name)["jobs"]
+    if not found:
+        raise JobNotFound(f"there is no job named {name!r}" if name else "there are no jobs yet")
+    return found[0]["job_id"]
+
+
+def new_key() -> str:
+    """A key that makes one submission safe to repeat."""
+    return os.urandom(16).hex()
+
+
+def _client() -> Client:
+    return Client(endpoint.ensure())
+
+
+def _submitted(
+    client: Client, name: str | None, tasks: Sequence[dict[str, Any]], *, user: str, key: str
+) -> records.Submitted:
+    for left in reversed(range(_SUBMIT_TRIES)):
+        try:
+            return client.submit(name, tasks, user=user, key=key)
+        except ConnectionLost:
+            if not left:
+                raise
+            Event().wait(0.2 * 2 ** (_SUBMIT_TRIES - left))
+    raise AssertionError("unreachable")
+
+
+def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
+    """How to write bytes to `stream`: at once, and as they are wherever it has a binary side."""
+    binary: Any = stream if not hasattr(stream, "encoding") else getattr(stream, "buffer", None)
+    if binary is not None:
+        stream.flush()
+
+        def write_bytes(chunk: bytes) -> None:
+            binary.write(chunk)
+            binary.flush()
+
+        return write_bytes
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two halves
+    text = cast("IO[str]", stream)
+
+    def write_text(chunk: bytes) -> None:
+        text.write(decoder.decode(chunk))
+        text.flush()
+
+    return write_text

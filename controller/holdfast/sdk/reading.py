@@ -1,0 +1,56 @@
+"""From a YAML document to a task's canonical configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.sdk import variables
+from holdfast.sdk.forms import read_as
+from holdfast.sdk.problems import Problem, TaskError
+from holdfast.sdk.report import Report
+from holdfast.sdk.schema import TASK
+from holdfast.sdk.yaml_reader import Document
+
+Config = dict[str, Any]
+
+
+def read_task(
+    document: Document,
+    *,
+    envs: Mapping[str, object] | None = None,
+    secrets: Mapping[str, object] | None = None,
+) -> tuple[Config, list[Problem]]:
+    """The canonical configuration and the warnings of a task.
+
+    `envs` and `secrets` are put over the document's own. Raises `TaskError` with everything that is wrong. Reading a
+    canonical configuration gives it back unchanged.
+    """
+    try:
+        return _read_task(Report(document), document, envs, secrets)
+    except RecursionError:
+        raise TaskError([Problem("", "nested too deeply to be a task", file=document.file)]) from None
+
+
+def _read_task(
+    report: Report,
+    document: Document,
+    envs: Mapping[str, object] | None,
+    secrets: Mapping[str, object] | None,
+) -> tuple[Config, list[Problem]]:
+    if not TASK.takes(document.value):
+        TASK.mismatch(document.value, (), report)
+        report.finish()
+    values = {
+        "envs": variables.envs(document.value, envs, report),
+        "secrets": variables.secrets(document.value, secrets, report),
+    }
+    raw = variables.substitute(document, {**values["envs"], **values["secrets"]}, report)
+    raw.pop("envs", None)
+    raw.pop("secrets", None)
+    config = read_as(TASK, raw, (), report)
+    report.finish()
+    config |= values
+    if config.get("num_nodes") == 1:
+        del config["num_nodes"]
+    return {name: value for name, value in config.items() if value not in ({}, [], "")}, report.warnings

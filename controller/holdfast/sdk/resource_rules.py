@@ -1,0 +1,68 @@
+"""What the fields of `resources` mean together: one spelling for each request, and alternatives spelled out."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.sdk import infra
+from holdfast.sdk.problems import Path
+from holdfast.sdk.report import Report
+
+Config = dict[str, Any]
+
+
+_NO_OPS: Final[dict[str, object]] = {
+    "disk_tier": "none",
+    "job_recovery": {},
+    "labels": {},
+    "ports": [],
+}
+
+
+def finish_resources(config: Config, _raw: dict[Any, Any], path: Path, report: Report) -> Config:
+    """One spelling for each request: `infra` for places, `accelerators` for GPUs, a mapping for `job_recovery`."""
+    if "gpus" in config:
+        config["accelerators"] = config.pop("gpus")
+    legacy = [config.pop(name, None) for name in ("cloud", "region", "zone")]
+    place = infra.join(*legacy)
+    if place:
+        config["infra"] = place
+    if "job_recovery" in config:
+        config["job_recovery"] = _recovery(config["job_recovery"])
+    if config.get("image_id") and infra.parts(config.get("infra"))[0] == "local":
+        report.warning((*path, "image_id"), "accepted, but has no effect: the local cloud runs jobs on this machine")
+    return config
+
+
+def finish_all_resources(config: Config, raw: dict[Any, Any], path: Path, report: Report) -> Config:
+    """As `finish_resources`, with what stands beside `any_of` or `ordered` merged into each alternative."""
+    base = finish_resources(config, raw, path, report)
+    for kind in ("any_of", "ordered"):
+        options = base.pop(kind, None)
+        if options is not None:
+            return _merged(kind, base, options, path, report)
+    return settled(base)
+
+
+def _merged(kind: str, base: Config, options: list[Config | None], path: Path, report: Report) -> Config:
+    merged: list[Config] = []
+    for option in options:
+        config = settled(base | (option or {}))
+        if config not in merged:
+            merged.append(config)
+    if any(config.get("job_recovery") != merged[0].get("job_recovery") for config in merged):
+        fix = "write one `job_recovery` beside `" + kind + "`"
+        report.problem((*path, kind), "the alternatives differ in job_recovery", fix)
+    return merged[0] if len(merged) == 1 else {kind: merged}
+
+
+def settled(config: Config) -> Config:
+    """Without the fields that ask for what is so anyway. Not before merging: an alternative may overrule the base."""
+    return {name: value for name, value in config.items() if value is not False and value != _NO_OPS.get(name)}
+
+
+def _recovery(value: str | Config) -> Config:
+    recovery = {"strategy": value} if isinstance(value, str) else dict(value)
+    if recovery.get("strategy") == "none":
+        del recovery["strategy"]
+    return {name: item for name, item in recovery.items() if item not in ([], 0) or name == "strategy"}
