@@ -5,7 +5,8 @@ A reader that was cut off goes on at the byte where it stopped. So everything he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.controller.keyring import AttemptKey
@@ -90,3 +91,18 @@ class Transcript:
 def _headline(attempt: AttemptInfo) -> str:
     task = f" of task {attempt.task_name}" if attempt.task_name else ""
     return f"--- attempt {attempt.key[2]}{task} on {attempt.where}, requested {attempt.requested_at} ---\n"
+
+
+def start_of_tail(pieces: Iterable[bytes], count: int) -> int:
+    """The offset at which the last `count` lines of `pieces`, taken as one text, begin."""
+    starts: deque[int] = deque([0], maxlen=count + 1)
+    size = 0
+    for data in pieces:
+        at = data.find(b"\n")
+        while at >= 0:
+            starts.append(size + at + 1)
+            at = data.find(b"\n", at + 1)
+        size += len(data)
+    if starts[-1] == size:
+        starts.pop()  # nothing follows the last newline: no line begins there
+    return list(starts)[-count:][0] if starts else 0

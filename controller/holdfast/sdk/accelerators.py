@@ -30,8 +30,8 @@ def read(value: object) -> Accelerators | None:
     if isinstance(value, str):
         return _any_of([_one(item) for item in _words(value)])
     if isinstance(value, list):
-        listed = [choice for item in value for choice in _listed(item)]
-        return _any_of(listed) if len(listed) <= 1 else list(dict.fromkeys(_text(choice) for choice in listed))
+        listed = dict.fromkeys(_listed(item) for item in value)
+        return _any_of(listed) if len(listed) <= 1 else [_text(choice) for choice in listed]
     assert isinstance(value, dict)
     return _any_of([_entry(name, count) for name, count in value.items()])
 
@@ -53,10 +53,10 @@ def _words(text: str) -> list[str]:
     return re.sub(r"\s*:\s*", ":", text.strip()).replace(",", " ").split() or [text]
 
 
-def _listed(item: object) -> list[Choice]:
+def _listed(item: object) -> Choice:
     if isinstance(item, dict) and len(item) == 1:
-        return [_entry(name, count) for name, count in item.items()]
-    return [_one(item)]
+        return _entry(*next(iter(item.items())))
+    return _one(item)
 
 
 def _entry(name: object, count: object) -> Choice:

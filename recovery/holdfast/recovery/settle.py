@@ -242,8 +242,8 @@ def _failure_text(node: NodeView) -> str:
     code = f" with code {node.exit_code}" if node.exit_code is not None else ""
     detail = f": {node.message}" if node.message else ""
     stage = node.failed_stage or "run"
-    if stage in ("run", "setup"):
-        return f"`{stage}` exited{code}{where}{detail}"
+    if stage in ("run", "setup") and code:
+        return f"`{stage}` exited{code}{where}"
     return f"{stage} failed{where}{detail}"
 
 

@@ -1,4 +1,4 @@
-"""A whole controller core in one thread: the real store, reconciler and actor on a manual clock, over the fake cloud."""
+"""A controller core in one thread: real store, reconciler and actor on a manual clock, over the fake cloud."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ def info(generation: int = 1, *, nodes: int = 1, is_over: bool = True, reason: s
 
 
 @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 220), st.integers(1, 60)), max_size=40))
-def test_whatever_is_sent_again_the_file_is_the_nodes_log(tmp_path_factory: object, whole: bytes, sends: object) -> None:
+def test_whatever_is_sent_again_the_file_is_the_nodes_log(
+    tmp_path_factory: object, whole: bytes, sends: object
+) -> None:
     logs = NodeLogs(tmp_path_factory.mktemp("logs"))  # type: ignore[attr-defined]
     for start, length in sends:  # type: ignore[attr-defined]
         logs.append(KEY, 0, min(start, len(whole)), whole[start : start + length])

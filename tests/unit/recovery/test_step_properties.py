@@ -209,16 +209,14 @@ USERS = ["cancel"]
 moves = st.builds(
     Move,
     # What usually happens is likelier, so that walks get somewhere.
-    kind=st.sampled_from(["nothing"] + ["kind"] * 12 + ["wake"] * 4 + ["again"] * 2 + ANSWERS + NODES * 2 + USERS),
+    kind=st.sampled_from(["nothing"] + ["kind"] * 80 + ["wake"] * 8 + ["again"] * 8 + ANSWERS * 4 + NODES * 6 + USERS),
     wait_s=st.sampled_from([0.0, 0.0, 0.1, 4.0, 61.0, 1000.0]),
     task=st.integers(0, 1),
     back=st.integers(-1, 2),
     rank=st.integers(0, 2),
     n=st.integers(0, 999),
 )
-PHASES = list(NodePhase)[1:]
 FATES = [Reason.PREEMPTED, Reason.MACHINE_STOPPED, Reason.MACHINE_CRASHED]
-STAGES = [None, None, None, "mounts", "setup", "run", "flush"]
 KINDS = [FaultKind.AVOID_ZONE] * 5 + [FaultKind.AVOID_REGION, FaultKind.AVOID_CLOUD, FaultKind.RETRY_LATER]
 
 
@@ -274,12 +272,7 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
         case "gone" if key in walk.launched:
             return events.AttemptGone(*key)
         case "report":
-            phase, stage = PHASES[move.n % len(PHASES)], STAGES[move.n // 7 % len(STAGES)]
-            code = [0, 1, 42][move.n // 49 % 3] if stage is None or move.n % 2 else None
-            ended = phase is NodePhase.ENDED
-            interrupted, mount_lost = ended and move.n % 5 == 0, move.n % 11 == 0
-            failed = (code, stage) if ended else (None, None)
-            return events.NodeReported(*at, phase, "127.0.0.9", *failed, interrupted, mount_lost)
+            return report(task, attempt, move, at)
         case "silent":
             return events.NodeSilent(*at)
         case "notice":
@@ -289,6 +282,41 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
         case "lost":
             return events.MachinesSeen(*key, {move.rank: FATES[move.n % len(FATES)]})
     return None
+
+
+# What a node may truthfully say under a directive: phase, exit code, failed stage, interrupted.
+DRAINED = (NodePhase.ENDED, 143, None, True)
+SAYINGS: dict[Want, list[tuple[NodePhase, int | None, str | None, bool]]] = {
+    Want.WAIT: [(NodePhase.BOOTED, None, None, False)],
+    Want.SETUP: [
+        (NodePhase.MOUNTING, None, None, False),
+        (NodePhase.SETUP, None, None, False),
+        (NodePhase.READY, None, None, False),
+        (NodePhase.ENDED, None, "mounts", False),
+        (NodePhase.ENDED, 1, "setup", False),
+        (NodePhase.ENDED, 42, "setup", False),
+    ],
+    Want.RUN: [
+        (NodePhase.RUNNING, None, None, False),
+        (NodePhase.FLUSHING, None, None, False),
+        (NodePhase.ENDED, 0, None, False),
+        (NodePhase.ENDED, 1, "run", False),
+        (NodePhase.ENDED, 42, "run", False),
+        (NodePhase.ENDED, 0, "flush", False),
+    ],
+    Want.DRAIN: [(NodePhase.FLUSHING, None, None, False), (NodePhase.ENDED, 0, None, False), DRAINED],
+    Want.STOP: [DRAINED],
+}
+
+
+def report(task: TaskView, attempt: AttemptView | None, move: Move, at: tuple[int, int, int]) -> events.Event | None:
+    """What a node says of itself; one that has ended has nothing to add, and one of an old attempt may say anything."""
+    node = attempt.nodes[move.rank] if attempt and move.rank < task.num_nodes else None
+    if node is not None and node.phase is NodePhase.ENDED:
+        return None
+    sayings = SAYINGS[directive(attempt).want] if attempt else [said for some in SAYINGS.values() for said in some]
+    phase, exit_code, stage, interrupted = sayings[move.n % len(sayings)]
+    return events.NodeReported(*at, phase, "127.0.0.9", exit_code, stage, interrupted, mount_lost=move.n % 11 == 10)
 
 
 @settings(deadline=None, max_examples=150)

@@ -46,14 +46,13 @@ def clouds(daemon: User) -> list[dict[str, Any]]:
     for name, cloud in sorted(daemon.clouds.items()):
         why = cloud.unusable()
         regions = sorted({offer.region for offer in cloud.offers()}) if why is None else []
-        notes = getattr(cloud, "notes", None)
         found.append(
             {
                 "name": name,
                 "usable": why is None,
                 "why": why,
                 "regions": regions,
-                "notes": list(notes()) if callable(notes) else [],
+                "notes": list(cloud.notes()),
             }
         )
     return found

@@ -16,7 +16,7 @@ from holdfast.controller.services import Services
 from holdfast.controller.store import queries
 from holdfast.controller.store.queries import Filter
 from holdfast.controller.submission import Refused
-from holdfast.controller.transcript import AttemptInfo, Transcript
+from holdfast.controller.transcript import AttemptInfo, Transcript, start_of_tail
 from holdfast.recovery.statuses import AttemptState, Status
 
 router = APIRouter(prefix="/api/v1")
@@ -40,7 +40,7 @@ async def job_logs(
     if not await run_in_threadpool(reader.exists):
         raise no_such_job(job_id)
     if tail:
-        offset = await run_in_threadpool(_start_of_tail, _Reader(daemon, job_id, task), tail)
+        offset = await run_in_threadpool(start_of_tail, _Reader(daemon, job_id, task).more(), tail)
     headers = {"Holdfast-Offset": str(offset)}
     return StreamingResponse(_stream(reader, offset, follow), media_type="text/plain", headers=headers)
 
@@ -118,18 +118,3 @@ async def _stream(reader: _Reader, skip: int, follow: bool) -> AsyncIterator[byt
         if ended:
             return
         await reader.wait()
-
-
-def _start_of_tail(reader: _Reader, count: int) -> int:
-    """The offset at which the transcript's last `count` lines begin."""
-    starts: deque[int] = deque([0], maxlen=count + 1)
-    size = 0
-    for data in reader.more():
-        at = data.find(b"\n")
-        while at >= 0:
-            starts.append(size + at + 1)
-            at = data.find(b"\n", at + 1)
-        size += len(data)
-    if starts[-1] == size and len(starts) > 1:
-        starts.pop()  # nothing follows the last newline: no line begins there
-    return list(starts)[-count:][0]

@@ -114,6 +114,10 @@ class Cloud(Protocol):
 
     name: str
 
+    def notes(self) -> Sequence[str]:
+        """What a user should know of this cloud as it is set up here, a sentence each."""
+        ...
+
     def unusable(self) -> str | None:
         """Why this cloud can not be used now, in one sentence that ends in what to do; None when it can."""
         ...

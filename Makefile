@@ -1,0 +1,52 @@
+# Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench fuse clean
+
+# The first Python on this machine that is new enough and can make virtual environments.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	  $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# pytest-xdist's workers. The integration tests start real machines, so more than there are cores helps little.
+WORKERS ?= 2
+
+PACKAGES := recovery checkpoint agent sdk cli controller
+SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .ci/run)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute)
+	@$(BIN)/python -m examples.demo
+
+test: $(INSTALLED) fuse ## the tests, without the slow ones
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+test-all: $(INSTALLED) fuse ## every test
+	$(BIN)/pytest -n $(WORKERS)
+
+check: $(INSTALLED) ## lint, format, types, import rules, shell
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(addprefix -p holdfast.,$(PACKAGES))
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck $(SHELL_FILES)
+
+bench: $(INSTALLED) fuse ## how fast things are, against their targets
+	@$(BIN)/python -m benchmarks.latency
+
+fuse:
+	@scripts/ensure-fuse.sh
+
+clean: ## remove all that this Makefile made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made again whenever pyproject.toml changes. pip's own settings (index, links, certificates) are left alone.
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
+	@touch $@

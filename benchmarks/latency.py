@@ -1,0 +1,212 @@
+"""`make bench`: what a command costs, and how long a job waits for its controller. Measured on this machine, now.
+
+Command cost is the CPU time of whole processes. Waiting times come from the jobs' own timelines, on the local cloud:
+its machines boot in no time, and what is left is the controller's share. The peer's figures are SkyPilot's: its own
+`--help`, and the limits that its own tests allow on real clouds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import holdfast.sdk as holdfast
+from holdfast.sdk import records
+from holdfast.sdk.endpoint import ClientError
+
+RUNS = 5
+TRIALS = 3
+NOTICE_S = 5.0
+PATIENCE_S = 60.0
+WORK = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the report. `value`, `target` and `peer` share `unit`; `peer_text` says what the peer's figure is."""
+
+    name: str
+    value: float
+    unit: str
+    target: float
+    peer: float | None = None
+    peer_text: str = ""
+
+
+@dataclass(frozen=True)
+class Cost:
+    cpu_s: float
+    peak_mib: float
+
+
+def main() -> int:
+    with a_controller():
+        figures = [*command_figures(), *recovery_figures()]
+    report(figures)
+    missed = [figure.name for figure in figures if figure.value > figure.target]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+# --- what a command costs ---------------------------------------------------------------------------------------------
+
+
+def command_figures() -> list[Figure]:
+    help_cost = median_cost("--help")
+    queue_cost = median_cost("jobs", "queue")
+    return [
+        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.15, 4.0, "sky --help"),
+        Figure("holdfast --help, peak memory", help_cost.peak_mib, "MiB", 40.0),
+        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.30),
+        Figure("holdfast jobs queue, peak memory", queue_cost.peak_mib, "MiB", 50.0),
+    ]
+
+
+def median_cost(*words: str) -> Cost:
+    measured = [cost(*words) for _ in range(RUNS)]
+    return Cost(statistics.median(c.cpu_s for c in measured), statistics.median(c.peak_mib for c in measured))
+
+
+def cost(*words: str) -> Cost:
+    """CPU and peak memory of one whole process, from its start to its end, as the kernel counted them."""
+    command = [sys.executable, "-I", "-S", "-c", MEASURE, Path(sys.executable).with_name("holdfast"), *words]
+    status, cpu_s, peak_kib = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    if status != 0:
+        raise SystemExit(f"`holdfast {' '.join(words)}` ended with {status}")
+    return Cost(cpu_s, peak_kib / 1024)
+
+
+# The kernel counts the memory of the process that forks as the child's, until it runs its own program. So the forking
+# is left to a bare interpreter, which is smaller than anything that is measured here.
+MEASURE = """
+import os, posix, sys
+silence = [(posix.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
+pid = posix.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=silence)
+_, status, usage = os.wait4(pid, 0)
+print([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss])
+"""
+
+
+# --- how long a job waits ---------------------------------------------------------------------------------------------
+
+
+def recovery_figures() -> list[Figure]:
+    trials = [trial() for _ in range(TRIALS)]
+    submitted, noticed, killed, recovered = (statistics.median(times) for times in zip(*trials, strict=True))
+    return [
+        Figure("submit → RUNNING", submitted, "s", 5.0),
+        Figure("notice given → replacement requested", noticed, "s", 1.0, 15.0, "polls every 15 s, reads no notice"),
+        Figure("kill → RECOVERING", killed, "s", 1.0, 45.0, "allowed by its tests"),
+        Figure("kill → RUNNING again", recovered, "s", 5.0, 200.0, "allowed by its tests"),
+    ]
+
+
+def trial() -> tuple[float, float, float, float]:
+    """One job with a cached bucket: launched, preempted with a notice, then without. Seconds of each wait."""
+    task = holdfast.Task.from_yaml_config(
+        {
+            "name": "bench",
+            "resources": {"use_spot": True},
+            "file_mounts": {"/checkpoint": {"name": "holdfast-bench", "mode": "MOUNT_CACHED"}},
+            "run": WORK,
+        }
+    )
+    job_id = holdfast.jobs.launch(task).job_id
+    first = running_attempt(job_id, 1)
+    submitted_s = moment(first["running_at"]) - moment(holdfast.jobs.get(job_id)["submitted_at"])
+
+    noticed_at = time.time()
+    holdfast.jobs.preempt(job_id, notice_s=NOTICE_S)
+    second = running_attempt(job_id, 2)
+    noticed_s = moment(second["requested_at"]) - noticed_at
+
+    killed_at = time.time()
+    holdfast.jobs.preempt(job_id, notice_s=None)
+    third = running_attempt(job_id, 3)
+    lost = [e["at"] for e in holdfast.jobs.get(job_id)["timeline"] if e["kind"] == "attempt.lost"]
+    killed_s = moment(lost[-1]) - killed_at
+    recovered_s = moment(third["running_at"]) - killed_at
+
+    holdfast.jobs.cancel(job_id, graceful=False)
+    holdfast.jobs.wait(job_id, poll_s=0.1)
+    return submitted_s, noticed_s, killed_s, recovered_s
+
+
+def running_attempt(job_id: int, generation: int) -> records.Attempt:
+    """The attempt of that number, once its workload runs."""
+    found: list[records.Attempt] = []
+
+    def runs() -> bool:
+        job = holdfast.jobs.get(job_id)
+        found[:] = [a for a in job["attempts"] if a["generation"] == generation and a["running_at"]]
+        return bool(found)
+
+    until(runs, f"attempt {generation} of job {job_id} runs")
+    return found[0]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise SystemExit(f"waited {PATIENCE_S:.0f} s in vain until {what}")
+        time.sleep(0.05)
+
+
+def moment(text: str | None) -> float:
+    assert text is not None
+    return datetime.fromisoformat(text).timestamp()
+
+
+# --- the controller, and the report -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def a_controller() -> Iterator[None]:
+    """A controller with a temporary home; all of it is removed at the end."""
+    home = tempfile.mkdtemp(prefix="holdfast-bench-")
+    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"):
+        os.environ.pop(name, None)
+    os.environ["HOLDFAST_HOME"] = home
+    try:
+        holdfast.jobs.queue()
+        yield
+    finally:
+        with contextlib.suppress(ClientError):
+            holdfast.jobs.cancel(all=True, graceful=False)
+            everything_gone()
+        subprocess.run([sys.executable, "-m", "holdfast.cli", "controller", "stop"], check=False, capture_output=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def everything_gone() -> None:
+    ids = {job["job_id"] for job in holdfast.jobs.queue()["jobs"]}
+    until(
+        lambda: all(a["state"] == "GONE" for job_id in ids for a in holdfast.jobs.get(job_id)["attempts"]),
+        "every machine is gone",
+    )
+
+
+def report(figures: list[Figure]) -> None:
+    print(f"{'':38}{'here':>12}{'target':>12}{'SkyPilot':>12}{'ratio':>9}")
+    for figure in figures:
+        here, target = (f"{x:.2f} {figure.unit}" for x in (figure.value, figure.target))
+        peer = f"{figure.peer:.1f} {figure.unit}" if figure.peer else "-"
+        ratio = f"{figure.peer / figure.value:.0f} ×" if figure.peer and figure.value > 0 else "-"
+        print(f"{figure.name:38}{here:>12}{target:>12}{peer:>12}{ratio:>9}   {figure.peer_text}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The one connection to the controller: kept for as long as the agent lives, opened again whenever it breaks."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from holdfast.agent.controller import Controller, Unreachable, WrittenOff
+from holdfast.agent.report import Outbox
+from holdfast.agent.websocket import Disconnected, WebSocket
+
+RETRY_FIRST_S, RETRY_CAP_S = 0.2, 5.0
+WELCOME_TIMEOUT_S = 10.0
+SILENT_BEATS, SILENT_MIN_S = 3.0, 3.0
+
+
+class Stream(Protocol):
+    """Something numbered that is sent until it is acked: the log, the checkpoints."""
+
+    def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
+        """Go on from where the controller says it stands."""
+
+    def detach(self) -> None:
+        """The connection is over."""
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Any message of the controller's; those that are not an ack of this stream's are ignored."""
+
+
+class Backoff:
+    """Waits that double from `RETRY_FIRST_S` to `RETRY_CAP_S`, each cut by up to half: nodes must not call in step."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next_s = RETRY_FIRST_S
+
+    def wait_s(self) -> float:
+        wait_s, self._next_s = self._next_s, min(RETRY_CAP_S, self._next_s * 2)
+        return wait_s * random.uniform(0.5, 1.0)  # noqa: S311 (jitter, no secret)
+
+
+class Channel:
+    """Speaks for the agent. `direct` gets every directive, `written_off` is called once on a 401."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        outbox: Outbox,
+        streams: Sequence[Stream],
+        *,
+        direct: Callable[[dict[str, Any]], None],
+        written_off: Callable[[], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._controller = controller
+        self._outbox = outbox
+        self._streams = streams
+        self._direct = direct
+        self._written_off = written_off
+        self._log = log
+        self._backoff = Backoff()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
+        self.last_contact = time.monotonic()
+        self.is_connected = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Say what is still unsaid, and goodbye."""
+        self._closing.set()
+        self._outbox.wake()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        complained = False
+        while not self._closing.is_set():
+            try:
+                ws = self._controller.open_channel()
+            except WrittenOff:
+                self._written_off()
+                return
+            except Unreachable as error:
+                if not complained:
+                    self._log(f"the controller can not be reached, calling again until it can: {error}")
+                complained = True
+            else:
+                complained = False
+                self._hold(ws)
+            self._closing.wait(self._backoff.wait_s())
+
+    def _hold(self, ws: WebSocket) -> None:
+        """Use one connection until it is over."""
+        try:
+            self._converse(ws)
+        except (Disconnected, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._log(f"the connection to the controller ended: {error!r}")
+        finally:
+            self.is_connected = False
+            for stream in self._streams:
+                stream.detach()
+            ws.close()
+
+    def _converse(self, ws: WebSocket) -> None:
+        """Raises Disconnected; or ValueError and its like when the controller talks nonsense."""
+        for frame in self._outbox.first_frames():
+            ws.send_text(json.dumps(frame))
+        welcome = _await_welcome(ws)
+        beat_s = float(welcome["beat_s"])
+        self._backoff.reset()
+        self.is_connected = True
+        self._log("connected to the controller")
+        self._direct(welcome["directive"])
+        for stream in self._streams:
+            stream.attach(ws, welcome)
+        while True:
+            self.last_contact = ws.last_received
+            closing = self._closing.is_set()
+            for frame in self._outbox.take():
+                ws.send_text(json.dumps(frame))
+            if closing:
+                return
+            self._hear(ws.receive(beat_s / 4, self._outbox.wake_fd))
+            _keep_alive(ws, beat_s)
+
+    def _hear(self, text: str | bytes | None) -> None:
+        if not isinstance(text, str):
+            return
+        message = json.loads(text)
+        if message.get("type") == "directive":
+            self._direct(message["directive"])
+        for stream in self._streams:
+            stream.hear(message)
+
+
+def _await_welcome(ws: WebSocket) -> dict[str, Any]:
+    message = ws.receive(WELCOME_TIMEOUT_S)
+    welcome = json.loads(message) if message is not None else None
+    if not isinstance(welcome, dict) or welcome.get("type") != "welcome":
+        raise Disconnected("the controller did not say welcome")
+    return welcome
+
+
+def _keep_alive(ws: WebSocket, beat_s: float) -> None:
+    """Beat when nothing else was said, and ask for a sign of life: a connection may only look alive."""
+    now = time.monotonic()
+    if now - ws.last_received > max(SILENT_MIN_S, SILENT_BEATS * beat_s):
+        raise Disconnected("the controller has gone silent")
+    if now - ws.last_sent >= beat_s * 0.9:
+        ws.send_text(json.dumps({"type": "beat", "at": time.time()}))
+        ws.ping()

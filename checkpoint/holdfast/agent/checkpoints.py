@@ -1,0 +1,93 @@
+"""Tells the controller of checkpoints: tails `checkpoints.jsonl` and says each line until it is acked.
+
+A line's number is its `seq`, so the file is the whole state, and a restarted agent counts the same.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.websocket import Disconnected, WebSocket
+
+POLL_S = 0.05
+FIELDS = ("step", "state", "path", "at")
+
+
+class CheckpointTeller:
+    """A stream of the channel's, with a thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed = threading.Condition()
+        self._ws: WebSocket | None = None
+        self._acked = 0
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
+        with self._changed:
+            self._ws, self._acked = ws, int(welcome["checkpoint_seq"])
+            self._changed.notify_all()
+
+    def detach(self) -> None:
+        with self._changed:
+            self._ws = None
+
+    def hear(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "checkpoint_ack":
+            self._acked = max(self._acked, int(message["seq"]))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._ws is None:
+                    self._changed.wait()
+                ws = self._ws
+            try:
+                self._tell(ws)
+            except Disconnected:
+                self._lost(ws)
+
+    def _lost(self, ws: WebSocket) -> None:
+        with self._changed:
+            if self._ws is ws:
+                self._ws = None
+
+    def _tell(self, ws: WebSocket) -> None:
+        """Say every line after the acked one, from the file's start, until this connection is over."""
+        offset, seq, partial = 0, 0, b""
+        while self._ws is ws:
+            data = self._read(offset)
+            offset += len(data)
+            *lines, partial = (partial + data).split(b"\n")
+            for line in lines:
+                checkpoint = _parse(line)
+                if checkpoint is None:
+                    continue
+                seq += 1
+                if seq > self._acked:
+                    ws.send_text(json.dumps({"type": "checkpoint", "seq": seq, **checkpoint}))
+            with self._changed:
+                self._changed.wait(POLL_S)
+
+    def _read(self, offset: int) -> bytes:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(offset)
+                return file.read(1 << 20)
+        except OSError:
+            return b""
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A line of the library's, or None: what a torn write left is no checkpoint, and gets no number."""
+    try:
+        value = json.loads(line)
+        return {name: value[name] for name in FIELDS}
+    except (ValueError, KeyError, TypeError):
+        return None

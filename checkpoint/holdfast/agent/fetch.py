@@ -1,0 +1,183 @@
+"""Puts the task's files on the node: the workdir, uploaded files and folders, and tools that the controller serves.
+
+Everything may be done again from the start: an agent that was killed in the middle does it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.channel import Backoff
+from holdfast.agent.controller import Controller, Refused, Unreachable
+from holdfast.agent.environment import WORKDIR, home, node_path
+from holdfast.agent.spec import NodeSpec
+
+
+class FetchFailed(Exception):
+    """A file can not be had; the text says which, and why."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for the files any more."""
+
+
+class Fetcher:
+    """Waits for a controller that does not answer, without end, until it is abandoned."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        state_dir: Path,
+        *,
+        artifacts_dir: Path | None,
+        environ: Mapping[str, str],
+        log: Callable[[str], None],
+    ) -> None:
+        self._controller = controller
+        self._state_dir = state_dir
+        self._artifacts_dir = artifacts_dir
+        self._environ = environ
+        self._abandoned = threading.Event()
+        self._log = log
+
+    def files(self, spec: NodeSpec) -> None:
+        """The workdir, then the uploads. Raises FetchFailed, Abandoned, or WrittenOff."""
+        workdir = home(self._environ) / WORKDIR
+        if spec.workdir and "git" in spec.workdir:
+            self._clone(spec.workdir["git"], spec.workdir.get("ref"), workdir)
+        elif spec.workdir and "upload" in spec.workdir:
+            self._unpack({"path": str(workdir), "upload": spec.workdir["upload"]})
+        workdir.mkdir(parents=True, exist_ok=True)
+        for upload in spec.uploads:
+            self._unpack(upload)
+
+    def abandon(self) -> None:
+        """Nobody waits for the files any more. From any thread."""
+        self._abandoned.set()
+
+    def tool(self, digest: str) -> Path:
+        """An executable that the controller serves. Raises as `files`."""
+        if self._artifacts_dir is not None:
+            at_hand = self._artifacts_dir / digest
+            if os.access(at_hand, os.X_OK):
+                return at_hand
+        path = self._state_dir / "artifacts" / digest
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._download("artifacts", digest, path)
+            path.chmod(0o755)
+        return path
+
+    def _download(self, kind: str, digest: str, path: Path) -> None:
+        backoff = Backoff()
+        while not self._abandoned.is_set():
+            try:
+                self._controller.download(kind, digest, path)
+                return
+            except Refused as error:
+                raise FetchFailed(f"fetching {kind}/{digest[:12]}: {error}") from None
+            except Unreachable as error:
+                self._log(f"{error}; trying again")
+                self._abandoned.wait(backoff.wait_s())
+        raise Abandoned
+
+    def _unpack(self, upload: dict[str, Any]) -> None:
+        target = node_path(upload["path"], self._environ)
+        packed = self._state_dir / "uploads" / upload["upload"]
+        packed.parent.mkdir(parents=True, exist_ok=True)
+        self._download("uploads", upload["upload"], packed)
+        try:
+            if upload.get("is_file"):
+                unpack_file(packed, target)
+            else:
+                unpack_folder(packed, target, log=self._log)
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise FetchFailed(f"unpacking the upload for {upload['path']}: {error}") from None
+        finally:
+            packed.unlink()
+
+    def _clone(self, url: str, ref: str | None, workdir: Path) -> None:
+        """Clone aside, then move into place: a folder that has files in it is the user's, and is not replaced."""
+        if workdir.is_dir() and any(workdir.iterdir()):
+            if (workdir / ".git").exists():
+                return  # done by this agent before it was killed
+            raise FetchFailed(f"cloning {url}: {workdir} is not empty")
+        aside = workdir.with_name(workdir.name + ".cloning")
+        shutil.rmtree(aside, ignore_errors=True)
+        self._git("clone", "--quiet", "--", url, str(aside))
+        if ref:
+            self._git("-C", str(aside), "checkout", "--quiet", ref)
+        if workdir.is_dir():
+            workdir.rmdir()
+        os.replace(aside, workdir)
+
+    def _git(self, *arguments: str) -> None:
+        env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "HOME": str(home(self._environ))}
+        try:
+            done = subprocess.run(
+                ["git", *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise FetchFailed(f"git can not be started on this node ({error}): use an image that has it") from None
+        if done.returncode != 0:
+            raise FetchFailed(f"git {arguments[0]} failed: {done.stderr.strip()[-500:]}")
+
+
+def unpack_folder(packed: Path, target: Path, *, log: Callable[[str], None]) -> None:
+    """Unpack a tar.gz into the folder `target`. What would leave it is left out, and logged. Raises OSError."""
+    target.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(packed, "r:gz") as tar:
+        for member in tar:
+            try:
+                kept = _contained(member, target)
+            except (ValueError, tarfile.TarError) as error:
+                log(f"left out of {target}: {error}")
+                continue
+            if hasattr(tarfile, "data_filter"):
+                tar.extract(kept, target, filter="fully_trusted")  # `_contained` has filtered it
+            else:
+                tar.extract(kept, target)
+
+
+def unpack_file(packed: Path, target: Path) -> None:
+    """Unpack the one file of a tar.gz as `target`, whatever its name in there. Raises OSError, TarError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(packed, "r:gz") as tar:
+        for member in tar:
+            source = tar.extractfile(member) if member.isfile() else None
+            if source is not None:
+                with source, open(target, "wb") as file:
+                    shutil.copyfileobj(source, file)
+                target.chmod(member.mode & 0o755 | 0o600)
+                return
+    raise tarfile.TarError("there is no file in it")
+
+
+def _contained(member: tarfile.TarInfo, target: Path) -> tarfile.TarInfo:
+    """The member as it may be unpacked. Raises ValueError or TarError when it would leave `target`.
+
+    Python has such a filter since 3.9.17; an older one gets ours, which follows the same rules.
+    """
+    if hasattr(tarfile, "data_filter"):
+        return tarfile.data_filter(member, str(target))
+    root = os.path.realpath(target)
+    inside = os.path.realpath(os.path.join(root, member.name))
+    if os.path.commonpath([root, inside]) != root:
+        raise ValueError(f"{member.name!r} lies outside")
+    if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+        raise ValueError(f"{member.name!r} is neither a file nor a folder nor a link")
+    if member.issym() or member.islnk():
+        start = os.path.dirname(member.name) if member.issym() else ""
+        points_to = os.path.realpath(os.path.join(root, start, member.linkname))
+        if os.path.isabs(member.linkname) or os.path.commonpath([root, points_to]) != root:
+            raise ValueError(f"{member.name!r} is a link to {member.linkname!r}, outside")
+    member.mode = (member.mode & 0o755) | 0o600
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    return member

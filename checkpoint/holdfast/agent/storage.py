@@ -1,0 +1,107 @@
+"""The task's files and mounts on this node, as the supervisor needs them."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.fetch import Fetcher, FetchFailed
+from holdfast.agent.mounts import FlushError, MountError, Mounts
+from holdfast.agent.places import Places
+from holdfast.agent.spec import NodeSpec
+from holdfast.agent.state import write_json
+
+WATCH_S = 1.0
+UNMOUNT_PATIENCE_S = 1.0
+
+
+class StorageFailed(Exception):
+    """Files could not be had, a mount could not be made, or cached writes did not reach the bucket."""
+
+
+class NodeStorage:
+    """`last_seen`: the mounts of the report, as of the last look (a look may block, so none is made for a report)."""
+
+    def __init__(self, spec: NodeSpec, fetcher: Fetcher, places: Places, *, keeps_copies: bool) -> None:
+        """`keeps_copies`: COPY mounts were made by an earlier agent, and may have been written to since."""
+        specs = [mount for mount in spec.mounts if not (keeps_copies and mount["mode"] == "COPY")]
+        self.last_seen: list[dict[str, Any]] = []
+        self._spec = spec
+        self._fetcher = fetcher
+        self._places = places
+        self._mounts = Mounts(specs, state_dir=places.root, rclone=None, log=places.tell_user)
+        self._one_at_a_time = threading.Lock()
+        self._is_mounted = False
+        self._watch_ended = threading.Event()
+
+    def prepare(self, *, with_files: bool) -> None:
+        """Fetch the files, mount the buckets. May be repeated. Raises StorageFailed, Abandoned, WrittenOff."""
+        try:
+            if with_files:
+                self._fetcher.files(self._spec)
+            with self._one_at_a_time:
+                self._mount()
+        except (FetchFailed, MountError) as error:
+            raise StorageFailed(str(error)) from None
+
+    def abandon_preparing(self) -> None:
+        """Nobody waits for `prepare` any more."""
+        self._fetcher.abandon()
+
+    def watch(self, changed: Callable[[list[dict[str, Any]], list[str]], None]) -> None:
+        """From now until `flush`: call `changed(mounts, lost paths)` whenever other paths are lost than before."""
+        if self._spec.mounts:
+            threading.Thread(target=self._watch, args=(changed,), name="mounts", daemon=True).start()
+
+    def flush(self, deadline: float | None) -> None:
+        """Bring what was written into the buckets by `deadline` (epoch seconds). Raises StorageFailed."""
+        self._watch_ended.set()
+        with self._one_at_a_time:
+            try:
+                if not self._is_mounted:
+                    self._mount()  # an agent that was started again has not looked at the mounts yet
+                self._mounts.flush(deadline)
+            except (FlushError, MountError) as error:
+                raise StorageFailed(str(error)) from None
+            finally:
+                self.last_seen = self._mounts.snapshot()
+
+    def unmount(self) -> None:
+        """Leave no mount behind, and flush nothing: what hangs meanwhile is not waited for."""
+        self._watch_ended.set()
+        self.abandon_preparing()
+        is_free = self._one_at_a_time.acquire(timeout=UNMOUNT_PATIENCE_S)
+        try:
+            self._mounts.unmount_all()
+        finally:
+            if is_free:
+                self._one_at_a_time.release()
+
+    def _mount(self) -> None:
+        if self._mounts.needs_rclone and self._mounts.rclone is None:
+            self._mounts.rclone = self._rclone()
+        self._mounts.mount_all()
+        self._is_mounted = True
+        self.last_seen = self._mounts.snapshot()
+        write_json(self._places.run_dir / "mounts.json", self._mounts.describe())
+
+    def _rclone(self) -> Path | None:
+        """The controller's, or the image's own."""
+        digest = self._spec.artifacts.get("rclone")
+        if digest is not None:
+            return self._fetcher.tool(digest)
+        found = shutil.which("rclone")
+        return Path(found) if found else None
+
+    def _watch(self, changed: Callable[[list[dict[str, Any]], list[str]], None]) -> None:
+        before: list[str] = []
+        while not self._watch_ended.wait(WATCH_S):
+            with self._one_at_a_time:
+                lost = self._mounts.check()
+                self.last_seen = self._mounts.snapshot()
+            if lost != before:
+                changed(self.last_seen, lost)
+            before = lost

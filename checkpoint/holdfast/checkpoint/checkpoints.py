@@ -1,0 +1,174 @@
+"""Checkpoints as they lie in a directory: the manifests of one step together, and whether their files are whole.
+
+A step may have several manifests: two functions that save parts of it side by side, or a step saved twice. The
+checkpoint is the union of their files; where two list the same file, the newer one's record counts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoint import digest, durability, manifest, names, snapshot
+from holdfast.checkpoint.errors import patiently
+from holdfast.checkpoint.manifest import Entry, FileRecord, Manifest, ManifestDamaged
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.decorators import SaveDir
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One step of one prefix. `damage`: what is wrong with its manifests, None while all can be believed."""
+
+    root: str
+    prefix: str
+    step: int
+    manifests: tuple[Manifest, ...]
+    damage: str | None = None
+
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        """Path relative to the save_dir → what was committed."""
+        return {record.path: record for one in self.manifests for record in one.files}
+
+    @property
+    def all_paths(self) -> list[str]:
+        """Absolute paths of its files and manifests."""
+        files = [os.path.join(self.root, path) for path in self.files]
+        return files + [manifest.path_of(self.root, one.name) for one in self.manifests]
+
+    def fault(self, *, read_content: bool = True) -> str | None:
+        """Why it must not be loaded, or None when every file is there as it was committed.
+
+        Without `read_content` only presence and sizes are looked at. Raises CheckpointUnavailable when a file can not
+        be read now.
+        """
+        if self.damage:
+            return self.damage
+        faults = (file_fault(self.root, record, self.step, read_content=read_content) for record in self.files.values())
+        return next((fault for fault in faults if fault), None)
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """One saved step. Sizes in bytes. `state`: committed, durable, or damaged, with the reason in `why`.
+
+    `durable` is None where it can not be told whether the bucket has it.
+    """
+
+    step: int
+    prefix: str
+    files: tuple[str, ...]
+    size: int
+    created_at: str
+    state: str
+    durable: bool | None
+    why: str = ""
+
+
+def root_of(save_dir: SaveDir) -> str:
+    """The one absolute path of a save_dir, `~` and symbolic links resolved, whether it exists or not."""
+    return os.path.realpath(os.path.expanduser(save_dir() if callable(save_dir) else save_dir))
+
+
+def newest_first(
+    root: str, prefix: str | None = None, *, cache: dict[str, Manifest] | None = None
+) -> Iterator[Checkpoint]:
+    """The saved steps of `prefix` (of every prefix when None), read one by one as they are asked for.
+
+    A manifest found in `cache` is not read again; those read are put there. On a mount with write-back, reading a file
+    that is not yet uploaded postpones its upload.
+    """
+    cache = {} if cache is None else cache
+    entries = [entry for entry in manifest.entries(root) if prefix in (None, entry.prefix)]
+    entries.sort(key=lambda entry: (entry.step, entry.prefix), reverse=True)
+    for (step, owner), group in groupby(entries, key=lambda entry: (entry.step, entry.prefix)):
+        yield _opened(root, owner, step, group, cache)
+
+
+def file_fault(root: str, record: FileRecord, step: int, *, read_content: bool = True) -> str | None:
+    """Why a file is not what was committed, or None when it is.
+
+    A file that is not named after its step may have grown since, as logs do: then its first `size` bytes must match.
+    """
+    path = os.path.join(root, record.path)
+    try:
+        status = patiently(lambda: os.stat(path), path)
+        if not stat.S_ISREG(status.st_mode):
+            return f"{record.path} is no longer a file"
+        may_have_grown = not names.is_named_after(record.path, step)
+        if status.st_size < record.size or (status.st_size > record.size and not may_have_grown):
+            return f"{record.path} has {status.st_size} bytes instead of {record.size}"
+        if not read_content:
+            return None
+        found = patiently(lambda: digest.of_file(path, record.algorithm, length=record.size), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{record.path} is missing"
+    except digest.UnknownAlgorithm:
+        return f"{record.path} has a digest of an unknown kind ({record.algorithm})"
+    return None if found == record.digest else f"{record.path} differs from what was saved ({record.algorithm})"
+
+
+def steps(save_dir: str | os.PathLike[str], *, prefix: str | None = None, verify: bool = False) -> list[StepInfo]:
+    """Every saved step under `save_dir`, newest first; of every prefix unless one is given.
+
+    `verify` reads every file and compares digests; without it only presence and sizes are looked at. Manifests are
+    always read, which postpones their upload where they are still queued: await uploads with `is_durable`, not by
+    calling this in a loop. Raises CheckpointUnavailable when the directory can not be read or its mount is gone.
+    """
+    root = root_of(save_dir)
+    durability.require_mounted(root)
+    return [_info(checkpoint, verify=verify) for checkpoint in newest_first(root, prefix)]
+
+
+def latest(save_dir: str | os.PathLike[str], *, prefix: str = "checkpoint") -> int | None:
+    """The newest committed step whose files are there in full size; None when there is none.
+
+    Raises CheckpointUnavailable when the directory can not be read or its mount is gone.
+    """
+    root = root_of(save_dir)
+    durability.require_mounted(root)
+    whole = (c.step for c in newest_first(root, prefix) if c.fault(read_content=False) is None)
+    return next(whole, None)
+
+
+def strays(save_dir: str | os.PathLike[str]) -> list[str]:
+    """Files under `save_dir` that no manifest lists: of other code, or of saves that never finished."""
+    root = root_of(save_dir)
+    listed = {path for checkpoint in newest_first(root) for path in checkpoint.files}
+    return sorted(snapshot.take(root).keys() - listed)
+
+
+def _opened(root: str, prefix: str, step: int, entries: Iterable[Entry], cache: dict[str, Manifest]) -> Checkpoint:
+    manifests: list[Manifest] = []
+    damage: str | None = None
+    for entry in entries:
+        try:
+            if entry.name not in cache:
+                cache[entry.name] = manifest.read(root, entry.name)
+            manifests.append(cache[entry.name])
+        except ManifestDamaged as error:
+            damage = str(error)
+    return Checkpoint(root, prefix, step, tuple(sorted(manifests, key=lambda one: one.order)), damage)
+
+
+def _info(checkpoint: Checkpoint, *, verify: bool) -> StepInfo:
+    fault = checkpoint.fault(read_content=verify)
+    durable = durability.is_durable(checkpoint.all_paths) if fault is None else False
+    on_mount = durability.mount_of(checkpoint.root) is not None
+    state = "damaged" if fault else "durable" if durable and on_mount else "committed"
+    return StepInfo(
+        step=checkpoint.step,
+        prefix=checkpoint.prefix,
+        files=tuple(sorted(checkpoint.files)),
+        size=sum(record.size for record in checkpoint.files.values()),
+        created_at=checkpoint.manifests[-1].created_at if checkpoint.manifests else "",
+        state=state,
+        durable=durable,
+        why=fault or "",
+    )

@@ -1,0 +1,158 @@
+"""Whether the bucket has a file, and whether a directory that should be a mount is one.
+
+On a mount with write-back (`MOUNT_CACHED`) close, fsync and rename say nothing about the bucket: rclone uploads later.
+What it still has to upload it notes in its cache, one small JSON file per cached file (`vfsMeta`): `Dirty` turns false,
+and `Fingerprint` is filled, only after the upload was checked. A file that was never dirty, or was evicted after its
+upload, has none. Where mounts are, the agent writes down in `$HOLDFAST_RUN_DIR/mounts.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.checkpoint.errors import CheckpointUnavailable
+from holdfast.checkpoint.notice import run_dir
+
+_MOUNT_TABLE = "/proc/self/mountinfo"
+_REREADS = 5  # rclone rewrites a note by truncating it first: half a note is no answer
+_REREAD_AFTER_S = 0.002
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A bucket's mount, as the agent made it. `cache_dir` is None where writes are not cached."""
+
+    path: str
+    mode: str
+    cache_dir: str | None
+
+
+def mounts() -> tuple[Mount, ...]:
+    """Every mount of this node; none where no agent runs this process."""
+    directory = run_dir()
+    if directory is None:
+        return ()
+    try:
+        with open(os.path.join(directory, "mounts.json"), encoding="utf-8") as file:
+            rows = json.load(file)
+        return tuple(
+            Mount(os.path.abspath(os.path.expanduser(row["path"])), row.get("mode", ""), row.get("cache_dir"))
+            for row in rows
+        )
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointUnavailable(f"reading the node's list of mounts, {directory}/mounts.json: {error}") from error
+
+
+def mount_of(path: str) -> Mount | None:
+    """The mount that `path` lies on, or None when it lies on none."""
+    places = (os.path.abspath(path), os.path.realpath(path))
+    holders = [mount for mount in mounts() if any(_is_within(place, mount) for place in places)]
+    return max(holders, key=lambda mount: len(mount.path), default=None)
+
+
+def require_mounted(path: str) -> None:
+    """Raise CheckpointUnavailable when `path` belongs on a mount and the mount is not there.
+
+    Without this check a save would go to the machine's own disk and vanish with it, and a load would find nothing.
+    """
+    mount = mount_of(path)
+    if mount is None:
+        return
+    is_linked = os.path.islink(mount.path)  # a bucket that is a directory of this machine
+    is_there = os.path.isdir(mount.path) if is_linked else _mounted_source(mount.path) is not None
+    if not is_there:
+        raise CheckpointUnavailable(
+            f"{mount.path} should be the mount ({mount.mode}) of a bucket, but nothing is mounted there: what is saved "
+            "there can not be seen, and what would be written there would be lost with this machine. Mount it again."
+        )
+
+
+def is_durable(paths: Iterable[str]) -> bool | None:
+    """Whether all files are where they outlive this process (the bucket, on a mount): True, not yet, or None: unknown.
+
+    Off the mounts a file is durable once it exists: a save flushes its files to the disk before it commits them.
+    """
+    notes: dict[str, _Notes] = {}
+    answers: set[bool | None] = set()
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in notes:
+            notes[folder] = _notes_of(folder)
+        answers.add(notes[folder].says(name) if os.path.exists(path) else False)
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """rclone's notes on the files of one folder. `root` None: they can not be found; `cached` False: there are none."""
+
+    cached: bool
+    root: str | None = None
+    folder: str = ""
+
+    def says(self, name: str) -> bool | None:
+        if not self.cached:
+            return True
+        if self.root is None or not os.path.isdir(self.root):
+            return None
+        return _is_uploaded(os.path.join(self.root, self.folder, name))
+
+
+def _notes_of(folder: str) -> _Notes:
+    mount = mount_of(folder)
+    if mount is None or mount.cache_dir is None:
+        return _Notes(cached=False)
+    source = _mounted_source(mount.path) or ""
+    colon = source.find(":", 1)  # the name of an unnamed remote begins with a colon: `:s3{4vgl3}:bucket/folder`
+    if colon < 0:
+        return _Notes(cached=True)
+    root = os.path.join(mount.cache_dir, "vfsMeta", source[:colon], source[colon + 1 :].strip("/"))
+    return _Notes(
+        cached=True, root=root, folder=os.path.relpath(os.path.realpath(folder), os.path.realpath(mount.path))
+    )
+
+
+def _is_uploaded(note: str) -> bool | None:
+    for _ in range(_REREADS):
+        try:
+            with open(note, encoding="utf-8") as file:
+                state = json.load(file)
+            return state["Dirty"] is False and bool(state["Fingerprint"])
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            time.sleep(_REREAD_AFTER_S)
+    return False
+
+
+def _mounted_source(path: str) -> str | None:
+    """What is mounted exactly at `path` (`remote:bucket/folder` for rclone), or None."""
+    wanted, source = {os.path.abspath(path), os.path.realpath(path)}, None
+    with open(_MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
+        for line in table:
+            mount, _, filesystem = line.partition(" - ")
+            if _unescaped(mount.split(" ")[4]) in wanted:
+                source = _unescaped(filesystem.split(" ")[1])  # the last of several covers the others
+    return source
+
+
+def _unescaped(field: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, character)
+    return field
+
+
+def _is_within(path: str, mount: Mount) -> bool:
+    return any(
+        path == top or path.startswith(top.rstrip("/") + "/") for top in (mount.path, os.path.realpath(mount.path))
+    )

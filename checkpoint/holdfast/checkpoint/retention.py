@@ -1,0 +1,109 @@
+"""Which checkpoints go once a newer one is safe, and their removal. Never blocks training and never fails a save.
+
+Kept are the newest `max_checkpoints` that are whole and durable, everything newer than those, and always the one just
+saved. A checkpoint whose upload is still under way does not count, so the bucket never holds fewer than that many
+(or all that ever reached it); what can not go yet goes after a later save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+
+from holdfast.checkpoint import checkpoints, durability, manifest, names
+from holdfast.checkpoint.checkpoints import Checkpoint
+from holdfast.checkpoint.errors import CheckpointUnavailable
+from holdfast.checkpoint.memory import Memory
+from holdfast.checkpoint.snapshot import OWN_DIR
+
+logger = logging.getLogger("holdfast.checkpoint")
+
+
+def apply(root: str, prefix: str, *, just_saved: int, max_checkpoints: int, memory: Memory) -> None:
+    """Remove what is surplus: manifests first, so that a crash leaves files without a manifest and never the reverse.
+
+    Of the files only those go that a removed manifest lists, that are named after its step, and that no manifest left
+    (of any prefix) lists. Problems are logged as warnings.
+    """
+    try:
+        surplus = _surplus(root, prefix, just_saved=just_saved, max_checkpoints=max_checkpoints, memory=memory)
+        if not surplus:
+            return
+        removed = [checkpoint for checkpoint in surplus if _uncommit(checkpoint, memory)]
+        manifest.sync_directory(os.path.join(root, OWN_DIR))
+        shared = {path for kept in checkpoints.newest_first(root, cache=memory.manifests) for path in kept.files}
+    except (OSError, CheckpointUnavailable) as error:
+        logger.warning("removing old checkpoints from %s: %s; the next save tries again", root, error)
+        return
+    for checkpoint in removed:
+        _remove_files(checkpoint, shared)
+
+
+def _surplus(root: str, prefix: str, *, just_saved: int, max_checkpoints: int, memory: Memory) -> Sequence[Checkpoint]:
+    found = list(checkpoints.newest_first(root, prefix, cache=memory.manifests))
+    if len(found) <= max_checkpoints:
+        return ()
+    counted = 0
+    for index, checkpoint in enumerate(found):
+        if counted == max_checkpoints:
+            return [old for old in found[index:] if old.step != just_saved and not old.damage]
+        counted += _is_safe(checkpoint, memory)
+    return ()
+
+
+def _is_safe(checkpoint: Checkpoint, memory: Memory) -> bool:
+    """Whether it can be relied on: not refused by a load, all files there, and durable."""
+    if memory.is_damaged(checkpoint) or checkpoint.fault(read_content=False):
+        return False
+    own = {one.name for one in checkpoint.manifests}
+    if own <= memory.durable:
+        return True
+    answer = durability.is_durable(checkpoint.all_paths)
+    if answer:
+        memory.durable |= own
+    elif answer is None and not memory.warned_of_unknown_durability:
+        memory.warned_of_unknown_durability = True
+        logger.warning(
+            "%s: can not tell whether checkpoints have reached the bucket (rclone's cache can not be read), so none is "
+            "removed",
+            checkpoint.root,
+        )
+    return bool(answer)
+
+
+def _uncommit(checkpoint: Checkpoint, memory: Memory) -> bool:
+    try:
+        for one in checkpoint.manifests:
+            manifest.delete(checkpoint.root, one.name)
+            memory.manifests.pop(one.name, None)
+    except OSError as error:
+        logger.warning("removing the checkpoint of step %d: %s; it stays", checkpoint.step, error)
+        return False
+    return True
+
+
+def _remove_files(checkpoint: Checkpoint, shared: set[str]) -> None:
+    folders = set()
+    for path in checkpoint.files:
+        if path in shared or not names.is_named_after(path, checkpoint.step):
+            continue
+        try:
+            os.unlink(os.path.join(checkpoint.root, path))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            logger.warning("removing %s of step %d: %s; it stays on the disk", path, checkpoint.step, error)
+        folders.add(os.path.dirname(path))
+    for folder in sorted(folders, key=len, reverse=True):
+        _remove_empty(checkpoint.root, folder)
+    logger.debug("removed the checkpoint of step %d from %s", checkpoint.step, checkpoint.root)
+
+
+def _remove_empty(root: str, folder: str) -> None:
+    """Remove `folder`, and what held only it; a folder that holds anything stays."""
+    with contextlib.suppress(OSError):
+        while folder:
+            os.rmdir(os.path.join(root, folder))
+            folder = os.path.dirname(folder)

@@ -1,0 +1,60 @@
+"""Which clouds this controller has, by name. A cloud's module, and its SDK, is loaded only when it is enabled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.base import Cloud, Fault, Instance
+from holdfast.recovery.market import FaultKind, Offer
+from holdfast.recovery.reasons import Reason
+
+NOT_BUILT = ("aws", "gcp", "azure", "kubernetes")
+
+
+def enabled_clouds(settings: Mapping[str, object], home: Path, clock: Clock) -> dict[str, Cloud]:
+    """Every cloud by name, those too that can not be used: `unusable` says why.
+
+    `settings` is `config.yaml` as a mapping, `home` is HOLDFAST_HOME. Raises the `SettingsError` (a ValueError)
+    of the cloud whose section can not be used; it names the field.
+    """
+    clouds: dict[str, Cloud] = {"local": _local(settings, home, clock)}
+    for name in NOT_BUILT:
+        clouds[name] = Absent(name)
+    return clouds
+
+
+class Absent:
+    """A cloud that this version has no module for: it sells nothing, owns nothing, and does nothing but say so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def unusable(self) -> str | None:
+        return f"this version of Holdfast can not use {self.name} yet: choose another cloud"
+
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def offers(self) -> Sequence[Offer]:
+        return ()
+
+    def list_owned(self, controller: str) -> Sequence[Instance]:  # noqa: ARG002
+        return ()
+
+    def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
+        raise NotImplementedError(self.unusable())
+
+    launch = describe = terminate = _refuse
+
+    def classify(self, error: Exception) -> Fault:
+        return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
+
+
+def _local(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
+    from holdfast.controller.clouds.local.cloud import LocalCloud
+    from holdfast.controller.clouds.local.settings import LocalSettings
+
+    return LocalCloud(home, LocalSettings.from_mapping(settings.get("local")), clock)

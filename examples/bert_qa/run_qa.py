@@ -1,0 +1,125 @@
+"""Extractive question answering at toy size: find, in a short context, the span that answers a question.
+
+It has the shape of a BERT fine-tuning run (the same flags, and a checkpoint every N steps in the output directory), yet
+needs neither a download nor a GPU. Point the task's `run` at your own script to fine-tune the real thing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+
+PEOPLE = ["ada", "bela", "chen", "dora", "emil", "fay", "gus", "hana", "ivo", "june"]
+PLACES = ["harbour", "mill", "tower", "orchard", "quarry", "chapel", "market", "island", "bakery", "bridge"]
+FILLER = ["went", "to", "the", "and", "then"]
+VOCABULARY = [*PEOPLE, *PLACES, *FILLER]
+WIDTH = 24
+WINDOW = 4  # a place is said that many words after the person
+FACTS = 4
+
+
+def question(rng: np.random.Generator) -> tuple[np.ndarray, int, int]:
+    """(context, whom the question is about, where in the context the answer stands), as word numbers."""
+    people = rng.choice(len(PEOPLE), FACTS, replace=False)
+    places = rng.choice(len(PLACES), FACTS, replace=False)
+    sentences = [f"{PEOPLE[who]} went to the {PLACES[where]}" for who, where in zip(people, places, strict=True)]
+    context = np.array([VOCABULARY.index(word) for word in " and then ".join(sentences).split()])
+    asked = rng.integers(FACTS)
+    answer = int(np.flatnonzero(context == len(PEOPLE) + places[asked])[0])
+    return context, int(people[asked]), answer
+
+
+class Reader:
+    """Scores every position: does the word `WINDOW` before it match the question, and is it a place?"""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.words = rng.normal(0.0, 0.3, (len(VOCABULARY), WIDTH))
+        self.match = rng.normal(0.0, 0.3, (WIDTH, (WINDOW + 1) * WIDTH))
+
+    def features(self, context: np.ndarray) -> np.ndarray:
+        """Row i: the embeddings of word i and of the `WINDOW` words before it."""
+        padded = np.concatenate([np.full(WINDOW, context[-1]), context])
+        return np.concatenate([self.words[padded[back : back + len(context)]] for back in range(WINDOW + 1)], axis=1)
+
+    def train_step(self, context: np.ndarray, who: int, answer: int, *, learning_rate: float) -> tuple[float, bool]:
+        """Loss before the step, and whether the guess was right."""
+        features = self.features(context)
+        asked = self.words[who].copy()
+        scores = features @ (asked @ self.match)
+        probabilities = np.exp(scores - scores.max())
+        probabilities /= probabilities.sum()
+        error = probabilities.copy()
+        error[answer] -= 1.0
+        pull = error @ features
+        to_words = np.outer(error, asked @ self.match).reshape(len(context), WINDOW + 1, WIDTH)
+        self.words[who] -= learning_rate * (self.match @ pull)
+        self.match -= learning_rate * np.outer(asked, pull)
+        padded = np.concatenate([np.full(WINDOW, context[-1]), context])
+        for back in range(WINDOW + 1):
+            np.add.at(self.words, padded[back : back + len(context)], -learning_rate * to_words[:, back])
+        return float(-np.log(probabilities[answer])), bool(probabilities.argmax() == answer)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--output_dir", required=True)
+parser.add_argument("--max_steps", type=int, default=4000)
+parser.add_argument("--save_steps", type=int, default=500)
+parser.add_argument("--save_total_limit", type=int, default=5)
+parser.add_argument("--logging_steps", type=int, default=250)
+parser.add_argument("--learning_rate", type=float, default=2e-2)
+options = parser.parse_args()
+
+
+@save_checkpoint(save_dir=options.output_dir, max_checkpoints=options.save_total_limit)
+def save(step: int, reader: Reader, rng: np.random.Generator) -> None:
+    folder = Path(options.output_dir, f"checkpoint-{step}")
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "model.npz", words=reader.words, match=reader.match)
+    (folder / "rng.json").write_text(json.dumps(rng.bit_generator.state))
+
+
+@load_checkpoint(save_dir=options.output_dir)
+def load(step: int, reader: Reader, rng: np.random.Generator) -> int:
+    folder = Path(options.output_dir, f"checkpoint-{step}")
+    with np.load(folder / "model.npz") as model:
+        reader.words, reader.match = model["words"], model["match"]
+    rng.bit_generator.state = json.loads((folder / "rng.json").read_text())
+    return step
+
+
+def main() -> int:
+    # SIGTERM says that the machine is to be taken; Python's default would be to end at once.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    rng = np.random.default_rng(11)
+    reader = Reader(rng)
+    step = load(reader=reader, rng=rng) or 0
+    device = os.environ.get("CUDA_VISIBLE_DEVICES") or "the CPU"
+    print(f"task {os.environ.get('SKYPILOT_TASK_ID', '-')} trains on {device} from step {step}", flush=True)
+
+    losses, hits = [], []
+    while step < options.max_steps:
+        loss, hit = reader.train_step(*question(rng), learning_rate=options.learning_rate)
+        losses.append(loss)
+        hits.append(hit)
+        step += 1
+        if step % options.logging_steps == 0:
+            print(f"step {step} loss {np.mean(losses):.4f} exact match {100 * np.mean(hits):.1f}", flush=True)
+            losses, hits = [], []
+        stop = preempted()
+        if stop or step % options.save_steps == 0 or step == options.max_steps:
+            save(step, reader, rng)
+        if stop:
+            break
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""`make demo`: a training job is preempted twice, once with a notice and once without, and loses nothing that matters.
+
+Uses what every user has: the `holdfast` command and `holdfast.sdk`. All that it makes is in one temporary folder, and
+is gone when it ends. It checks what it tells: exit code 1, and what went wrong, if any of it is not so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from examples.story import Story
+
+import holdfast.sdk as holdfast
+from holdfast.sdk import records
+from holdfast.sdk.endpoint import ClientError
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINING = Path("examples/numpy_train")
+STEPS = 1000
+NOTICE_S = 5
+# Steps after which the machine is taken: between two checkpoints, which are made every 100 steps.
+NOTICE_AFTER_STEP = 240
+KILL_AFTER_STEP = 680
+PATIENCE_S = 120.0
+
+
+class DemoFailed(Exception):
+    """Something did not happen as it should."""
+
+
+def main() -> int:
+    began = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with temporary_home() as home, uninterrupted_loss() as loss_without_interruption:
+            story = Story(began)
+            job_id = launch(story)
+            with followed_log(job_id, story):
+                play(job_id, story)
+            job = holdfast.jobs.get(job_id)
+            story.timeline(job)
+            findings = check(job, story, loss_without_interruption())
+            story.verdict(findings)
+            close(home, job_id)
+    except (DemoFailed, ClientError) as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(f"\nStopped the controller and removed everything. {time.monotonic() - began:.0f} s in all.")
+    return 0
+
+
+@contextlib.contextmanager
+def temporary_home() -> Iterator[Path]:
+    """A controller of its own, with nothing of the user's in it. Ends what runs in it, whatever happened."""
+    home = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"):
+        os.environ.pop(name, None)
+    os.environ["HOLDFAST_HOME"] = str(home)
+    os.chdir(ROOT)
+    command("controller", "start")
+    try:
+        yield home
+    except BaseException:
+        with contextlib.suppress(Exception):
+            print(command("controller", "logs", "--tail", "30"), file=sys.stderr)
+        with contextlib.suppress(Exception):
+            command("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            until(lambda: all(attempts_gone(job["job_id"]) for job in holdfast.jobs.queue()["jobs"]), "the clean-up")
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            command("controller", "stop")
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def uninterrupted_loss() -> Iterator[Callable[[], str]]:
+    """The same training without an interruption, meanwhile, on this machine: the loss that the job has to arrive at."""
+    folder = tempfile.mkdtemp(prefix="holdfast-demo-")
+    process = subprocess.Popen(
+        [sys.executable, "train.py", "--checkpoints", folder, "--steps", str(STEPS)],
+        cwd=ROOT / TRAINING,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "SKYPILOT_TASK_ID": "uninterrupted"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield lambda: final_loss(process.communicate(timeout=PATIENCE_S)[0])
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def launch(story: Story) -> int:
+    story.does("holdfast jobs launch examples/numpy_train/train.yaml --detach-run --yes")
+    command("jobs", "launch", str(TRAINING / "train.yaml"), "--env", f"STEPS={STEPS}", "--detach-run", "--yes")
+    return holdfast.jobs.newest()
+
+
+@contextlib.contextmanager
+def followed_log(job_id: int, story: Story) -> Iterator[None]:
+    """Tells the job's log as it comes, through all of its machines."""
+    process = subprocess.Popen(
+        holdfast_command("jobs", "logs", str(job_id)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    reader = threading.Thread(target=lambda: [story.log(line) for line in process.stdout or ()], daemon=True)
+    reader.start()
+    try:
+        yield
+        reader.join(timeout=10.0)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def play(job_id: int, story: Story) -> None:
+    def step_reached(step: int) -> bool:
+        story.events(holdfast.jobs.get(job_id))
+        return story.last_step >= step
+
+    def ended() -> bool:
+        job = holdfast.jobs.get(job_id)
+        story.events(job)
+        return job["ended_at"] is not None
+
+    until(lambda: step_reached(NOTICE_AFTER_STEP) or ended(), f"step {NOTICE_AFTER_STEP}")
+    story.does(f"holdfast jobs preempt {job_id} --notice {NOTICE_S}")
+    command("jobs", "preempt", str(job_id), "--notice", str(NOTICE_S))
+
+    until(lambda: step_reached(KILL_AFTER_STEP) or ended(), f"step {KILL_AFTER_STEP}")
+    story.does(f"holdfast jobs preempt {job_id} --kill")
+    command("jobs", "preempt", str(job_id), "--kill")
+
+    until(ended, "the end of the job")
+    until(lambda: attempts_gone(job_id), "the end of the machines")
+    story.events(holdfast.jobs.get(job_id))
+
+
+def attempts_gone(job_id: int) -> bool:
+    return all(attempt["state"] == "GONE" for attempt in holdfast.jobs.get(job_id)["attempts"])
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise DemoFailed(f"waited {PATIENCE_S:.0f} s in vain for {what}")
+        time.sleep(0.2)
+
+
+def check(job: records.JobDetail, story: Story, loss_without_interruption: str) -> list[str]:
+    """What was found to be true. Raises `DemoFailed` at the first thing that is not."""
+    findings: list[str] = []
+
+    def claim(is_so: bool, text: str) -> None:
+        if not is_so:
+            raise DemoFailed(f"this should be so, and is not: {text}")
+        findings.append(text)
+
+    claim(job["status"] == "SUCCEEDED", f"the job {job['status']}")
+    claim(story.task_ids == {job["task_id"]}, f"one task ID in every line of the log: {job['task_id']}")
+    claim(job["recovery_count"] == 2, f"{job['recovery_count']} recoveries")
+    zones = [attempt["zone"] for attempt in job["attempts"]]
+    moved = all(before != after for before, after in itertools.pairwise(zones))
+    claim(len(zones) == 3 and moved, f"three machines, each in another zone than the one before: {' → '.join(zones)}")
+    claim(len(story.repeated) == 2, "each new machine went on from a checkpoint")
+    after_notice, after_kill = story.repeated
+    claim(after_notice == 0, "no step was repeated after the notice: it was saved in time")
+    claim(0 <= after_kill <= 200, f"{after_kill} steps were repeated after the kill (a checkpoint is made every 100)")
+    claim(
+        final_loss("\n".join(story.lines)) == loss_without_interruption,
+        f"the final loss is that of a run without interruption, to the last digit: {loss_without_interruption}",
+    )
+    cost, full = job["cost_usd"], job["on_demand_cost_usd"]
+    claim(0 < cost < full, f"cost ${cost:.6f}; the same time on demand ${full:.6f} ({1 - cost / full:.0%} saved)")
+    return findings
+
+
+def final_loss(log: str) -> str:
+    found = re.search(r"final loss (\S+)", log)
+    if not found:
+        raise DemoFailed("the training printed no final loss")
+    return found[1]
+
+
+def close(home: Path, job_id: int) -> None:
+    """Stop the controller, and look whether anything of it is left."""
+    command("controller", "stop")
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if str(home) in line]
+    if mounts:
+        raise DemoFailed(f"mounts were left behind: {mounts}")
+    until(lambda: not processes_of(home), f"the end of every process of job {job_id}")
+
+
+def processes_of(home: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str(home).encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def holdfast_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "holdfast.cli", *words]
+
+
+def command(*words: str) -> str:
+    """Run one `holdfast` command. Raises `DemoFailed` with what it said if it fails."""
+    done = subprocess.run(holdfast_command(*words), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DemoFailed(f"`holdfast {' '.join(words)}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

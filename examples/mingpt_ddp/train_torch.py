@@ -1,0 +1,128 @@
+"""A very small GPT under DistributedDataParallel, started by torchrun on every node. NCCL with GPUs, gloo without."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from corpus import shard, text
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+
+ALPHABET = sorted(set(text()))
+BLOCK = 32
+WIDTH = 64
+BATCH = 32
+
+
+class MiniGPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(len(ALPHABET), WIDTH)
+        self.place = nn.Embedding(BLOCK, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, len(ALPHABET))
+
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+        length = codes.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=codes.device)
+        x = self.token(codes) + self.place(torch.arange(length, device=codes.device))
+        return self.head(self.blocks(x, mask=mask, is_causal=True))
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--checkpoints", default="/checkpoint")
+parser.add_argument("--steps", type=int, default=40)
+parser.add_argument("--save-every", type=int, default=10)
+parser.add_argument("--step-s", type=float, default=0.0, help="a step takes at least this long")
+options = parser.parse_args()
+
+
+@save_checkpoint(save_dir=options.checkpoints, max_checkpoints=2)
+def save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, f"{options.checkpoints}/step_{step}.pt")
+
+
+@load_checkpoint(save_dir=options.checkpoints)
+def load(step: int) -> tuple[int, dict[str, Any]]:
+    return step, torch.load(f"{options.checkpoints}/step_{step}.pt", map_location="cpu")
+
+
+def main() -> int:
+    # SIGTERM says that a machine is to be taken; Python's default would be to end at once.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if cuda else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    print(f"rank {rank} of {size} joined on {device}", flush=True)
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(MiniGPT().to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step = restore(model, optimizer, rank)
+    codes = torch.tensor([ALPHABET.index(character) for character in shard(rank, size)])
+    while step < options.steps:
+        began = time.monotonic()
+        loss = train_step(model, optimizer, batch(codes, step, device))
+        step += 1
+        stop = any_rank(preempted(), device)
+        print(f"rank {rank} step {step} loss {loss:.4f}", flush=True)
+        if rank == 0 and (stop or step % options.save_every == 0 or step == options.steps):
+            save(step, model.module, optimizer)
+        if stop:
+            print(f"rank {rank} stops at step {step}: a machine is being taken away", flush=True)
+            break
+        time.sleep(max(0.0, began + options.step_s - time.monotonic()))
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def batch(codes: torch.Tensor, step: int, device: torch.device) -> torch.Tensor:
+    """Windows of the text, chosen by the step alone: a resumed run sees what an uninterrupted one would have seen."""
+    starts = torch.randint(len(codes) - BLOCK - 1, (BATCH,), generator=torch.Generator().manual_seed(step))
+    return torch.stack([codes[start : start + BLOCK + 1] for start in starts]).to(device)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> float:
+    logits = model(windows[:, :-1])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether `flag` is set on any rank: all stop after the same step, or none does."""
+    votes = torch.tensor([float(flag)], device=device)
+    dist.all_reduce(votes)
+    return bool(votes.item())
+
+
+def restore(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, rank: int) -> int:
+    """Rank 0 loads and hands it to all, so that every rank starts from one and the same step."""
+    box = [load() if rank == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    if box[0] is None:
+        return 0
+    step, state = box[0]
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    print(f"rank {rank} goes on from step {step}", flush=True)
+    return step
+
+
+if __name__ == "__main__":
+    sys.exit(main())

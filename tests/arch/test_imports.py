@@ -1,0 +1,73 @@
+"""What each part may load, measured by loading it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DAEMON_ONLY = {"fastapi", "sqlmodel", "sqlalchemy", "alembic", "uvicorn", "structlog", "apscheduler", "websockets"}
+CLOUD_SDKS = {"boto3", "botocore", "google", "azure", "kubernetes"}
+PURE_STDLIB = {
+    *("__future__", "bisect", "collections", "dataclasses", "difflib", "enum", "functools", "heapq", "itertools"),
+    *("math", "operator", "re", "typing", "zlib"),
+}
+
+
+def loaded_by(module: str) -> set[str]:
+    """Top-level packages, and ours by full name, in `sys.modules` after `import module` in a fresh interpreter."""
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    names = json.loads(answer.stdout)
+    return {name if name.startswith("holdfast.") else name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("module", ["holdfast.sdk", "holdfast.cli.main"])
+def test_the_client_loads_no_daemon_and_no_cloud_sdk(module: str) -> None:
+    loaded = loaded_by(module)
+    assert not loaded & (DAEMON_ONLY | CLOUD_SDKS)
+    assert not {name for name in loaded if name.startswith(("holdfast.controller", "holdfast.agent"))}
+
+
+def test_the_daemon_loads_no_cloud_sdk_before_it_is_used() -> None:
+    loaded = loaded_by("holdfast.controller")
+    assert not loaded & CLOUD_SDKS
+
+
+@pytest.mark.parametrize("module", ["holdfast.checkpoint", "holdfast.agent"])
+def test_what_runs_on_a_node_needs_the_standard_library_alone(module: str) -> None:
+    foreign = {name for name in loaded_by(module) if not name.startswith("holdfast")} - sys.stdlib_module_names
+    # Left by the environment's own start-up files (editable installs), not by the import.
+    assert foreign <= loaded_by("sys") | {"__main__"}
+
+
+def test_recovery_imports_only_pure_modules() -> None:
+    """Stricter than the lint contract, which names what is forbidden: here, what is allowed."""
+    sources = sorted((ROOT / "recovery/holdfast/recovery").rglob("*.py"))
+    assert len(sources) > 5
+    impure = {
+        f"{path.name}: {name}"
+        for path in sources
+        if "simulator" not in path.parts
+        for name in imported(ast.parse(path.read_text()))
+        if not name.startswith("holdfast.recovery") and name.partition(".")[0] not in PURE_STDLIB
+    }
+    assert not impure
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(module), level=0):
+                names.add(module)
+            case ast.ImportFrom(level=level) if level:
+                names.add("a relative import")
+    return names

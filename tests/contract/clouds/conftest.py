@@ -1,0 +1,101 @@
+"""One bench per cloud: the cloud, and the few things that a test must do to it differently."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller.clock import ManualClock, SystemClock
+from holdfast.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
+from holdfast.controller.clouds.fake import FakeCloud
+from holdfast.controller.clouds.local.cloud import LocalCloud
+from holdfast.controller.clouds.local.settings import LocalSettings
+from holdfast.recovery.market import Market, Offer
+
+SLEEPER = b"import signal\nwhile True: signal.pause()\n"
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Bench:
+    """`limit(zone, n)` sets a zone's capacity. `wait` lets a little time pass for the cloud."""
+
+    cloud: Cloud
+    agent: str
+    limit: Callable[[str, int], None]
+    wait: Callable[[], None]
+    controllers: set[str] = field(default_factory=set)
+
+    def offer(self, market: Market = Market.SPOT) -> Offer:
+        return min((o for o in self.cloud.offers() if o.market is market), key=lambda o: o.price_per_hour)
+
+    def request(
+        self, token: str, *, nodes: int = 1, controller: str = "ctl-1", offer: Offer | None = None
+    ) -> LaunchRequest:
+        self.controllers.add(controller)
+        return LaunchRequest(
+            owner=Owner(controller, job_id=7, task=1, generation=3, token=token),
+            offer=offer or self.offer(),
+            num_nodes=nodes,
+            bootstrap=Bootstrap("http://127.0.0.1:1", "attempt-token", {"agent": self.agent}),
+            name="contract",
+        )
+
+    def launch(self, token: str, *, nodes: int = 1, controller: str = "ctl-1") -> Sequence[Instance]:
+        return self.cloud.launch(self.request(token, nodes=nodes, controller=controller))
+
+    def see(self, instances: Sequence[Instance]) -> list[Instance]:
+        seen = self.cloud.describe(instances[0].region, [i.id for i in instances])
+        return sorted(seen, key=lambda i: i.rank)
+
+    def until_gone(self, instances: Sequence[Instance]) -> list[Instance]:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            seen = self.see(instances)
+            if all(i.state is InstanceState.GONE for i in seen):
+                return seen
+            assert time.monotonic() < deadline, seen
+            self.wait()
+
+    def end(self, instances: Sequence[Instance]) -> list[Instance]:
+        self.cloud.terminate(instances[0].region, [i.id for i in instances])
+        return self.until_gone(instances)
+
+
+@pytest.fixture(params=["fake", "local"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    bench = fake_bench() if request.param == "fake" else local_bench(tmp_path)
+    yield bench
+    for controller in bench.controllers:
+        if left := bench.cloud.list_owned(controller):
+            bench.end(left)
+
+
+def fake_bench() -> Bench:
+    clock = ManualClock()
+    cloud = FakeCloud(clock)
+    cloud.faults.ending_s = 3.0
+    return Bench(cloud, "0" * 64, cloud.faults.capacity.__setitem__, lambda: clock.advance(1.0))
+
+
+def local_bench(home: Path) -> Bench:
+    agent = hashlib.sha256(SLEEPER).hexdigest()
+    (home / "artifacts").mkdir()
+    (home / "artifacts" / agent).write_bytes(SLEEPER)
+    cloud = LocalCloud(home, LocalSettings(), SystemClock())
+
+    def limit(zone: str, capacity: int) -> None:
+        (home / "local").mkdir(exist_ok=True)
+        (home / "local" / "zones.json").write_text(json.dumps({zone: {"capacity": capacity}}))
+
+    def wait() -> None:
+        threading.Event().wait(0.01)
+
+    return Bench(cloud, agent, limit, wait)

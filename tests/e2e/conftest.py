@@ -1,0 +1,82 @@
+"""A controller of its own for each module, used through the command line as people do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import holdfast.sdk as holdfast
+from holdfast.sdk.client import Client
+from holdfast.sdk.endpoint import running
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 90.0
+CONFIG = "local: {accelerators: {V100: 8}}\n"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """`client` speaks with its API; `holdfast` runs a command against it, from the root of the checkout."""
+
+    home: Path
+
+    @property
+    def client(self) -> Client:
+        endpoint = running(self.home)
+        assert endpoint is not None, "the controller does not run"
+        return Client(endpoint)
+
+    def holdfast(self, *words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", *map(str, words)],
+            cwd=ROOT,
+            env={**environ, "HOLDFAST_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+        return done
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        return dict(holdfast.jobs.get(job_id, client=self.client))
+
+    def log(self, job_id: int) -> str:
+        """As `jobs logs` shows it, which answers for the status by its exit code."""
+        return self.holdfast("jobs", "logs", job_id, "--no-follow", "--tail", 0, check=False).stdout
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """The first true answer of `condition`."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not (answer := condition()):
+            assert time.monotonic() < give_up_at, f"in vain: {what}"
+            Event().wait(0.1)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "config.yaml").write_text(CONFIG)
+    one = Controller(home)
+    one.holdfast("controller", "start")
+    try:
+        yield one
+    finally:
+        with contextlib.suppress(AssertionError):
+            one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.until(lambda: not list((home / "local").rglob("host.lock")), "the end of every machine")
+        one.holdfast("controller", "stop")

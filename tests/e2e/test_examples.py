@@ -1,0 +1,171 @@
+"""The examples, run as scripts on this machine: what they claim about interruptions needs no controller to be true."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast.sdk as holdfast
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+YAMLS = sorted(EXAMPLES.rglob("*.yaml"))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """What an agent shares with the workload."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def start(script: str, *arguments: object, run_dir: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    path = EXAMPLES / script
+    return subprocess.Popen(
+        [sys.executable, path.name, *map(str, arguments)],
+        cwd=path.parent,
+        env={**os.environ, "HOLDFAST_RUN_DIR": str(run_dir), "OPENBLAS_NUM_THREADS": "1", **(env or {})},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> list[str]:
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return output.splitlines()
+
+
+def ask_to_stop(processes: list[subprocess.Popen[str]], run_dir: Path) -> None:
+    """As the agent does: the notice file, then SIGTERM."""
+    (run_dir / "notice.json").write_text(json.dumps({"deadline": None, "reason": "PREEMPTION_NOTICE"}))
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+
+
+def lines_until(process: subprocess.Popen[str], text: str) -> Iterator[str]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield line
+        if text in line:
+            return
+    pytest.fail(f"it ended without {text!r}")
+
+
+def test_a_training_run_that_is_interrupted_arrives_at_the_same_loss(tmp_path: Path, run_dir: Path) -> None:
+    whole = finish(start("numpy_train/train.py", "--checkpoints", tmp_path / "a", run_dir=run_dir))
+
+    cut = start("numpy_train/train.py", "--checkpoints", tmp_path / "b", "--step-s", 0.002, run_dir=run_dir)
+    list(lines_until(cut, "step 240 "))
+    ask_to_stop([cut], run_dir)
+    saved = finish(cut)[-1]
+    assert saved.startswith("saved step ")
+    (run_dir / "notice.json").unlink()
+
+    rest = finish(start("numpy_train/train.py", "--checkpoints", tmp_path / "b", run_dir=run_dir))
+    step = int(saved.split()[2].rstrip(":"))
+    assert rest[0] == f"resumed from step {step}"
+    assert rest[-1] == whole[-1]
+    assert "step 1000 final loss" in whole[-1]
+
+
+def test_a_killed_training_run_goes_on_from_its_last_checkpoint(tmp_path: Path, run_dir: Path) -> None:
+    cut = start("numpy_train/train.py", "--checkpoints", tmp_path, "--step-s", 0.002, run_dir=run_dir)
+    list(lines_until(cut, "step 240 "))
+    cut.kill()
+    cut.communicate()
+    rest = finish(start("numpy_train/train.py", "--checkpoints", tmp_path, run_dir=run_dir))
+    assert rest[0] == "resumed from step 200"
+
+
+def test_two_nodes_stop_after_the_same_step_and_go_on_together(tmp_path: Path, run_dir: Path) -> None:
+    quiet = tmp_path / "quiet"
+    quiet.mkdir()
+
+    def group(steps: int, step_s: float) -> list[subprocess.Popen[str]]:
+        # Rank 0 alone hears of the notice.
+        return [
+            start(
+                "mingpt_ddp/train_plain.py",
+                *("--checkpoints", tmp_path / "checkpoints", "--steps", steps, "--step-s", step_s),
+                run_dir=run_dir if rank == 0 else quiet,
+                env={"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses},
+            )
+            for rank in range(2)
+        ]
+
+    addresses = f"{own_address()}\n127.0.0.1"
+    first, second = nodes = group(steps=1000, step_s=0.02)
+    list(lines_until(first, "step 5 "))
+    ask_to_stop(nodes, run_dir)
+    ends = [finish(first)[-1], finish(second)[-1]]
+    steps = {line.split()[5].rstrip(":") for line in ends}
+    assert all("stops at step" in line for line in ends)
+    assert len(steps) == 1
+    (run_dir / "notice.json").unlink()
+
+    again = [finish(node) for node in group(steps=int(next(iter(steps))) + 3, step_s=0.0)]
+    assert {log[1].split("from step ")[1] for log in again} == steps
+    weights = [[line.split("weights ")[1] for line in log if "weights" in line] for log in again]
+    assert len(weights[0]) == 3
+    assert weights[0] == weights[1]
+
+
+def own_address() -> str:
+    """A loopback address of this test process's own, so that tests that run side by side do not share a port."""
+    number = os.getpid()
+    address = f"127.{1 + number % 200}.{number // 200 % 250}.{1 + number // 50000 % 250}"
+    with socket.create_server((address, 0)):
+        return address
+
+
+def test_the_question_answering_example_learns(tmp_path: Path, run_dir: Path) -> None:
+    folder = tmp_path / "out"
+    log = finish(start("bert_qa/run_qa.py", "--output_dir", folder, "--max_steps", 1000, run_dir=run_dir))
+    assert float(log[-1].rpartition(" ")[2]) > 95
+    again = finish(start("bert_qa/run_qa.py", "--output_dir", folder, "--max_steps", 1000, run_dir=run_dir))
+    assert again[0].endswith("from step 1000")
+
+
+def test_a_chain_that_is_started_again_repeats_nothing(tmp_path: Path) -> None:
+    def run(**env: str) -> list[str]:
+        settings = holdfast.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
+        environ = {**os.environ, **settings, "OUTPUTS": str(tmp_path), "SKYPILOT_TASK_ID": "test", **env}
+        done = subprocess.run(
+            [EXAMPLES / "chain/run.sh"], env=environ, capture_output=True, text=True, check=not env.get("BROKEN")
+        )
+        return done.stdout.splitlines()
+
+    # The last step fails half-way: it needs a number.
+    broken = run(REPORT_PAIRS="many", BROKEN="1")
+    assert broken[-1] == "3_report.sh: task test"
+    assert not (tmp_path / "3_report.txt").exists()
+    mended = run()
+    assert mended[:3] == ["1_corpus.sh: done before", "2_counts.sh: done before", "3_report.sh: task test"]
+    assert mended[3:] == (tmp_path / "3_report.txt").read_text().splitlines()
+    assert run()[2] == "3_report.sh: done before"
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_every_example_is_a_task_whose_files_are_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    task = holdfast.Task.from_yaml(path)
+    task.check_local_paths()
+    assert task.run
+
+
+def test_the_env_file_of_the_chain_names_what_the_chain_knows() -> None:
+    from holdfast.sdk import envfile
+
+    given = envfile.read(EXAMPLES / ".env.example", environ={})
+    known = holdfast.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
+    assert set(given) <= set(known)

@@ -1,0 +1,186 @@
+"""What a user's script may do, and what the controller learns of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+STUBBORN = """
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(os.environ["HOME"], "up").touch()
+time.sleep(600)
+"""
+
+
+def finish(controller: Any, node: Any, run: str | None, **spec: Any) -> dict[str, Any]:
+    """Run one script to its end; the last report."""
+    controller.spec.update(run=run, **spec)
+    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    node.start()
+    report: dict[str, Any] = controller.until_phase("ended")
+    return report
+
+
+def test_a_gang_waits_for_leave_to_run(controller: Any, node: Any) -> None:
+    controller.spec.update(setup="echo set up", run="echo hello; echo bad >&2; exit 3")
+    node.start()
+    controller.until(lambda: controller.hellos)
+    controller.direct("setup")
+    controller.until_phase("ready")
+    controller.until_log(b"set up\n")
+    assert b"hello" not in controller.log
+    controller.direct("run")
+    report = controller.until_phase("ended")
+    assert controller.phases() == ["booted", "mounting", "setup", "ready", "running", "flushing", "ended"]
+    assert (report["exit_code"], report["failed_stage"], report["interrupted"]) == (3, "run", False)
+    assert report["ip"] == "127.0.0.1"
+    assert bytes(controller.log) == b"set up\nhello\nbad\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "output"),
+    [
+        ("set -e\necho a\nfalse\necho b", 1, b"a\n"),
+        ("echo a\nexit 0\necho b", 0, b"a\n"),
+        ("exec echo a", 0, b"a\n"),
+        ("printf 'no newline'", 0, b"no newline"),
+        ("kill -TERM $$", 143, b""),
+        ("exec sh -c 'kill -KILL $$'", 137, b""),
+        ("printf '\\x00\\xff\\xfe\\n'", 0, b"\x00\xff\xfe\n"),
+        (
+            "echo one; echo two >&2; echo three; echo four >/dev/stdout; echo five >/dev/stderr",
+            0,
+            b"one\ntwo\nthree\nfour\nfive\n",
+        ),
+        (
+            "python3 -c 'import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)'",
+            0,
+            b"True\n",
+        ),
+        ('read x; echo "got:$x"', 0, b"got:\n"),
+        (None, 0, b""),
+    ],
+)
+def test_scripts_end_as_they_say(controller: Any, node: Any, script: str | None, exit_code: int, output: bytes) -> None:
+    report = finish(controller, node, script)
+    assert (report["exit_code"], report["failed_stage"]) == (exit_code, "run" if exit_code else None)
+    controller.until(lambda: len(controller.log) >= len(output))
+    assert bytes(controller.log) == output
+
+
+def test_the_environment(controller: Any, node: Any) -> None:
+    show = "python3 -c 'import os, json; print(json.dumps([os.getcwd(), dict(os.environ)]))'"
+    finish(controller, node, show, setup=show, env={"K": "V", "PYTHONPATH": "/mine"}, num_nodes=1, gpus_per_node=8)
+    controller.until(lambda: controller.log.count(b"\n") == 2)
+    (_, setup), (cwd, run) = (json.loads(line) for line in controller.log.splitlines())
+    assert cwd == str(node.home / "sky_workdir")
+    for env in (setup, run):
+        assert env["K"] == "V"
+        assert env["SKYPILOT_NUM_NODES"] == "1"
+        assert env["PYTHONUNBUFFERED"] == "1"
+        assert env["HOLDFAST_RUN_DIR"] == str(node.run_dir)
+        assert (env["HOLDFAST_GENERATION"], env["HOLDFAST_NODE_RANK"]) == ("2", "0")
+        assert env["PYTHONPATH"].endswith(":/mine")
+        assert "t0ken" not in json.dumps(env)
+    assert setup["SKYPILOT_SETUP_NODE_RANK"] == run["SKYPILOT_NODE_RANK"] == "0"
+    assert setup["SKYPILOT_SETUP_NODE_IPS"] == run["SKYPILOT_NODE_IPS"] == "10.0.0.1"
+    assert setup["SKYPILOT_SETUP_NUM_GPUS_PER_NODE"] == run["SKYPILOT_NUM_GPUS_PER_NODE"] == "8"
+    assert run["SKYPILOT_INTERNAL_JOB_ID"] == "7"
+
+
+def test_any_python_imports_the_checkpoint_library(controller: Any, node: Any) -> None:
+    report = finish(
+        controller, node, f"cd / && {sys.executable} -c 'import holdfast.checkpoint as c; print(c.__name__)'"
+    )
+    assert report["exit_code"] == 0
+    controller.until_log(b"holdfast.checkpoint\n")
+
+
+def test_bashrc_is_sourced(controller: Any, node: Any) -> None:
+    (node.home / ".bashrc").write_text(
+        "set -e; cd /; export FROM_RC=yes; greet() { echo greetings; }; echo noise; false\n"
+    )
+    report = finish(controller, node, 'greet; echo "$FROM_RC"; pwd; false; echo on')
+    assert report["exit_code"] == 0
+    controller.until_log(b"on\n")
+    assert bytes(controller.log) == f"greetings\nyes\n{node.home}/sky_workdir\non\n".encode()
+
+
+@pytest.mark.parametrize("rc", ["exit 7", "exec true", "set -u; echo $NO_SUCH_THING"])
+def test_a_bashrc_that_ends_the_shell_fails_nothing(controller: Any, node: Any, rc: str) -> None:
+    (node.home / ".bashrc").write_text(rc + "\n")
+    report = finish(controller, node, "echo ran")
+    assert report["exit_code"] == 0
+    controller.until_log(b"ran\n")
+
+
+def test_children_in_the_background_end_with_run(controller: Any, node: Any) -> None:
+    (node.home / "stubborn.py").write_text(STUBBORN)
+    report = finish(
+        controller,
+        node,
+        "sleep 600 & nohup sleep 600 & (setsid sleep 600 &); env -i setsid sleep 603 & "
+        "setsid python3 ~/stubborn.py & until [ -e ~/up ]; do sleep 0.01; done; echo done",
+    )
+    assert report["exit_code"] == 0
+    assert node.workload() == []
+    assert ["sleep", "603"] not in [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
+
+
+def test_what_setup_leaves_running_serves_run(controller: Any, node: Any) -> None:
+    serve = "(setsid sh -c 'while :; do date > ~/tick; sleep 0.02; done' &)"
+    report = finish(
+        controller, node, "rm -f ~/tick; until [ -e ~/tick ]; do sleep 0.01; done; echo served", setup=serve
+    )
+    assert report["exit_code"] == 0
+    controller.until_log(b"served\n")
+    assert node.workload() == []
+
+
+def test_a_failing_setup(controller: Any, node: Any) -> None:
+    report = finish(controller, node, "echo never", setup="echo trying; exit 9")
+    assert (report["exit_code"], report["failed_stage"], report["message"]) == (9, "setup", "setup exited with code 9")
+    controller.until_log(b"trying\n")
+    assert b"never" not in controller.log
+
+
+def test_a_line_is_with_the_controller_in_50_ms(controller: Any, node: Any) -> None:
+    script = "import time\nfor i in range(20):\n    print(f'{time.time():.6f}'); time.sleep(0.05)\n"
+    finish(controller, node, f'python3 -c "{script}"')
+    controller.until(lambda: controller.log.count(b"\n") == 20)
+    delays, seen = [], 0
+    for line in controller.log.splitlines(keepends=True):
+        seen += len(line)
+        delays.append(next(at for at, size in controller.log_arrivals if size >= seen) - float(line))
+    assert sorted(delays)[len(delays) // 2] <= 0.05
+
+
+def test_beats_while_nothing_else_is_said(controller: Any, node: Any) -> None:
+    controller.beat_s = 0.1
+    node.start()
+    controller.until(lambda: controller.beats >= 3)
+
+
+def test_checkpoints_are_told_until_acked(controller: Any, node: Any) -> None:
+    script = (
+        "python3 -c 'from holdfast.checkpoint.journal import note\n"
+        'for step in 1, 2, 3: note(step, "committed", f"/c/{step}")\'\n'
+        "echo noted; sleep 600"
+    )
+    controller.spec.update(run=script)
+    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    node.start()
+    controller.until(lambda: len(controller.checkpoints) == 3)
+    assert [(c["seq"], c["step"], c["state"], c["path"]) for c in controller.checkpoints] == [
+        (step, step, "committed", f"/c/{step}") for step in (1, 2, 3)
+    ]
+    controller.ack_checkpoint(2)
+    controller.checkpoints.clear()
+    controller.drop_connections()
+    controller.until(lambda: controller.checkpoints)
+    assert [c["seq"] for c in controller.checkpoints] == [3]

@@ -1,0 +1,207 @@
+"""What a machine sees of this computer, and this computer of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Site = Any
+
+
+def test_absolute_paths_are_the_machines_own(apart: Site) -> None:
+    name = f"holdfast-test-{apart.marker}"
+    paths = [f"/{name}/x", f"/tmp/{name}", f"/var/tmp/{name}", f"/run/{name}", f"/dev/shm/{name}", f"/home/{name}"]
+    apart.launch(f"""
+for path in {paths!r}:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write("mine")
+home = os.path.expanduser("~/sky_workdir")
+os.makedirs(home)
+say("up", home); stay()
+""")
+    assert apart.heard("up") == "/home/holdfast/sky_workdir"
+    assert not [path for path in paths if os.path.exists(path)]
+    assert not os.path.exists("/home/holdfast")
+
+
+def test_machines_do_not_see_each_other(apart: Site) -> None:
+    apart.launch(
+        """
+open("/tmp/mine", "w").write(rank)
+open(f"/dev/shm/{rank}", "w")
+subprocess.Popen(["sleep", "1000"])
+say("wrote")
+while len(list(said.glob("wrote.*"))) < 2: time.sleep(0.01)
+say("tmp", os.listdir("/tmp")); say("shm", os.listdir("/dev/shm")); say("content", open("/tmp/mine").read())
+say("pids", len([p for p in os.listdir("/proc") if p.isdigit()]))
+say("first", pathlib.Path("/proc/1/cmdline").read_text())
+stay()
+""",
+        nodes=2,
+    )
+    for rank in (0, 1):
+        assert apart.heard("content", rank) == str(rank)
+        assert apart.heard("tmp", rank) == "['mine']"
+        assert apart.heard("shm", rank) == f"['{rank}']"
+        assert int(apart.heard("pids", rank)) == 3
+
+
+@pytest.mark.parametrize("kind", ["overlay", "bind"])
+def test_the_controllers_home_is_hidden_but_for_two_folders(
+    kind: str, open_site: Callable[..., Site], outside_tmp: Path
+) -> None:
+    if kind == "overlay" and open_site().cloud.isolation() != "overlay":
+        pytest.skip("no overlay on this computer")
+    site = open_site(kind, folder=outside_tmp)
+    (site.home / "secret.db").write_text("keys")
+    (site.home / "local/buckets/b").mkdir()
+    site.launch(f"""
+say("there", {str(outside_tmp)!r} in map(str, pathlib.Path({str(outside_tmp.parent)!r}).iterdir()))
+say("home", os.listdir({str(site.home)!r}))
+pathlib.Path("/run/holdfast/buckets/b/file").write_text("kept")
+try: pathlib.Path(os.environ["HOLDFAST_ARTIFACTS_DIR"], "evil").write_text("x"); say("artifacts", "written")
+except OSError as error: say("artifacts", error.strerror)
+say("up"); stay()
+""")
+    site.heard("up")
+    assert site.heard("there") == "True", "the folder around it is seen, or this test would see nothing"
+    assert site.heard("home") == "[]"
+    assert site.heard("artifacts") == "Read-only file system"
+    assert (site.home / "local/buckets/b/file").read_text() == "kept"
+
+
+@pytest.fixture
+def outside_tmp() -> Iterator[Path]:
+    """A folder that machines see: they have a /tmp of their own."""
+    with tempfile.TemporaryDirectory(prefix=".holdfast-test-", dir=Path.home()) as folder:
+        yield Path(folder)
+
+
+def test_what_a_machine_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "HOLDFAST_HOME": "/x",
+        "WANDB_API_KEY": "s",
+        "SSL_CERT_FILE": "/ca.pem",
+        "PYTHONPATH": "/evil",
+        "LANG": "C.UTF-8",
+    }.items():
+        monkeypatch.setenv(name, value)
+    (instance,) = site.launch(
+        "say('env', json.dumps(dict(os.environ))); say('argv', pathlib.Path('/proc/self/cmdline').read_text()); stay()"
+    )
+    env = json.loads(site.heard("env"))
+    assert "the-attempt-token" not in site.heard("argv")
+    assert not [name for name in env if name.startswith("AWS_S") or "WANDB" in name or name in ("PYTHONPATH",)]
+    assert "HOLDFAST_HOME" not in env
+    assert {name: env[name] for name in env if name.startswith("HOLDFAST_") and "DIR" not in name} == {
+        "HOLDFAST_ENDPOINT": "http://127.0.0.1:1",
+        "HOLDFAST_TOKEN": "the-attempt-token",
+        "HOLDFAST_RANK": "0",
+        "HOLDFAST_NODE_IP": instance.ip,
+        "HOLDFAST_METADATA_ENDPOINT": site.cloud.metadata_endpoint(instance.id),
+        "HOLDFAST_POWER_OFF": env["HOLDFAST_POWER_OFF"],
+    }
+    assert (env["SSL_CERT_FILE"], env["LANG"]) == ("/ca.pem", "C.UTF-8")
+    assert not [line for line in site.hosts() if "the-attempt-token" in line]
+    for name in ("spec.json", "state.json"):
+        assert (site.folder(instance) / name).stat().st_mode & 0o077 == 0
+
+
+def test_its_name_leads_to_its_address(apart: Site) -> None:
+    first, second = apart.launch(
+        """
+import socket
+name = socket.gethostname()
+say("name", name); say("ip", socket.gethostbyname(name)); stay()
+""",
+        nodes=2,
+    )
+    assert first.ip != second.ip
+    for instance in (first, second):
+        assert apart.heard("ip", instance.rank) == instance.ip
+        assert apart.heard("name", instance.rank) == instance.id
+        assert str(instance.ip).startswith("127.77.")
+
+
+def test_this_computer_can_be_changed_only_for_itself(open_site: Callable[..., Site]) -> None:
+    site = open_site()
+    if site.cloud.isolation() != "overlay":
+        pytest.skip("no overlay on this computer")
+    name = f"holdfast-test-{site.marker}"
+    site.launch(
+        f"pathlib.Path('/usr/local/bin/{name}').write_text('#!/bin/sh'); os.remove('/etc/passwd'); say('up'); stay()"
+    )
+    site.heard("up")
+    assert not os.path.exists(f"/usr/local/bin/{name}")
+    assert os.path.exists("/etc/passwd")
+
+
+def test_a_user_without_rights_has_machines_too() -> None:
+    """Run as nobody, by the system's own Python: the virtual environment may lie where nobody can read."""
+    python, setpriv = shutil.which("python3", path="/usr/bin"), shutil.which("setpriv")
+    if os.geteuid() != 0 or not python or not setpriv:
+        pytest.skip("needs root, setpriv and a system Python")
+    roots = Path(__file__).parents[3]
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o777)
+        nobody = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", "PATH=/usr/bin:/bin"]
+        paths = f"PYTHONPATH={roots}/controller:{roots}/recovery"
+        done = subprocess.run(
+            [*nobody, paths, "PYTHONDONTWRITEBYTECODE=1", python, "-c", AS_NOBODY, home],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd="/",
+        )
+    if "SyntaxError" in done.stderr or "Permission denied" in done.stderr or "No module named" in done.stderr:
+        pytest.skip(f"the system's Python can not run this: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    if answer["isolation"] == "processes":
+        pytest.skip("user namespaces are closed on this computer")
+    assert answer == {"isolation": "bind", "said": "0 1 ['own']", "outside": False, "left": ["state.json"]}
+
+
+AS_NOBODY = """
+import hashlib, json, os, pathlib, sys, time
+from holdfast.controller.clock import SystemClock
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.local.cloud import LocalCloud
+from holdfast.controller.clouds.local.settings import LocalSettings
+home = pathlib.Path(sys.argv[1])
+cloud = LocalCloud(home, LocalSettings(), SystemClock())
+kind = cloud.isolation()
+agent = f'''
+import os, pathlib, signal
+pathlib.Path({str(home)!r}).exists()
+if {kind!r} == "bind":
+    os.makedirs("/checkpoint/own"); os.makedirs("/var/lib/own")
+    os.chmod("/checkpoint", 0o500)
+    text = f"{{os.getuid()}} {{os.getppid()}} {{os.listdir('/checkpoint')}}"
+    pathlib.Path("/run/holdfast/buckets/said").write_text(text)
+signal.pause()
+'''
+digest = hashlib.sha256(agent.encode()).hexdigest()
+(home / "artifacts" / digest).write_text(agent)
+bootstrap = Bootstrap("http://x", "s", {"agent": digest})
+(instance,) = cloud.launch(LaunchRequest(Owner("c", 1, 0, 1, "t"), cloud.offers()[0], 1, bootstrap, "n"))
+said = home / "local/buckets/said"
+until = time.monotonic() + 20
+while kind == "bind" and not (said.exists() and said.read_text()) and time.monotonic() < until: pass
+outside = os.path.exists("/checkpoint")
+cloud.terminate(instance.region, [instance.id])
+folder = home / "local/instances" / instance.id
+while [p.name for p in folder.iterdir()] != ["state.json"] and time.monotonic() < until: pass
+text = said.read_text() if said.exists() else ""
+print(json.dumps({"isolation": kind, "said": text, "outside": outside, "left": [p.name for p in folder.iterdir()]}))
+"""

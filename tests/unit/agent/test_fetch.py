@@ -1,0 +1,100 @@
+"""Unpacking what users uploaded: nothing lands outside, with Python's own filter and without."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.environment import node_path
+from holdfast.agent.fetch import unpack_file, unpack_folder
+
+
+@pytest.fixture(params=["python's filter", "our filter"])
+def filtered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "our filter":
+        monkeypatch.delattr(tarfile, "data_filter")
+
+
+def pack(path: Path, *members: tuple[str, bytes | str, int]) -> Path:
+    """A tar.gz: (name, content or link target, type)."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content, kind in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind.to_bytes(1, "big")
+            member.mode = 0o6777
+            if isinstance(content, bytes):
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+            else:
+                member.linkname = content
+                tar.addfile(member)
+    return path
+
+
+FILE, HARD, SYM, FIFO = (kind[0] for kind in (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE))
+
+
+@pytest.mark.usefixtures("filtered")
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("../outside", b"x", FILE),
+        ("a/../../outside", b"x", FILE),
+        ("link", "/etc/passwd", SYM),
+        ("link", "../..", SYM),
+        ("link", "../outside", HARD),
+        ("pipe", "", FIFO),
+    ],
+)
+def test_what_leaves_the_folder_is_left_out_and_the_rest_kept(
+    tmp_path: Path, name: str, content: bytes | str, kind: int
+) -> None:
+    target = tmp_path / "target"
+    said: list[str] = []
+    packed = pack(tmp_path / "p", ("before", b"1", FILE), (name, content, kind), ("after", b"2", FILE))
+    unpack_folder(packed, target, log=said.append)
+    assert sorted(os.listdir(target)) == ["after", "before"]
+    assert sorted(os.listdir(tmp_path)) == ["p", "target"]
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("filtered")
+def test_a_link_is_no_way_out_for_what_follows_it(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target/door").symlink_to(tmp_path)
+    packed = pack(tmp_path / "p", ("door/outside", b"x", FILE))
+    unpack_folder(packed, tmp_path / "target", log=lambda _: None)
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.usefixtures("filtered")
+def test_ordinary_content_is_kept(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", ("a/b/c", b"deep", FILE), ("a/link", "b/c", SYM), ("hard", "a/b/c", HARD))
+    unpack_folder(packed, tmp_path / "t", log=pytest.fail)
+    assert (tmp_path / "t/a/link").read_bytes() == (tmp_path / "t/hard").read_bytes() == b"deep"
+    assert (tmp_path / "t/a/b/c").stat().st_mode & 0o7022 == 0
+    assert (tmp_path / "t/a/b/c").stat().st_mode & 0o100
+
+
+def test_a_file_takes_its_targets_name(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", ("../evil", b"content", FILE))
+    unpack_file(packed, tmp_path / "deep/er/.vimrc")
+    assert (tmp_path / "deep/er/.vimrc").read_bytes() == b"content"
+    assert sorted(os.listdir(tmp_path)) == ["deep", "p"]
+
+
+def test_an_upload_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.TarError):
+        unpack_file(pack(tmp_path / "p"), tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("~/.vimrc", "/h/.vimrc"), ("~", "/h"), ("/abs/x", "/abs/x"), ("rel/x", "/h/sky_workdir/rel/x")],
+)
+def test_paths_of_the_task(path: str, expected: str) -> None:
+    assert node_path(path, {"HOME": "/h"}) == Path(expected)

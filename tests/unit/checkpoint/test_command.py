@@ -1,0 +1,80 @@
+"""`python -m holdfast.checkpoint`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.checkpoint import __main__ as command
+from holdfast.checkpoint import save_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _saved(save_dir):
+    @save_checkpoint(save_dir, checkpoint_prefix="exp")
+    def save(step):
+        (save_dir / f"model_{step}.pt").write_bytes(bytes(2048))
+        (save_dir / f"optimizer_{step}.pt").write_bytes(bytes(10))
+
+    save(7)
+    save(12)
+
+
+def table(capsys):
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["ls", "verify"])
+def test_all_good(save_dir, capsys, name):
+    assert command.main([name, str(save_dir)]) == 0
+    header, newest, oldest = table(capsys)
+    assert header == ["STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "WHY"]
+    assert newest[:5] == ["12", "exp", "2", "2.0", "KiB"]
+    assert newest[-1] == oldest[-1] == "committed"
+
+
+def test_only_verify_reads_content(save_dir, capsys):
+    (save_dir / "model_12.pt").write_bytes(bytes(2047) + b"x")
+    assert command.main(["ls", str(save_dir)]) == 0
+    capsys.readouterr()
+    assert command.main(["verify", str(save_dir)]) == 1
+    assert "damaged    model_12.pt differs from what was saved" in capsys.readouterr().out
+
+
+def test_ls_sees_what_sizes_tell(save_dir, capsys):
+    (save_dir / "model_12.pt").unlink()
+    assert command.main(["ls", str(save_dir)]) == 1
+    assert "model_12.pt is missing" in capsys.readouterr().out
+
+
+def test_prefix_and_strays(save_dir, capsys):
+    (save_dir / "model_99.pt").write_bytes(b"half")
+    assert command.main(["ls", str(save_dir), "--prefix", "other"]) == 0
+    shown = capsys.readouterr().out
+    assert f"no checkpoints in {save_dir}" in shown
+    assert "1 files belong to none" in shown
+    assert "model_99.pt" in shown
+
+
+def test_wrong_usage(save_dir, capsys):
+    assert command.main(["ls", str(save_dir / "nowhere")]) == 2
+    assert "is not a directory" in capsys.readouterr().err
+    for arguments in ([], ["mend", "."], ["ls"]):
+        with pytest.raises(SystemExit) as raised:
+            command.main(arguments)
+        assert raised.value.code == 2
+
+
+def test_as_a_module(save_dir):
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.checkpoint", "verify", save_dir],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "12" in done.stdout

@@ -1,0 +1,154 @@
+"""The decorators are used as SkyPilot's training guide shows: functions that name their own files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.checkpoint import LoadResult, load_checkpoint, save_checkpoint
+
+pytestmark = pytest.mark.usefixtures("save_dir")
+
+
+def test_basic_model(torch, new_model):
+    @save_checkpoint(save_dir="checkpoints")
+    def save_model(step: int, model):
+        torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_model(step: int, model):
+        model.load_state_dict(torch.load(f"checkpoints/model_{step}.pt"))
+
+    for step in (10, 20, 30):
+        save_model(step, new_model(weight=step))
+    model = new_model(weight=0)
+    assert load_model(0, model) is None
+    assert model.state == {"weight": 30}
+    assert load_model.last_result.step == 30
+    assert load_model.last_result.skipped == ()
+    assert [path.endswith("checkpoints/model_30.pt") for path in load_model.last_result.files] == [True]
+
+
+def test_training_state(torch, new_model):
+    @save_checkpoint(save_dir="checkpoints")
+    def save_training_state(step: int, model, optimizer):
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step},
+            f"checkpoints/training_{step}.pt",
+        )
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_training_state(step: int, model, optimizer):
+        checkpoint = torch.load(f"checkpoints/training_{step}.pt")
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        return checkpoint["step"]
+
+    save_training_state(7, new_model(w=7), optimizer=new_model(lr=0.7))
+    model, optimizer = new_model(), new_model()
+    assert load_training_state(step=None, model=model, optimizer=optimizer) == 7
+    assert (model.state, optimizer.state) == ({"w": 7}, {"lr": 0.7})
+
+
+def test_metrics_and_prefix(torch, new_model):
+    @save_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
+    def save_with_metrics(step: int, model, metrics):
+        torch.save(
+            {"model": model.state_dict(), "metrics": metrics, "step": step},
+            f"checkpoints/experiment1_step_{step}.pt",
+        )
+
+    @load_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
+    def load_with_metrics(step: int, model):
+        checkpoint = torch.load(f"checkpoints/experiment1_step_{step}.pt")
+        model.load_state_dict(checkpoint["model"])
+        return checkpoint["metrics"]
+
+    save_with_metrics(3, new_model(w=1), {"loss": 0.5})
+    assert load_with_metrics(model=new_model()) == {"loss": 0.5}
+
+
+def test_first_run_finds_nothing_and_calls_nothing(new_model):
+    calls = []
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_model(step: int, model):
+        calls.append(step)
+
+    assert load_model(0, new_model()) is None
+    assert calls == []
+    assert load_model.last_result == LoadResult(step=None)
+
+
+def test_every_example_is_rotated(save_dir, torch, new_model, committed):
+    @save_checkpoint("checkpoints", 5)
+    def save_model(step: int, model):
+        torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
+
+    for step in range(8):
+        save_model(step, new_model(w=step))
+    assert committed(save_dir) == [7, 6, 5, 4, 3]
+    assert sorted(path.name for path in save_dir.glob("*.pt")) == [f"model_{step}.pt" for step in range(3, 8)]
+
+
+def test_two_examples_side_by_side(save_dir, torch, new_model):
+    """Both of the guide's functions, in one directory with the same prefix: each step has two parts."""
+
+    @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
+    def save_model(step: int, model):
+        torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
+
+    @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
+    def save_training_state(step: int, model):
+        torch.save({"model": model.state_dict()}, f"checkpoints/training_{step}.pt")
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_training_state(step: int):
+        return torch.load(f"checkpoints/training_{step}.pt")
+
+    for step in (1, 2, 3):
+        save_model(step, new_model(w=step))
+        save_training_state(step, new_model(w=step))
+    assert len(list(save_dir.glob("*.pt"))) == 4
+    save_model(4, new_model(w=4))  # killed before its training state was saved
+    assert load_training_state() == {"model": {"w": 3}}
+    ((step, reason),) = load_training_state.last_result.skipped
+    assert step == 4
+    assert "training_4.pt is not part of it" in reason
+
+
+def test_numpy_archives(new_model):
+    @save_checkpoint(save_dir="checkpoints")
+    def save_arrays(step, weights):
+        np.savez(f"checkpoints/arrays-{step:06d}.npz", weights=weights)
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_arrays(step):
+        with np.load(f"checkpoints/arrays-{step:06d}.npz") as archive:
+            return archive["weights"]
+
+    for step in np.arange(3):  # numpy's integers are steps too
+        save_arrays(step, np.full(1000, step))
+    assert (load_arrays() == 2).all()
+    assert type(load_arrays.last_result.step) is int
+
+
+def test_folders_of_shards(save_dir, committed):
+    @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
+    def save_shards(step):
+        for rank in range(3):
+            path = save_dir / f"step_{step}" / "shards" / f"{rank}.bin"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(bytes([step]) * 100)
+
+    @load_checkpoint(save_dir="checkpoints")
+    def load_shards(step):
+        return [path.read_bytes() for path in sorted((save_dir / f"step_{step}" / "shards").iterdir())]
+
+    for step in (1, 2, 3):
+        save_shards(step)
+    assert committed(save_dir) == [3, 2]
+    assert not (save_dir / "step_1").exists()
+    (save_dir / "step_3" / "shards" / "1.bin").unlink()
+    assert load_shards() == [b"\x02" * 100] * 3
+    assert load_shards.last_result.skipped == ((3, "step_3/shards/1.bin is missing"),)

@@ -1,0 +1,97 @@
+"""What passes between the agent and the library: the notice one way, the journal the other."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from holdfast.checkpoint import deadline, load_checkpoint, notice, preempted, save_checkpoint
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Monotonic seconds of the library, moved by hand."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(notice, "time", clock)
+    return clock
+
+
+def test_without_an_agent_there_is_no_notice():
+    assert preempted() is False
+    assert deadline() is None
+
+
+def test_notice_is_seen_within_50_ms(run_dir, clock):
+    assert preempted() is False
+    (run_dir / "notice.json").write_text(json.dumps({"deadline": 1800000120.5, "reason": "PREEMPTION_NOTICE"}))
+    clock.now += 0.04
+    assert preempted() is False  # the last look is still good
+    clock.now += 0.02
+    assert preempted() is True
+    assert deadline() == 1800000120.5
+
+
+def test_asking_often_looks_seldom(run_dir, clock, monkeypatch):
+    looks = []
+    monkeypatch.setattr(notice.os.path, "exists", lambda path: looks.append(path) or False)
+    for _ in range(1000):
+        preempted()
+        clock.now += 0.001
+    assert 15 <= len(looks) <= 21
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"deadline": null}', '{"deadline": "soon"}'])
+def test_notice_without_a_time_is_still_a_notice(run_dir, content):
+    (run_dir / "notice.json").write_text(content)
+    assert preempted() is True
+    assert deadline() is None
+
+
+def journal(run_dir):
+    return [json.loads(line) for line in (run_dir / "checkpoints.jsonl").read_text().splitlines()]
+
+
+def test_saves_and_loads_are_told(save_dir, run_dir):
+    save = save_checkpoint(save_dir)(lambda step: (save_dir / f"{step}.pt").write_bytes(b"x"))
+    save(1)
+    save(2)
+    load_checkpoint(save_dir)(lambda step: step)()
+    lines = journal(run_dir)
+    assert [(line["step"], line["state"]) for line in lines] == [(1, "committed"), (2, "committed"), (2, "loaded")]
+    assert all(set(line) == {"step", "state", "path", "at"} for line in lines)
+    assert all(os.path.exists(line["path"]) and line["path"].startswith(str(save_dir)) for line in lines)
+    assert lines[0]["at"] <= lines[1]["at"] <= lines[2]["at"]
+
+
+def test_files_of_other_code_are_told_too(save_dir, run_dir):
+    (save_dir / "model_4.pt").write_bytes(b"x")
+    load_checkpoint(save_dir)(lambda step: step)()
+    assert [(line["step"], line["state"], line["path"]) for line in journal(run_dir)] == [(4, "loaded", str(save_dir))]
+
+
+def test_bucket_that_is_a_link_is_durable_at_once(tmp_path, run_dir):
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    link = tmp_path / "checkpoint"
+    link.symlink_to(bucket)
+    mount = {"path": str(link), "mode": "MOUNT_CACHED", "cache_dir": None, "rc_socket": None}
+    (run_dir / "mounts.json").write_text(json.dumps([mount]))
+    save = save_checkpoint(link / "run")(lambda step: (link / "run" / f"{step}.pt").write_bytes(b"x"))
+    save(1)
+    assert [(line["step"], line["state"]) for line in journal(run_dir)] == [(1, "committed"), (1, "durable")]
+    assert load_checkpoint(link / "run")(lambda step: step)() == 1
+
+
+def test_agent_that_can_not_be_told_stops_nothing(save_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path / "gone"))
+    save_checkpoint(save_dir)(lambda step: (save_dir / f"{step}.pt").write_bytes(b"x"))(1)
+    assert load_checkpoint(save_dir)(lambda step: step)() == 1
