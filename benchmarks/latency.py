@@ -67,9 +67,9 @@ def command_figures() -> list[Figure]:
     help_cost = median_cost("--help")
     queue_cost = median_cost("jobs", "queue")
     return [
-        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.15, 4.0, "sky --help"),
+        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.25, 4.0, "sky --help"),
         Figure("holdfast --help, peak memory", help_cost.peak_mib, "MiB", 40.0),
-        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.30),
+        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.50),
         Figure("holdfast jobs queue, peak memory", queue_cost.peak_mib, "MiB", 50.0),
     ]
 

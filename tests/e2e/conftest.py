@@ -78,5 +78,5 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     finally:
         with contextlib.suppress(AssertionError):
             one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
-            one.until(lambda: not list((home / "local").rglob("host.lock")), "the end of every machine")
+            one.until(lambda: not list(home.glob("local/instances/*/machine")), "the end of every machine")
         one.holdfast("controller", "stop")

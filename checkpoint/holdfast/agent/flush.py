@@ -1,10 +1,9 @@
 """Bringing cached writes into their buckets, and knowing that they are there.
 
-What tells is the cache's own record of each file, `vfsMeta/**/<file>`: `Dirty` is true from the first open for writing
-until the object is in the bucket and compared. rclone's counters alone are not enough: right after close() they still
-read 0 (the kernel sends RELEASE asynchronously), and a file that is still open is in none of them. Nor is the record
-alone: a rename between two directories can hide a file from one walk of the tree. So a mount is clean when the queue is
-empty, then no record is dirty, then the queue is empty still.
+What tells is the cache's own record of each file (`vfs_cache`). rclone's counters alone are not enough: right after
+close() they still read 0 (the kernel sends RELEASE asynchronously), and a file that is still open is in none of them.
+Nor are the records alone: a rename between two directories can hide a file from one walk of the tree. So a mount is
+clean when the queue is empty, then no record is dirty, then the queue is empty still.
 
 Order: small files first (manifests, logs), then large ones, the newest first within both, because a machine that is
 about to be taken should at least complete its newest checkpoint. Readers verify sizes, so a manifest that arrives
@@ -15,16 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.agent.rclone import Rc, RcError
+from holdfast.agent.vfs_cache import Cache, PendingFile
 
 SMALL_BYTES = 1 << 20
 STALLED_S = 60.0  # a dirty file that nothing uploads for this long, after the workload's end, never will be
@@ -40,14 +38,6 @@ _CAN_NOT_PASS = re.compile(
     r"|permission denied|read-only file system|not a directory|no such file or directory|directory not found"
 )
 _NOISE = re.compile(r"(operation error |https response error |, )?(RequestID|HostID): [^,]*,?")
-
-
-@dataclass(frozen=True)
-class PendingFile:
-    """A file whose newest bytes are not yet in the bucket. `name` is relative to the mount; `size` in bytes."""
-
-    name: str
-    size: int
 
 
 class FlushError(Exception):
@@ -83,61 +73,6 @@ class Flushable(Protocol):
     def bucket_problem(self) -> str | None:
         """Why nothing should be uploaded any more, where that can be seen without trying."""
         ...
-
-
-class Cache:
-    """An rclone cache directory that belongs to one mount. `target`: what follows the remote's name and colon."""
-
-    def __init__(self, directory: Path, target: str) -> None:
-        self.directory = directory
-        self._target = target.strip("/") + "/"
-        self._clean: dict[str, tuple[int, int, int]] = {}
-
-    def dirty(self) -> list[PendingFile]:
-        """Files not yet in the bucket, open ones included. Records that did not change since are not read again."""
-        clean, pending = {}, []
-        for path in _files_under(self.directory / "vfsMeta"):
-            try:
-                found = os.stat(path)
-                stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-                record = None if self._clean.get(path) == stamp else _read_record(path)
-            except FileNotFoundError:
-                continue
-            if record is not None and record["Dirty"]:
-                pending.append(PendingFile(self._name(path), self._size(path, record)))
-            else:
-                clean[path] = stamp
-        self._clean = clean
-        return sorted(pending, key=lambda file: file.name)
-
-    def _size(self, path: str, record: dict[str, Any]) -> int:
-        """The record's size is that at the last close; the cached data grow while the file is open."""
-        data = self.directory / "vfs" / os.path.relpath(path, self.directory / "vfsMeta")
-        with contextlib.suppress(OSError):
-            return max(int(record["Size"]), data.stat().st_size)
-        return int(record["Size"])
-
-    def _name(self, path: str) -> str:
-        # vfsMeta/<remote, with a hash of its settings>/<target>/<name>
-        inner = os.path.relpath(path, self.directory / "vfsMeta").partition("/")[2]
-        return inner[len(self._target) :] if inner.startswith(self._target) else inner
-
-
-def _files_under(directory: Path) -> Iterator[str]:
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            yield os.path.join(folder, name)
-
-
-def _read_record(path: str) -> dict[str, Any]:
-    """A record as rclone wrote it; one that is just being rewritten counts as dirty. Raises FileNotFoundError."""
-    with open(path, "rb") as file:
-        raw = file.read()
-    try:
-        record = json.loads(raw)
-        return {"Dirty": bool(record["Dirty"]), "Size": int(record["Size"])}
-    except (ValueError, KeyError, TypeError):
-        return {"Dirty": True, "Size": 0}
 
 
 def flush(mounts: Sequence[Flushable], *, deadline: float | None, log: Callable[[str], None]) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.flush import Cache, CannotFlush
+from holdfast.agent.flush import CannotFlush
 from holdfast.agent.fuse import is_dead, is_rclone_of, mount_table, others_allowed, put_guard, take_away
 from holdfast.agent.rclone import MountProcess, Rc, RcError, Remote
+from holdfast.agent.vfs_cache import Cache
 
 READY_S = 30.0
 _OPTION_FLAGS = {
@@ -119,6 +120,7 @@ class FuseMount:
         return MountProcess(self._binary, self._remote, home=self._home, mountpoint=mountpoint, flags=self._flags)
 
     def _start(self) -> None:
+        self.cache.repair()
         try:
             self._process.start()
         except OSError as error:
@@ -193,8 +195,14 @@ class FuseMount:
         return not (self._process.mountpoint == self._at and self._process.alive() and self._stands_at(self._at))
 
     def pending(self) -> int:
-        """How many files are not in the bucket yet."""
-        return len(self.cache.dirty()) if self.is_cached else 0
+        """How many files wait for their upload or are being uploaded. Cheap while rclone lives."""
+        if not self.is_cached:
+            return 0
+        try:
+            stats = self.rc.call("vfs/stats")["diskCache"]
+        except RcError:
+            return len(self.cache.dirty())
+        return int(stats["uploadsQueued"]) + int(stats["uploadsInProgress"])
 
     # What flushing asks for (`flush.Flushable`)
 
@@ -207,6 +215,7 @@ class FuseMount:
         take_away(self._rescue_path, self._remote.name)
         self._rescue.mkdir(exist_ok=True)
         self._process = self._process_at(self._rescue_path)
+        self.cache.repair()
         try:
             self._process.start()
         except OSError as error:

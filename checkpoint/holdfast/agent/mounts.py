@@ -139,7 +139,7 @@ class Mounts:
         return [placed.path for placed in self._placed if placed.lost()]
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The `mounts` of a report. `pending`: files whose newest bytes are not in the bucket yet."""
+        """The `mounts` of a report. `pending`: closed files that wait for their upload. Cheap, as `check` is."""
         return [
             {
                 "path": placed.path,
@@ -265,6 +265,10 @@ class _Copy:
         if done.returncode != 0:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             raise MountError(f"{where}: rclone says: {(lines or ['nothing'])[-1]}")
+        if not os.path.exists(self._at):  # rclone takes a prefix without objects for an empty directory
+            if self._remote.target != self._remote.bucket:
+                raise MountError(f"{where}: there is no such object and nothing under it: correct the source")
+            os.mkdir(self._at)
 
     def lost(self) -> bool:
         return not self._done

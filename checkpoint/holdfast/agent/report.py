@@ -55,7 +55,7 @@ class Outbox:
             if changed == self._report:
                 return
             self._report = changed
-            self._unsaid.append({"type": "report", **asdict(changed)})
+            self._unsaid.append({"type": "report", **asdict(changed), "logs": {"size": self._log_size()}})
         self.wake()
 
     def give_notice(self, notice: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
-from holdfast.recovery.directive import Directive
+from holdfast.recovery.directive import STOP, Directive, Want
 from holdfast.recovery.statuses import NodePhase
 
 log = structlog.get_logger(__name__)
@@ -43,12 +43,17 @@ class _Connection:
 
 
 class Channel:
-    """Every connected agent of this daemon. `on_log`: told the job whose log grew."""
+    """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
-    def __init__(self, reconciler: Reconciler, logs: NodeLogs, seq_of: Callable[[AttemptKey, int], int]) -> None:
+    `recorded` answers, from the database, for a node: its last checkpoint message, and whether its attempt is live.
+    """
+
+    def __init__(
+        self, reconciler: Reconciler, logs: NodeLogs, recorded: Callable[[AttemptKey, int], tuple[int, bool]]
+    ) -> None:
         self._reconciler = reconciler
         self._logs = logs
-        self._seq_of = seq_of
+        self._recorded = recorded
         self._connections: dict[Place, _Connection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_log: Callable[[int], None] = lambda _job_id: None
@@ -79,6 +84,9 @@ class Channel:
             sender.cancel()
             if self._connections.get(place) is connection:
                 del self._connections[place]
+                if connection.held is not None:
+                    # The rest of the log may never come. How the workload ended is known, and counts more.
+                    self._report(place, connection.held[1])
                 (job_id, task, generation), rank = place
                 self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
 
@@ -108,7 +116,7 @@ class Channel:
             case "hello":
                 await self._hello(connection, message)
             case "report":
-                self._report(connection.place, message)
+                self._report_or_hold(connection, message, message.get("logs"))
             case "notice":
                 if message.get("action") == "rebalance":
                     return
@@ -123,20 +131,30 @@ class Channel:
 
     async def _hello(self, connection: _Connection, message: dict[str, Any]) -> None:
         key, rank = connection.place
-        seq = await asyncio.to_thread(self._seq_of, key, rank)
+        seq, is_live = await asyncio.to_thread(self._recorded, key, rank)
         before = self._connections.get(connection.place)
         if before is not None:
             before.outbox.put_nowait(None)
         self._connections[connection.place] = connection
         kept = self._logs.size(key, rank)
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": BEAT_S}
-        connection.outbox.put_nowait({**welcome, "directive": asdict(self._reconciler.directive_of(key))})
-        report = message["report"]
-        wanted = int(message.get("logs", {}).get("size", 0))
-        if report.get("phase") == NodePhase.ENDED.value and wanted > kept:
+        connection.outbox.put_nowait({**welcome, "directive": asdict(self._wanted(key, is_live))})
+        self._report_or_hold(connection, message["report"], message.get("logs"))
+
+    def _wanted(self, key: AttemptKey, is_live: bool) -> Directive:
+        """The directive to welcome a node with. Only what is recorded as gone is told to stop: a job that is not in
+        this daemon's hands (yet) is left as it is, since WAIT moves no node back."""
+        known = self._reconciler.directive_of(key)
+        return known or (Directive(Want.WAIT) if is_live else STOP)
+
+    def _report_or_hold(self, connection: _Connection, report: dict[str, Any], logs: dict[str, Any] | None) -> None:
+        """Pass a report on; `ended` only when the log is complete, since what follows ends the machine."""
+        wanted = int((logs or {}).get("size", 0))
+        ended = report.get("phase") == NodePhase.ENDED.value
+        if ended and wanted > self._logs.size(*connection.place):
             connection.held = (wanted, report)
-            return
-        self._report(connection.place, report)
+        else:
+            self._report(connection.place, report)
 
     def _report(self, place: Place, report: dict[str, Any]) -> None:
         (job_id, task, generation), rank = place

@@ -119,7 +119,7 @@ class Daemon:
         actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self.reconciler.answer)
         changes = Changes()
-        channel = Channel(self.reconciler, logs, self._checkpoint_seq)
+        channel = Channel(self.reconciler, logs, self._recorded)
         channel.on_log = changes.tell
 
         def tell_nodes(key: AttemptKey, wanted: Directive) -> None:
@@ -163,7 +163,7 @@ class Daemon:
             timeout_graceful_shutdown=2,
             lifespan="off",
         )
-        self._server = _Server(config, on_started=self._started)
+        self._server = _Server(config, begin=self._begin)
         await self._server.serve(sockets=[self.socket])
 
     def close(self) -> None:
@@ -176,11 +176,11 @@ class Daemon:
         self.database.dispose()
         log.info("controller.stopped")
 
-    def _started(self) -> None:
+    def _begin(self) -> None:
         claims = self.lease.claim_all()
         self._repair_logs()
         self.reconciler.start()
-        self.reconciler.adopt(claims)
+        self.reconciler.adopt(claims).result()
         self._ticker.add_job(self.lease.renew, "interval", seconds=LEASE_S / 3)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
         self._ticker.start()
@@ -199,9 +199,10 @@ class Daemon:
         if self._server is not None:
             self._server.should_exit = True
 
-    def _checkpoint_seq(self, key: AttemptKey, rank: int) -> int:
+    def _recorded(self, key: AttemptKey, rank: int) -> tuple[int, bool]:
         with self.database.connect() as conn:
-            return stored_jobs.checkpoint_seq(conn, key, rank)
+            is_live = key in stored_jobs.live_attempts(conn, key[0])
+            return stored_jobs.checkpoint_seq(conn, key, rank), is_live
 
     def _is_live(self, key: AttemptKey) -> bool:
         with self.database.connect() as conn:
@@ -214,15 +215,15 @@ class Daemon:
 
 
 class _Server(uvicorn.Server):
-    """Tells when requests are being answered."""
+    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, begin: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_started = on_started
+        self._begin = begin
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._begin)
         await super().startup(sockets)
-        await asyncio.to_thread(self._on_started)
 
 
 @contextlib.contextmanager

@@ -137,9 +137,12 @@ class Reconciler:
     def owned_views(self) -> list[JobView]:
         return [owned.view for owned in list(self._jobs.values())]
 
-    def directive_of(self, key: AttemptKey) -> Directive:
-        """What the attempt's nodes shall do; STOP for an attempt that is no longer, or was never, live."""
-        attempt = _attempt(self.view(key[0]), key)
+    def directive_of(self, key: AttemptKey) -> Directive | None:
+        """What the attempt's nodes shall do: STOP for one that is gone. None: the job is not in this daemon's hands."""
+        view = self.view(key[0])
+        if view is None:
+            return None
+        attempt = _attempt(view, key)
         return directive(attempt) if attempt else STOP
 
     # --- the thread -------------------------------------------------------------------------------------

@@ -65,35 +65,38 @@ class Submissions:
     def accept(self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None) -> Accepted:
         """Make the job durable. Raises Refused, and then nothing has changed."""
         now = self.clock.now()
-        compiled = self.compile(configs, now)
-        job_name = _job_name(name, [task.name for task in compiled])
-        priority = max((int(t.config.get("resources", {}).get("priority") or 0) for t in compiled), default=0)
+        tasks = read_tasks(configs)
+        job_name = _job_name(name, [task.name for task in tasks])
+        compiled = self.compile(tasks, job_name, now)
+        priority = max(task.priority or 0 for task in tasks)
+        warnings = tuple(w for task in tasks for w in task.warnings)
         with self.database.begin() as conn:
             if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
-                return Accepted(known, job_name, jobs.task_ids(conn, known), (), None)
+                return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
             columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
             job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
             task_ids = [_task_id(now, job_name, task.name, job_id, i, len(compiled)) for i, task in enumerate(compiled)]
             jobs.add_tasks(conn, job_id, compiled, task_ids)
             jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": len(compiled), "user": user})], now)
-        return Accepted(job_id, job_name, tuple(task_ids), (), Claim(job_id, self.owner, 1))
+        return Accepted(job_id, job_name, tuple(task_ids), warnings, Claim(job_id, self.owner, 1))
 
-    def compile(self, configs: Sequence[Mapping[str, Any]], now: float) -> list[NewTask]:
-        """Every task checked and compiled. Raises Refused."""
-        if not configs:
-            raise Refused("the job has no task", where="tasks", fix="give at least one")
-        try:
-            return [self._compile(Task.from_yaml_config(dict(c)), i, now) for i, c in enumerate(configs)]
-        except TaskError as error:
-            raise Refused(str(error), where="tasks", fix="correct the task and launch it again") from error
+    def compile(self, tasks: Sequence[Task], job_name: str, now: float) -> list[NewTask]:
+        """Every task compiled; those without a name are named after the job. Raises Refused."""
+        names = [t.name or (job_name if len(tasks) == 1 else f"{job_name}-{i}") for i, t in enumerate(tasks)]
+        return [self._compile(task, name, i, now) for i, (task, name) in enumerate(zip(tasks, names, strict=True))]
 
-    def plan(self, configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def plan(self, name: str | None, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What would be tried, per task, in order. Raises Refused when nothing could ever run a task."""
         now = self.clock.now()
+        tasks = read_tasks(configs)
+        compiled = self.compile(tasks, _job_name(name, [t.name for t in tasks]), now)
         view = self.market.view()
-        return [self._plan(task, view, now) for task in self.compile(configs, now)]
+        return {
+            "tasks": [self._plan(task, view, now) for task in compiled],
+            "warnings": [w for task in tasks for w in task.warnings],
+        }
 
-    def _compile(self, task: Task, index: int, now: float) -> NewTask:
+    def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
         resources = task.resources
@@ -120,7 +123,7 @@ class Submissions:
             "machine": _machine(config.get("resources") or {}),
         }
         sealed = self.keyring.seal(secrets) if secrets else None
-        return NewTask(view, task.name or "", config, spec, sealed)
+        return NewTask(view, name, config, spec, sealed)
 
     def _plan(self, task: NewTask, view: MarketView, now: float) -> dict[str, Any]:
         offers = _in_order(task.view, view, now)
@@ -138,6 +141,17 @@ class Submissions:
             "saving": saving,
             "refused": standing,
         }
+
+
+def read_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:
+    """The tasks of a submission, checked. Raises Refused with all that is wrong."""
+    if not configs:
+        raise Refused("the job has no task", where="tasks", fix="give at least one")
+    try:
+        return [Task.from_yaml_config(dict(config)) for config in configs]
+    except TaskError as error:
+        where = error.problems[0].field
+        raise Refused(str(error), where=where, fix="correct the task and launch it again") from error
 
 
 def _in_order(task: TaskView, view: MarketView, now: float) -> list[Offer]:
@@ -180,8 +194,8 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
     return data
 
 
-def _job_name(name: str | None, task_names: Sequence[str]) -> str:
-    chosen = name or (task_names[0] if len(task_names) == 1 else "") or "job"
+def _job_name(name: str | None, task_names: Sequence[str | None]) -> str:
+    chosen = name or (task_names[0] if len(task_names) == 1 else None) or "job"
     return re.sub(r"[^A-Za-z0-9_.-]", "-", chosen)
 
 

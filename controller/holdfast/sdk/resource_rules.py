@@ -19,7 +19,7 @@ _NO_OPS: Final[dict[str, object]] = {
 }
 
 
-def finish_resources(config: Config, _raw: dict[Any, Any], path: Path, report: Report) -> Config:
+def finish_resources(config: Config, _raw: dict[Any, Any], _path: Path, _report: Report) -> Config:
     """One spelling for each request: `infra` for places, `accelerators` for GPUs, a mapping for `job_recovery`."""
     if "gpus" in config:
         config["accelerators"] = config.pop("gpus")
@@ -29,8 +29,6 @@ def finish_resources(config: Config, _raw: dict[Any, Any], path: Path, report: R
         config["infra"] = place
     if "job_recovery" in config:
         config["job_recovery"] = _recovery(config["job_recovery"])
-    if config.get("image_id") and infra.parts(config.get("infra"))[0] == "local":
-        report.warning((*path, "image_id"), "accepted, but has no effect: the local cloud runs jobs on this machine")
     return config
 
 
@@ -41,19 +39,26 @@ def finish_all_resources(config: Config, raw: dict[Any, Any], path: Path, report
         options = base.pop(kind, None)
         if options is not None:
             return _merged(kind, base, options, path, report)
+    _warn_of_image(base, path, report)
     return settled(base)
 
 
 def _merged(kind: str, base: Config, options: list[Config | None], path: Path, report: Report) -> Config:
     merged: list[Config] = []
-    for option in options:
+    for index, option in enumerate(options):
         config = settled(base | (option or {}))
+        _warn_of_image(config, (*path, kind, index), report)
         if config not in merged:
             merged.append(config)
     if any(config.get("job_recovery") != merged[0].get("job_recovery") for config in merged):
         fix = "write one `job_recovery` beside `" + kind + "`"
         report.problem((*path, kind), "the alternatives differ in job_recovery", fix)
     return merged[0] if len(merged) == 1 else {kind: merged}
+
+
+def _warn_of_image(config: Config, path: Path, report: Report) -> None:
+    if config.get("image_id") and infra.parts(config.get("infra"))[0] == "local":
+        report.warning((*path, "image_id"), "accepted, but has no effect: the local cloud runs jobs on this machine")
 
 
 def settled(config: Config) -> Config:

@@ -272,6 +272,9 @@ class Node:
                 continue
         if self.agent is not None:
             self.agent.wait()
+        for partition in psutil.disk_partitions(all=True):
+            if partition.mountpoint.startswith(f"{self.home.parent}/"):
+                subprocess.run(["umount", "--lazy", partition.mountpoint], check=False)
 
     def _is_mine(self, process: psutil.Process) -> bool:
         env = _environ(process)

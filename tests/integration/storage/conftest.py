@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+
 from holdfast.agent import fuse
 from holdfast.agent.mounts import Mounts
 
@@ -30,10 +32,10 @@ def until() -> Callable[..., Any]:
     """`until(condition, timeout_s=10)`: the condition's first true value."""
 
     def wait(condition: Callable[[], Any], *, timeout_s: float = 10.0) -> Any:
-        end = time.monotonic() + timeout_s
+        end, pause = time.monotonic() + timeout_s, threading.Event()
         while not (value := condition()):
             assert time.monotonic() < end, "the condition did not come true in time"
-            time.sleep(0.01)
+            pause.wait(0.01)
         return value
 
     return wait

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from holdfast.agent.mounts import FlushError, Mounts
+from holdfast.controller.clock import SystemClock
 
 pytestmark = pytest.mark.fuse
+now = SystemClock().now
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_flush_right_after_close(mounted: tuple[Mounts, Path], bucket: Any) -> N
         assert bucket.read(f"{number}.pt") == body
 
 
-def test_flush_of_many_files_renames_and_empty_markers(mounted: tuple[Mounts, Path], bucket: Any) -> None:
+def test_flush_of_many_files_renames_and_empty_markers(mounted: tuple[Mounts, Path], bucket: Any, until: Any) -> None:
     mounts, path = mounted
     bodies = {}
     for step in range(5):
@@ -47,8 +49,8 @@ def test_flush_of_many_files_renames_and_empty_markers(mounted: tuple[Mounts, Pa
             os.replace(path / f"step-{step}" / "tmp", path / name)
         (path / f"step-{step}/_SUCCESS").touch()
         bodies[f"step-{step}/_SUCCESS"] = b""
-    assert mounts.snapshot()[0]["pending"] == 25
-    mounts.flush(time.time() + 60)
+    until(lambda: mounts.snapshot()[0]["pending"] == 25)
+    mounts.flush(now() + 60)
     assert mounts.snapshot()[0]["pending"] == 0
     assert {name: bucket.read(name) for name in bodies} == bodies
     assert bucket.read("step-0/tmp") is None
@@ -67,13 +69,12 @@ def test_flush_waits_for_a_file_that_is_still_open(mounted: tuple[Mounts, Path],
     file.flush()
     closed = threading.Event()
 
-    def close_later() -> None:
-        time.sleep(0.3)
+    def close_it() -> None:
         file.write(b"second half")
         file.close()
         closed.set()
 
-    closer = threading.Thread(target=close_later)
+    closer = threading.Timer(0.3, close_it)
     closer.start()
     mounts.flush(None)
     assert closed.is_set()
@@ -87,7 +88,7 @@ def test_file_open_at_the_deadline_is_named_with_its_holder(mounted: tuple[Mount
         file.write(b"half")
         file.flush()
         with pytest.raises(FlushError, match=rf"model\.pt \(4 B\).*still open in process {os.getpid()}") as caught:
-            mounts.flush(time.time() + 0.2)
+            mounts.flush(now() + 0.2)
     assert [pending.name for pending in caught.value.pending[str(path)]] == ["model.pt"]
     mounts.flush(None)
 
@@ -99,17 +100,17 @@ def test_fragment_of_a_killed_writer_does_not_hold_the_flush_up(mounted: tuple[M
         assert writer.stdout is not None
         writer.stdout.readline()
         writer.kill()
-    mounts.flush(time.time() + 20)
+    mounts.flush(now() + 20)
 
 
 def test_removed_bucket_fails_before_the_deadline(mounted: tuple[Mounts, Path], bucket: Any) -> None:
     mounts, path = mounted
     (path / "model.pt").write_bytes(b"weights")
     bucket.remove()
-    started = time.time()
+    started = now()
     with pytest.raises(FlushError, match=r"1 file, 7 B did not reach bucket .*model\.pt.*(NoSuchBucket|removed)"):
         mounts.flush(started + 60)
-    assert time.time() - started < 20
+    assert now() - started < 20
 
 
 def test_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Any, s3_bucket: Any) -> None:
@@ -121,13 +122,13 @@ def test_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Any, s3_b
     with open(path / "model.pt", "wb") as file:
         file.write(body)
         s3_bucket.server.pause()  # not before open(), which lists the bucket and would hang with it
-    deadline = time.time() + 1
+    deadline = now() + 1
     with pytest.raises(FlushError, match=r"model\.pt \(1\.4 MiB\): not by the deadline") as caught:
         mounts.flush(deadline)
-    assert deadline <= time.time() < deadline + 1.5
+    assert deadline <= now() < deadline + 1.5
     assert caught.value.pending[str(path)][0].size == len(body)
     s3_bucket.server.resume()
-    mounts.flush(time.time() + 60)
+    mounts.flush(now() + 60)
     assert s3_bucket.read("model.pt") == body
 
 
@@ -140,7 +141,7 @@ def test_one_broken_mount_does_not_keep_another_from_flushing(node: Any, local_b
     Path(whole["path"], "b").write_bytes(b"b")
     s3_bucket.remove()
     with pytest.raises(FlushError) as caught:
-        mounts.flush(time.time() + 60)
+        mounts.flush(now() + 60)
     assert list(caught.value.pending) == [broken["path"]]
     assert local_bucket.read("b") == b"b"
 
@@ -153,7 +154,7 @@ def test_cache_of_a_lost_mount_is_flushed_while_the_path_stays_lost(
     (pid,) = node.pids()
     os.kill(pid, signal.SIGKILL)
     until(mounts.check)
-    mounts.flush(time.time() + 30)
+    mounts.flush(now() + 30)
     assert bucket.read("model.pt") == b"weights"
     assert mounts.check() == [str(path)]
     mounts.unmount_all()
@@ -171,7 +172,7 @@ def test_rclone_killed_during_the_flush_is_started_again(node: Any, s3_bucket: A
 
     def flush() -> None:
         try:
-            mounts.flush(time.time() + 60)
+            mounts.flush(now() + 60)
         except BaseException as error:
             failures.append(error)
 
@@ -186,7 +187,7 @@ def test_rclone_killed_during_the_flush_is_started_again(node: Any, s3_bucket: A
     assert s3_bucket.read("model.pt") == b"weights"
 
 
-def test_small_and_new_files_go_first(node: Any, s3_bucket: Any) -> None:
+def test_small_and_new_files_go_first(node: Any, s3_bucket: Any, until: Any) -> None:
     spec = node.spec(s3_bucket, options={"vfs_write_back": "1h", "transfers": 1})
     mounts = node.mounts(spec)
     mounts.mount_all()
@@ -194,10 +195,13 @@ def test_small_and_new_files_go_first(node: Any, s3_bucket: Any) -> None:
     for name, size in (("old.pt", 2_000_000), ("new.pt", 2_000_000), ("manifest.json", 100)):
         (path / name).write_bytes(os.urandom(size))
     (path / "last").write_bytes(b"x")
+    until(lambda: len(mounts._placed[0].rc.call("vfs/queue")["queue"]) == 4)  # type: ignore[attr-defined]
     mounts.flush(None)
     listing = s3_bucket.server.client.list_objects_v2(Bucket=s3_bucket.name)["Contents"]
     log = next(node.state_dir.rglob("rclone.log")).read_text()
-    order = sorted((found["Key"] for found in listing), key=lambda key: log.index(f"{key}: vfs cache: upload succeeded"))
+    order = sorted(
+        (found["Key"] for found in listing), key=lambda key: log.index(f"{key}: vfs cache: upload succeeded")
+    )
     assert order == ["last", "manifest.json", "new.pt", "old.pt"]
 
 
@@ -205,5 +209,5 @@ def test_deleted_files_are_not_waited_for(mounted: tuple[Mounts, Path], bucket: 
     mounts, path = mounted
     (path / "model.pt").write_bytes(b"weights")
     (path / "model.pt").unlink()
-    mounts.flush(time.time() + 20)
+    mounts.flush(now() + 20)
     assert bucket.read("model.pt") is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from holdfast.agent import fuse
 from holdfast.agent.mounts import MountError, Mounts
 
@@ -218,6 +219,45 @@ def test_mount_made_again_on_the_cache_of_a_killed_rclone_uploads(node: Any, buc
     mounts.flush(None)
     assert bucket.read("sub/model.pt") == body
     assert (path / "sub/model.pt").read_bytes() == body
+
+
+@pytest.mark.parametrize("harm", ["emptied", "removed"])
+def test_file_whose_record_was_being_written_when_rclone_died_is_uploaded(
+    node: Any, local_bucket: Any, until: Any, harm: str
+) -> None:
+    mounts = node.mounts(node.spec(local_bucket, options={"vfs_write_back": "1h"}))
+    mounts.mount_all()
+    body = os.urandom(300_000)
+    Path(node.spec(local_bucket)["path"], "model.pt").write_bytes(body)
+    os.kill(_rclone_pid(node), signal.SIGKILL)
+    until(mounts.check)
+    (record,) = node.state_dir.rglob("vfsMeta/**/model.pt")
+    if harm == "emptied":
+        record.write_bytes(b"")
+    else:
+        record.unlink()
+    mounts.mount_all()
+    mounts.flush(None)
+    assert local_bucket.read("model.pt") == body
+
+
+def test_half_downloaded_file_never_replaces_its_object(node: Any, local_bucket: Any, until: Any) -> None:
+    body = os.urandom(40_000_000)
+    local_bucket.put("data.bin", body)
+    spec = node.spec(local_bucket, options={"vfs_read_chunk_size": "1M", "buffer_size": "0"})
+    mounts = node.mounts(spec)
+    mounts.mount_all()
+    with open(Path(spec["path"], "data.bin"), "rb") as file:
+        file.seek(39_000_000)
+        assert file.read(1000) == body[39_000_000:39_001_000]
+    os.kill(_rclone_pid(node), signal.SIGKILL)
+    until(mounts.check)
+    (record,) = node.state_dir.rglob("vfsMeta/**/data.bin")
+    record.write_bytes(b"")
+    mounts.mount_all()
+    mounts.flush(None)
+    assert local_bucket.read("data.bin") == body
+    assert Path(spec["path"], "data.bin").read_bytes() == body
 
 
 def test_restarted_agent_adopts_the_living_mount(node: Any, bucket: Any) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.recovery import actions, events
+from holdfast.recovery.attempts import DRAIN_MARGIN_S
 from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from holdfast.recovery.job import AttemptView, JobView, Limits, NodeView, Recovery, TaskView, View
 from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
 from holdfast.recovery.needs import Need
 from holdfast.recovery.policies.cooldown import launch_refusal
@@ -21,6 +22,7 @@ from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskStat
 from holdfast.recovery.step import step
 
 NOW = 1_000_000.0
+LIMITS = Limits()
 OFFERS = tuple(
     Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", Market.SPOT, price, 1.0, 2, 8)
     for zone, price in [("east-a", 0.1), ("east-b", 0.2), ("west-a", 0.3)]
@@ -49,6 +51,8 @@ class Walk:
         answer = step(view, event, self.now)
         assert answer == step(view, event, self.now), "the same question has one answer"
         self.told.append(event)
+        if isinstance(event, events.MachinesSeen):
+            self.checks.discard((event.task, event.generation))
         self.job, self.wake_at = answer.job, answer.wake_at
         for action in answer.actions:
             self._remember(action)
@@ -77,6 +81,9 @@ class Walk:
             for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds"):
                 assert getattr(new, counter) >= getattr(old, counter), counter
             assert old.started_at in (None, new.started_at)
+            assert old.outcome in (None, new.outcome)
+            if new.status.is_terminal and not old.status.is_terminal:
+                self._check_nothing_runs(new.index, new.attempts)
             assert new.has_run or not old.has_run
             lost = [a for a in done if isinstance(a, actions.Note) and a.kind == "attempt.lost" and a.task == old.index]
             assert len(lost) <= 1
@@ -106,19 +113,25 @@ class Walk:
                 was = before.tasks[task.index].attempt(attempt.generation)
                 if was is not None and attempt.state is not AttemptState.GONE:
                     assert list(AttemptState).index(attempt.state) >= list(AttemptState).index(was.state)
+                    for old, new in zip(was.nodes, attempt.nodes, strict=True):
+                        assert list(NodePhase).index(new.phase) >= list(NodePhase).index(old.phase)
+                        assert old.gone in (None, new.gone)
                 started = attempt.state is AttemptState.RUNNING and (was is None or was.state is not attempt.state)
-                others = [a for a in task.attempts if a is not attempt]
                 if started:
-                    had_leave = [a for a in others if (task.index, a.generation) in self.had_leave]
-                    assert all(n.has_stopped for a in had_leave for n in a.nodes), "an older workload may still run"
+                    self._check_nothing_runs(task.index, tuple(a for a in task.attempts if a is not attempt))
                     assert task.outcome is None
                 if attempt.state is AttemptState.RUNNING:
                     self.had_leave.add((task.index, attempt.generation))
+
+    def _check_nothing_runs(self, task: int, attempts: tuple[AttemptView, ...]) -> None:
+        had_leave = [a for a in attempts if (task, a.generation) in self.had_leave]
+        assert all(n.has_stopped for a in had_leave for n in a.nodes), "an older workload may still run"
 
     def _check_nobody_is_forgotten(self) -> None:
         if self.job.is_settled:
             assert self.wake_at is None, "a settled job needs nobody"
             return
+        assert self.wake_at is None or self.wake_at > self.now, "it would be woken again and again"
         assert self.wake_at is not None or self._open_questions(), f"nobody will ever look again: {self.job}"
         for task in self.job.tasks:
             for attempt in task.attempts:
@@ -143,37 +156,43 @@ class Walk:
         return any(n.connected and not n.has_stopped for n in attempt.nodes)
 
     def _is_watched(self, attempt: AttemptView) -> bool:
-        if self._awaits_the_world(attempt):
+        """Whether the world or the clock moves it on, the clock in time for whatever is due."""
+        if attempt.terminating or attempt.state is AttemptState.REQUESTED:
             return True
-        return self.wake_at is not None and attempt.state is not AttemptState.STOPPED
+        due = [
+            n.silent_since + LIMITS.silent_s for n in attempt.nodes if n.silent_since is not None and not n.has_stopped
+        ]
+        if attempt.state is AttemptState.BOOTING and attempt.booted_at is not None:
+            due.append(attempt.booted_at + LIMITS.boot_timeout_s)
+        if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
+            due.append(attempt.drain_until + DRAIN_MARGIN_S)
+        if not due:
+            return self._awaits_the_world(attempt)
+        return self.wake_at is not None and self.wake_at <= max(self.now, min(due))
 
     # --- a kind world: answers every open question truthfully ---------------------------------------------------------
 
-    def answer_one(self, *, finishing: bool) -> bool:
-        """Let the world do the next thing that is due, if any. Workloads end only if `finishing`."""
+    def answer_one(self, *, finishing: bool, n: int = 0) -> bool:
+        """Let the world do the `n`-th of the things that are due, if any. Workloads end only if `finishing`."""
+        due: list[events.Event] = []
         for task in self.job.tasks:
             if task.index in self.storage_asked and not task.storage_ready and task.state is not TaskState.ENDED:
-                self.tell(events.StorageReady(task.index))
-                return True
-            for attempt in task.attempts:
-                event = self._next_of(task, attempt, finishing)
-                if event is not None:
-                    self.tell(event)
-                    return True
-        return False
+                due.append(events.StorageReady(task.index))
+            due += [e for attempt in task.attempts for e in self._next_of(task, attempt, finishing)]
+        if due:
+            self.tell(due[n % len(due)])
+        return bool(due)
 
-    def _next_of(self, task: TaskView, attempt: AttemptView, finishing: bool) -> events.Event | None:
+    def _next_of(self, task: TaskView, attempt: AttemptView, finishing: bool) -> list[events.Event]:
         key = (task.index, attempt.generation)
         if attempt.terminating:
-            return events.AttemptGone(*key)
+            return [events.AttemptGone(*key)]
         if attempt.state is AttemptState.REQUESTED:
             machines = tuple(events.Machine(n.rank, f"i-{n.rank}", "127.0.0.1") for n in attempt.nodes)
-            return events.Launched(*key, machines)
-        if key in self.checks:
-            self.checks.remove(key)
-            return events.MachinesSeen(*key, {n.rank: None for n in attempt.nodes if n.gone is None})
-        reports = (self._report(task, attempt, node, finishing) for node in attempt.nodes if not node.has_stopped)
-        return next((report for report in reports if report is not None), None)
+            return [events.Launched(*key, machines)]
+        checked = [events.MachinesSeen(*key, {n.rank: None for n in attempt.nodes if n.gone is None})]
+        reports = [self._report(task, attempt, node, finishing) for node in attempt.nodes if not node.has_stopped]
+        return (checked if key in self.checks else []) + [report for report in reports if report is not None]
 
     def _report(self, task: TaskView, attempt: AttemptView, node: NodeView, finishing: bool) -> events.Event | None:
         key = (task.index, attempt.generation, node.rank)
@@ -193,7 +212,10 @@ class Walk:
 
 @dataclass(frozen=True)
 class Move:
-    """One thing that happens. `back`: how many generations ago; `n`: picks among what is possible."""
+    """One thing that happens.
+
+    `task`: counted from the current one; `back`: how many generations ago; `n`: picks among what is possible.
+    """
 
     kind: str
     wait_s: float = 0.0
@@ -209,11 +231,11 @@ USERS = ["cancel"]
 moves = st.builds(
     Move,
     # What usually happens is likelier, so that walks get somewhere.
-    kind=st.sampled_from(["nothing"] + ["kind"] * 80 + ["wake"] * 8 + ["again"] * 8 + ANSWERS * 4 + NODES * 6 + USERS),
+    kind=st.sampled_from(["nothing"] + ["kind"] * 60 + ["wake"] * 8 + ["again"] * 8 + ANSWERS * 4 + NODES * 6 + USERS),
     wait_s=st.sampled_from([0.0, 0.0, 0.1, 4.0, 61.0, 1000.0]),
-    task=st.integers(0, 1),
-    back=st.integers(-1, 2),
-    rank=st.integers(0, 2),
+    task=st.sampled_from([0, 0, 0, 1]),
+    back=st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2, -1]),
+    rank=st.sampled_from([0, 0, 0, 1, 1, 2]),
     n=st.integers(0, 999),
 )
 FATES = [Reason.PREEMPTED, Reason.MACHINE_STOPPED, Reason.MACHINE_CRASHED]
@@ -238,7 +260,7 @@ def make(walk: Walk, move: Move) -> None:
         case "nothing":
             pass
         case "kind":
-            walk.answer_one(finishing=False)
+            walk.answer_one(finishing=False, n=move.n)
         case "wake":
             walk.now = max(walk.now, walk.wake_at or walk.now)
             walk.tell(events.Tick())
@@ -255,7 +277,8 @@ def make(walk: Walk, move: Move) -> None:
 
 def chaos(walk: Walk, move: Move) -> events.Event | None:
     """An event about some task's attempt: the newest, an older one, or one that never was."""
-    task = walk.job.tasks[move.task % len(walk.job.tasks)]
+    current = walk.job.current_task.index if walk.job.current_task else 0
+    task = walk.job.tasks[(current + move.task) % len(walk.job.tasks)]
     generation = max(0, task.next_generation - 1 - move.back)
     attempt, key = task.attempt(generation), (task.index, generation)
     at = (*key, move.rank)

@@ -326,3 +326,10 @@ def test_unknown_names_of_the_sdk() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
         holdfast.sdk.nope  # noqa: B018
     assert holdfast.sdk.jobs.__name__ == "holdfast.sdk.jobs"
+
+
+def test_an_image_for_this_machine_is_named_wherever_it_is_written() -> None:
+    text = "resources:\n  image_id: docker:x\n  any_of:\n    - infra: aws\n    - infra: local\n"
+    assert Task.from_yaml_str(text).warnings == (
+        "line 5: resources.any_of[1].image_id: accepted, but has no effect: the local cloud runs jobs on this machine",
+    )

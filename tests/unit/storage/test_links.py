@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from holdfast.agent import fuse
 from holdfast.agent.mounts import MountError, Mounts
 
@@ -55,9 +56,7 @@ def test_a_local_bucket_becomes_a_link(tmp_path: Path, bucket: Path, spec: dict[
     mounts.flush(0.0)
     assert mounts.check() == []
     assert mounts.snapshot() == [{"path": spec["path"], "mode": "MOUNT_CACHED", "state": "linked", "pending": 0}]
-    assert mounts.describe() == [
-        {"path": spec["path"], "mode": "MOUNT_CACHED", "cache_dir": None, "rc_socket": None}
-    ]
+    assert mounts.describe() == [{"path": spec["path"], "mode": "MOUNT_CACHED", "cache_dir": None, "rc_socket": None}]
     assert len(lines) == 1
     assert "install the package fuse3" in lines[0]
     mounts.unmount_all()

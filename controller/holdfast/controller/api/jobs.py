@@ -52,7 +52,7 @@ class Preempt(Body):
 
 @router.post("/plan")
 def plan(daemon: User, body: Launch) -> dict[str, Any]:
-    return {"tasks": daemon.submissions.plan(body.tasks), "warnings": []}
+    return daemon.submissions.plan(body.name, body.tasks)
 
 
 @router.post("/jobs", status_code=201)

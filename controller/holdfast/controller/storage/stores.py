@@ -1,0 +1,154 @@
+"""Where buckets live: what every store can do, and the store on this computer's disk. S3 is in `s3`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol
+
+from holdfast.controller.clouds.base import Fault
+from holdfast.recovery.market import FaultKind
+from holdfast.recovery.reasons import Reason
+
+RETRY_AFTER_S = 15.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_RESERVED_STARTS = ("xn--", "sthree-", "amzn-s3-demo-")
+_RESERVED_ENDS = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
+_PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EBUSY, errno.EMFILE})
+
+
+class StorageError(Exception):
+    """A bucket can not be had as asked, and no retry will help. `where`: the field; `fix`: what to do."""
+
+    def __init__(self, message: str, *, where: str | None = None, fix: str = "") -> None:
+        super().__init__(message)
+        self.message, self.where, self.fix = message, where, fix
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{head}: {self.fix}" if self.fix else head
+
+
+class Store(Protocol):
+    """One place for buckets. Shared by threads. Methods raise StorageError, or errors that `classify` explains."""
+
+    name: str
+
+    def ensure(self, bucket: str) -> bool:
+        """Make the bucket unless it exists; returns whether it was made. One of somebody else's is a StorageError."""
+        ...
+
+    def exists(self, bucket: str) -> bool:
+        """Whether the bucket is there. StorageError when it is, but may not be read."""
+        ...
+
+    def put(self, bucket: str, key: str, body: IO[bytes]) -> None:
+        """Write one object, whole or not at all; one of this key is replaced."""
+        ...
+
+    def remove(self, bucket: str) -> None:
+        """Remove the bucket with all that it holds. One that is not found is a success."""
+        ...
+
+    def rclone_remote(self, bucket: str) -> dict[str, object]:
+        """The `rclone` mapping of a node spec's mount: the backend's type and options, secrets among them."""
+        ...
+
+    def classify(self, error: Exception) -> Fault:
+        """What an exception of any method means: RETRY_LATER or GIVE_UP."""
+        ...
+
+
+def check_bucket_name(name: str, *, where: str | None = None) -> None:
+    """Raise StorageError for a name that S3 would refuse. Every store has S3's rules, so that jobs can move."""
+    is_plain = _NAME.fullmatch(name) and ".." not in name and not _IPV4.fullmatch(name)
+    if is_plain and not name.startswith(_RESERVED_STARTS) and not name.endswith(_RESERVED_ENDS):
+        return
+    raise StorageError(
+        f"{name!r} can not be a bucket's name",
+        where=where,
+        fix="use 3 to 63 lower-case letters, digits, dots and dashes, with a letter or digit at both ends",
+    )
+
+
+def check_key(key: str) -> None:
+    """Raise StorageError for a key that could lead out of the bucket."""
+    parts = PurePosixPath(key).parts
+    if not parts or key.startswith("/") or ".." in parts:
+        raise StorageError(f"{key!r} can not be an object's name", fix="use a relative path without ..")
+
+
+class LocalStore:
+    """Buckets as directories of `root`. `root_on_node`: where local machines find `root`, if elsewhere."""
+
+    name = "local"
+
+    def __init__(self, root: Path, *, root_on_node: str | None = None) -> None:
+        self.root = root
+        self._root_on_node = root_on_node or str(root)
+
+    def ensure(self, bucket: str) -> bool:
+        check_bucket_name(bucket)
+        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            (self.root / bucket).mkdir()
+        except FileExistsError:
+            if not self.exists(bucket):
+                raise StorageError(f"{self.root / bucket} is in the way: it is no directory", fix="remove it") from None
+            return False
+        return True
+
+    def exists(self, bucket: str) -> bool:
+        check_bucket_name(bucket)
+        return (self.root / bucket).is_dir()
+
+    def put(self, bucket: str, key: str, body: IO[bytes]) -> None:
+        check_key(key)
+        if not self.exists(bucket):
+            raise StorageError(f"there is no bucket {bucket}", fix="create it first")
+        target = self.root / bucket / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _new_file(self.root) as half:
+            with open(half, "wb") as file:
+                shutil.copyfileobj(body, file, 1 << 20)
+            os.replace(half, target)
+
+    def remove(self, bucket: str) -> None:
+        check_bucket_name(bucket)
+        try:
+            shutil.rmtree(self.root / bucket)
+        except FileNotFoundError:
+            return
+
+    def rclone_remote(self, bucket: str) -> dict[str, object]:
+        check_bucket_name(bucket)
+        return {"type": "local", "root": self._root_on_node}
+
+    def classify(self, error: Exception) -> Fault:
+        passes = isinstance(error, OSError) and error.errno in _PASSING_ERRNOS
+        return Fault(
+            kind=FaultKind.RETRY_LATER if passes else FaultKind.GIVE_UP,
+            reason=Reason.THROTTLED if passes else Reason.BAD_REQUEST,
+            code=type(error).__name__,
+            message=str(error),
+            retry_after_s=RETRY_AFTER_S if passes else None,
+        )
+
+
+@contextmanager
+def _new_file(folder: Path) -> Iterator[str]:
+    """A file beside the buckets to write to before it is moved to its place; removed if it was not."""
+    descriptor, name = tempfile.mkstemp(prefix=".half-", dir=folder)
+    os.fchmod(descriptor, 0o644)
+    os.close(descriptor)
+    try:
+        yield name
+    finally:
+        Path(name).unlink(missing_ok=True)

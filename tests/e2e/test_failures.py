@@ -1,0 +1,219 @@
+"""What goes wrong in real life, on the real daemon and real local machines: nothing is lost, run twice or left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+TICKER = "for i in $(seq 1 600); do echo tick $i; sleep 0.1; done"
+
+
+def launch(controller: Any, command: str, *flags: str) -> int:
+    done = controller.holdfast("jobs", "launch", command, "--use-spot", "--detach-run", "--yes", *flags)
+    found = re.search(r"Job (\d+)", done.stdout + done.stderr)
+    assert found, done.stdout + done.stderr
+    return int(found[1])
+
+
+def until_status(controller: Any, job: int, *statuses: str) -> dict[str, Any]:
+    def seen() -> dict[str, Any] | None:
+        found = controller.job(job)
+        return found if found["status"] in statuses else None
+
+    return dict(controller.until(seen, f"job {job} to be {statuses}, is {controller.job(job)}"))
+
+
+def until_logged(controller: Any, job: int, text: str) -> None:
+    controller.until(lambda: text in controller.log(job), f"{text!r} in the log of job {job}")
+
+
+def cancel(controller: Any, job: int) -> None:
+    controller.holdfast("jobs", "cancel", str(job), "--yes", "--no-graceful")
+
+
+def pid_of(controller: Any) -> int:
+    return int(controller.client.controller()["pid"])
+
+
+def test_a_daemon_killed_in_the_middle_does_not_disturb_the_job(controller: Any) -> None:
+    job = launch(controller, TICKER.replace("600", "60"))
+    until_logged(controller, job, "tick 5\n")
+    before = controller.job(job)
+    os.kill(pid_of(controller), signal.SIGKILL)
+    controller.until(lambda: not controller_runs(controller), "the daemon's death")
+    controller.holdfast("controller", "start")
+    after = until_status(controller, job, "SUCCEEDED")
+    assert after["recovery_count"] == 0
+    assert after["task_id"] == before["task_id"]
+    assert len(after["attempts"]) == 1
+    ticks = [line for line in controller.log(job).splitlines() if line.startswith("tick")]
+    assert ticks == [f"tick {i}" for i in range(1, 61)], "in order, none lost, none twice"
+
+
+def controller_runs(controller: Any) -> bool:
+    recorded = controller.home / "controller.json"
+    pid = int(re.findall(r'"pid": (\d+)', recorded.read_text())[0])
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_machine_killed_while_the_daemon_is_away_is_recovered_when_it_is_back(controller: Any) -> None:
+    job = launch(controller, TICKER)
+    until_logged(controller, job, "tick 3\n")
+    node = controller.job(job)["attempts"][-1]["nodes"][0]["instance_id"]
+    os.kill(pid_of(controller), signal.SIGKILL)
+    controller.until(lambda: not controller_runs(controller), "the daemon's death")
+    for process in psutil.process_iter(["cmdline"]):
+        if node in " ".join(process.info["cmdline"] or []):
+            process.kill()
+    controller.holdfast("controller", "start")
+    recovered = until_status(controller, job, "RUNNING")
+    assert recovered["generation"] == 2 or controller.until(
+        lambda: controller.job(job)["generation"] == 2, "the second attempt"
+    )
+    cancel(controller, job)
+
+
+def test_losing_one_node_of_two_recovers_the_task_and_ends_the_other(controller: Any) -> None:
+    job = launch(controller, f"echo rank $SKYPILOT_NODE_RANK; {TICKER}", "--num-nodes", "2")
+    until_logged(controller, job, "(rank 1) tick 2\n")
+    controller.holdfast("jobs", "preempt", str(job), "--node", "1", "--kill")
+    controller.until(lambda: controller.job(job)["recovery_count"] == 1, "the recovery")
+    again = until_status(controller, job, "RUNNING")
+    first, second = again["attempts"]
+    assert first["state"] in ("STOPPED", "GONE")
+    assert first["zone"] != second["zone"]
+    assert second["running_at"] >= first["stopped_at"], "never two workloads at a time"
+    cancel(controller, job)
+
+
+def test_one_rank_that_fails_ends_the_others_and_the_job(controller: Any) -> None:
+    command = f'if [ "$SKYPILOT_NODE_RANK" = 1 ]; then sleep 0.5; exit 7; fi; {TICKER}'
+    job = launch(controller, command, "--num-nodes", "2")
+    ended = until_status(controller, job, "FAILED")
+    assert "code 7 on node 1" in ended["message"]
+    assert ended["recovery_count"] == 0
+    assert len(ended["attempts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("set -e; false; echo never", "FAILED"),
+        ("exit 0; echo never", "SUCCEEDED"),
+        ("exec true", "SUCCEEDED"),
+        ("exec sh -c 'exit 9'", "FAILED"),
+        ("nohup sleep 300 >/dev/null 2>&1 & echo left one behind", "SUCCEEDED"),
+        ("printf 'no newline'", "SUCCEEDED"),
+        ("head -c 300000 /dev/urandom", "SUCCEEDED"),
+        ("head -c 1000000 /dev/zero | tr '\\0' x", "SUCCEEDED"),
+    ],
+)
+def test_however_the_script_ends_its_outcome_is_known(controller: Any, command: str, status: str) -> None:
+    job = launch(controller, command)
+    assert until_status(controller, job, "SUCCEEDED", "FAILED")["status"] == status
+    controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
+
+
+def test_a_million_lines_arrive_whole_and_in_order(controller: Any) -> None:
+    job = launch(controller, "seq 1 1000000")
+    until_status(controller, job, "SUCCEEDED")
+    raw = (controller.home / "logs" / str(job) / "0" / "1" / "0.log").read_bytes()
+    assert raw == b"".join(b"%d\n" % i for i in range(1, 1_000_001))
+
+
+def test_restarts_on_errors_are_made_and_counted(controller: Any, tmp_path: Path) -> None:
+    task = tmp_path / "flaky.yaml"
+    task.write_text(
+        "name: flaky\n"
+        "resources:\n"
+        "  use_spot: true\n"
+        "  job_recovery: {max_restarts_on_errors: 1, recover_on_exit_codes: [33]}\n"
+        "file_mounts:\n"
+        "  /state: {name: flaky-state, mode: MOUNT_CACHED}\n"
+        "run: |\n"
+        "  n=$(cat /state/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > /state/n; echo try $n $SKYPILOT_TASK_ID\n"
+        "  if [ $n = 1 ]; then exit 33; fi\n"
+        "  exit 5\n"
+    )
+    done = controller.holdfast("jobs", "launch", str(task), "--yes", check=False)
+    assert done.returncode == 100, done.stdout + done.stderr
+    job = controller.client.jobs(limit=1)["jobs"][0]["job_id"]
+    ended = controller.job(job)
+    assert ended["restarts_on_errors"] == 1
+    assert ended["recovery_count"] == 0
+    tries = [line.split() for line in controller.log(job).splitlines() if line.startswith("try")]
+    assert [t[1] for t in tries] == ["1", "2", "3"]
+    assert {t[2] for t in tries} == {ended["task_id"]}
+
+
+def test_setup_that_fails_says_so_and_its_log_is_kept(controller: Any, tmp_path: Path) -> None:
+    task = tmp_path / "bad.yaml"
+    task.write_text("setup: |\n  echo preparing; exit 4\nrun: echo never\n")
+    done = controller.holdfast("jobs", "launch", str(task), "--yes", check=False)
+    assert done.returncode == 100
+    job = controller.client.jobs(limit=1)["jobs"][0]["job_id"]
+    assert controller.job(job)["status"] == "FAILED_SETUP"
+    assert "preparing" in controller.log(job)
+    assert "never" not in controller.log(job)
+
+
+def test_cancel_gives_the_workload_time_to_save(controller: Any) -> None:
+    job = launch(controller, "trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo ready; sleep 600 & wait")
+    until_logged(controller, job, "ready\n")
+    controller.holdfast("jobs", "cancel", str(job), "--yes")
+    assert until_status(controller, job, "CANCELLED")
+    assert "saving\nsaved\n" in controller.log(job)
+
+
+def test_absolute_paths_belong_to_the_machine(controller: Any) -> None:
+    job = launch(controller, "mkdir /of-the-machine && touch ~/x /tmp/of-the-machine && pwd && ls -d /of-the-machine")
+    until_status(controller, job, "SUCCEEDED")
+    assert not Path("/of-the-machine").exists()
+    assert not Path("/tmp/of-the-machine").exists()
+
+
+def test_secrets_are_given_and_show_nowhere(controller: Any) -> None:
+    command = f"[ ${{#API_KEY}} = 13 ] && {TICKER}"
+    job = launch(controller, command, "--secret", "API_KEY=hunter2-xyzzy")
+    until_logged(controller, job, "tick 1\n")
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if "hunter2-xyzzy" in line]
+    shown = controller.holdfast("jobs", "show", str(job), "-o", "json").stdout
+    shown += controller.holdfast("jobs", "queue", "-a", "-o", "json").stdout
+    shown += (controller.home / "controller.log").read_text()
+    assert "hunter2-xyzzy" not in shown
+    with sqlite3.connect(controller.home / "holdfast.db") as db:
+        assert "hunter2-xyzzy" not in "\n".join(db.iterdump())
+    cancel(controller, job)
+
+
+def test_what_a_task_needs_and_nobody_sells_changes_nothing(controller: Any) -> None:
+    before = controller.client.jobs(limit=1)["total"]
+    done = controller.holdfast("jobs", "launch", "echo hi", "--gpus", "H100:8", "--yes", check=False)
+    assert done.returncode != 0
+    assert "H100" in done.stderr
+    assert controller.client.jobs(limit=1)["total"] == before
+
+
+def test_in_the_end_nothing_is_left(controller: Any) -> None:
+    controller.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+    home = str(controller.home)
+    controller.until(lambda: not _processes_under(home), "the end of every process of a machine")
+    mounts = subprocess.run(["cat", "/proc/mounts"], capture_output=True, text=True, check=True).stdout
+    assert home not in mounts
+    for folder in (controller.home / "local" / "instances").iterdir():
+        left = {p.name for p in folder.iterdir()}
+        assert left <= {"state.json", "agent.log", "host.log", "host.lock"}, f"{folder.name}: {left}"
+
+
+def _processes_under(home: str) -> list[str]:
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if home in line and "holdfast.controller serve" not in line]
