@@ -127,8 +127,19 @@ class FuseMount:
             raise MountError(f"mounting {self.bucket} at {self.path}: starting rclone: {error}") from error
         if not self._process.wait_ready(lambda: self._stands_at(self._at), timeout_s=READY_S):
             raise MountError(f"mounting {self.bucket} at {self.path}: rclone says: {self._process.last_words()}")
+        if self.is_cached:
+            self._check_version()
         if self._remote.bucket_dir is None:
             self._check_bucket()
+
+    def _check_version(self) -> None:
+        try:
+            self.rc.call("vfs/queue")
+        except RcError as error:
+            raise MountError(
+                f"mounting {self.bucket} at {self.path}: {self._binary} can not be asked about its uploads ({error}): "
+                "install rclone 1.68 or newer"
+            ) from error
 
     def _find_bucket(self) -> tuple[int, int] | None:
         """Which directory a local store's bucket is, so that one made anew under the same name is noticed."""

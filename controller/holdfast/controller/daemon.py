@@ -25,7 +25,7 @@ from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import Clock, SystemClock
-from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds
 from holdfast.controller.dispatch import Dispatcher
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring
@@ -37,7 +37,7 @@ from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
-from holdfast.controller.storage.service import StorageService
+from holdfast.controller.storage.service import StorageService, stores_of
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store.database import open_database
 from holdfast.controller.submission import Submissions
@@ -106,7 +106,8 @@ class Daemon:
         market = Market(self.clouds, clock)
         with self.database.connect() as conn:
             market.load(conn)
-        storage = StorageService(settings, self.database, upload_folder, clock)
+        stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]))
+        storage = StorageService(stores, self.database, upload_folder, clock)
         logs = NodeLogs(home)
         self.reconciler = Reconciler(
             database=self.database,

@@ -55,7 +55,7 @@ class NodeSpecs:
             "gpus_per_node": told["gpus_per_node"],
             "workdir": told["workdir"],
             "uploads": told["uploads"],
-            "mounts": self.storage.node_mounts(told["mounts"], row["offer"]["cloud"]),
+            "mounts": self.storage.node_mounts(told["mounts"]),
             "artifacts": dict(self.artifacts),
             "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
             "drain_s": self.limits.drain_s,

@@ -17,6 +17,7 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.market import Market
 from holdfast.controller.storage.service import StorageService
+from holdfast.controller.storage.stores import StorageError
 from holdfast.controller.store import codec, jobs
 from holdfast.controller.store.jobs import Claim, NewTask
 from holdfast.recovery.actions import Note
@@ -100,13 +101,16 @@ class Submissions:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
         resources = task.resources
-        storage = self.storage.plan(config.get("file_mounts") or {})
+        try:
+            storage = self.storage.plan(config.get("file_mounts") or {})
+        except StorageError as error:
+            raise Refused(error.message, where=error.where, fix=error.fix) from error
         view = TaskView(
             index=index,
             needs=needs(resources),
             num_nodes=task.num_nodes,
             recovery=recovery(resources),
-            storage_ready=not storage.buckets,
+            storage_ready=not storage.wishes,
             wake_at=now if index == 0 else None,
         )
         spec = {
@@ -115,9 +119,9 @@ class Submissions:
             "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
             "secret_names": sorted(secrets),
             "workdir": config.get("workdir"),
-            "uploads": storage.uploads,
-            "mounts": storage.mounts,
-            "buckets": storage.buckets,
+            "uploads": list(storage.uploads),
+            "mounts": list(storage.mounts),
+            "buckets": [wish.to_json() for wish in storage.wishes],
             "gpus_per_node": gpus_per_node(resources),
             "resources": _requested(view),
             "machine": _machine(config.get("resources") or {}),

@@ -27,7 +27,6 @@ OFFERS = tuple(
     Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", Market.SPOT, price, 1.0, 2, 8)
     for zone, price in [("east-a", 0.1), ("east-b", 0.2), ("west-a", 0.3)]
 )
-HAS_USER_CODE = (AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING, AttemptState.DRAINING)
 
 
 @dataclass
@@ -131,7 +130,7 @@ class Walk:
         if self.job.is_settled:
             assert self.wake_at is None, "a settled job needs nobody"
             return
-        assert self.wake_at is None or self.wake_at > self.now, "it would be woken again and again"
+        assert self.wake_at is None or self.wake_at > self.now, f"woken again and again: {self.job}"
         assert self.wake_at is not None or self._open_questions(), f"nobody will ever look again: {self.job}"
         for task in self.job.tasks:
             for attempt in task.attempts:
@@ -159,9 +158,8 @@ class Walk:
         """Whether the world or the clock moves it on, the clock in time for whatever is due."""
         if attempt.terminating or attempt.state is AttemptState.REQUESTED:
             return True
-        due = [
-            n.silent_since + LIMITS.silent_s for n in attempt.nodes if n.silent_since is not None and not n.has_stopped
-        ]
+        silent = [n.silent_since for n in attempt.nodes if n.silent_since is not None and not n.has_stopped]
+        due = [since + LIMITS.silent_s for since in silent if attempt.is_wanted]
         if attempt.state is AttemptState.BOOTING and attempt.booted_at is not None:
             due.append(attempt.booted_at + LIMITS.boot_timeout_s)
         if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
@@ -283,7 +281,7 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
     attempt, key = task.attempt(generation), (task.index, generation)
     at = (*key, move.rank)
     match move.kind:
-        case "storage":
+        case "storage" if task.index in walk.storage_asked:
             return [events.StorageReady(task.index), events.StorageFailed(task.index, "no such bucket")][
                 move.n % 5 == 0
             ]

@@ -281,7 +281,7 @@ def test_bucket_of_somebody_else_is_never_taken(on_head: int, on_put: int) -> No
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            with pytest.raises(StorageError, match="may not use it.*choose another name"):
+            with pytest.raises(StorageError, match=r"may not use it.*choose another name"):
                 S3Store(endpoint=f"http://127.0.0.1:{server.server_port}").ensure("somebody-elses")
         finally:
             server.shutdown()

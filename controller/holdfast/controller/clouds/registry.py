@@ -58,3 +58,11 @@ def _local(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.local.settings import LocalSettings
 
     return LocalCloud(home, LocalSettings.from_mapping(settings.get("local")), clock)
+
+
+def buckets_on_node(cloud: Cloud) -> str:
+    """Where machines of the local cloud find this computer's buckets."""
+    from holdfast.controller.clouds.local.cloud import LocalCloud
+
+    assert isinstance(cloud, LocalCloud)
+    return cloud.buckets_on_node()

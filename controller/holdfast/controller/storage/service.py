@@ -1,61 +1,103 @@
+"""The buckets of jobs: planned when a job is accepted, made before its first launch, removed after its end if asked."""
+
 from __future__ import annotations
-from dataclasses import dataclass, field
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from holdfast.sdk import buckets
-from holdfast.controller.acting import Outcome, Later
+
+import structlog
+from sqlalchemy import Engine, select
+
+from holdfast.controller.acting import Later, Outcome
+from holdfast.controller.clock import Clock
+from holdfast.controller.settings import Settings
+from holdfast.controller.storage import mounts
+from holdfast.controller.storage.mounts import BucketWish, StoragePlan
+from holdfast.controller.storage.stores import RETRY_AFTER_S, LocalStore, StorageError, Store
+from holdfast.controller.store import buckets as recorded
+from holdfast.controller.store.buckets import UsedBucket
+from holdfast.controller.store.intents import Intent
+from holdfast.controller.store.jobs import Task
 from holdfast.recovery import events
+from holdfast.recovery.market import FaultKind
+
+log = structlog.get_logger(__name__)
 
 
-@dataclass
-class Plan:
-    uploads: list = field(default_factory=list)
-    mounts: list = field(default_factory=list)
-    buckets: list = field(default_factory=list)
+def stores_of(settings: Settings, *, buckets_on_node: str) -> dict[str, Store]:
+    """The stores that this controller can use. `buckets_on_node`: where local machines find the local buckets."""
+    found: dict[str, Store] = {
+        "local": LocalStore(settings.home / "local" / "buckets", root_on_node=buckets_on_node),
+    }
+    if importlib.util.find_spec("boto3") is not None:
+        from holdfast.controller.storage.s3 import S3Store
+
+        section = settings.sections.get("s3") or {}
+        found["s3"] = S3Store(
+            endpoint=section.get("endpoint"), region=section.get("region"), profile=section.get("profile")
+        )
+    return found
 
 
+@dataclass(frozen=True)
 class StorageService:
-    def __init__(self, settings, database, uploads, clock):
-        self.root = settings.home / "local" / "buckets"
-        self.db = database
+    """`uploads`: directory of users' archives by sha256. `default_store`: of a bucket that is only named."""
 
-    def plan(self, file_mounts):
-        p = Plan()
-        for path, what in file_mounts.items():
-            if isinstance(what, dict) and "upload" in what:
-                p.uploads.append({"path": path, **what})
-                continue
-            if isinstance(what, str):
-                what = {"source": what, "mode": "COPY"}
-            uri = buckets.parse(what["source"]) if what.get("source") else buckets.BucketURI("LOCAL", what["name"])
-            p.mounts.append(
-                {
-                    "path": path,
-                    "mode": what.get("mode", "MOUNT"),
-                    "bucket": uri.bucket,
-                    "prefix": uri.prefix,
-                    "read_only": False,
-                    "store": "local",
-                    "options": {},
-                }
-            )
-            p.buckets.append({"bucket": uri.bucket})
-        return p
+    stores: Mapping[str, Store]
+    database: Engine
+    uploads: Path
+    clock: Clock
+    default_store: str = "local"
 
-    def node_mounts(self, mounts, cloud):
-        return [{**m, "rclone": {"type": "local", "root": "/run/holdfast/buckets"}} for m in mounts]
+    def plan(self, file_mounts: Mapping[str, Any]) -> StoragePlan:
+        """Raises StorageError with the field that can not be had."""
+        return mounts.plan(file_mounts, stores=tuple(self.stores), default_store=self.default_store)
 
-    def prepare(self, intent):
-        from sqlalchemy import select
-        from holdfast.controller.store.jobs import Task
+    def node_mounts(self, planned: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Raises StorageError, or a store's errors."""
+        return mounts.node_mounts(planned, self.stores)
 
-        with self.db.connect() as c:
-            spec = c.execute(
-                select(Task.c.spec).where(Task.c.job_id == intent.job_id, Task.c.index == intent.task)
-            ).scalar_one()
-        for b in spec["buckets"]:
-            (self.root / b["bucket"]).mkdir(parents=True, exist_ok=True)
+    def prepare(self, intent: Intent) -> Outcome | Later:
+        """Make and fill the buckets of `intent`'s task."""
+        with self.database.connect() as conn:
+            where = (Task.c.job_id == intent.job_id, Task.c.index == intent.task)
+            spec = conn.execute(select(Task.c.spec).where(*where)).scalar_one()
+        for wish in map(BucketWish.from_json, spec["buckets"]):
+            try:
+                self._bring_about(intent.job_id, wish)
+            except Exception as error:  # noqa: BLE001 - the store's own table says what it means
+                return self._failed(intent, wish, error)
         return Outcome("ready", events.StorageReady(intent.task))
 
-    def remove(self, intent):
+    def remove(self, intent: Intent) -> Outcome | Later:
+        """Remove what was made for the job and shall not outlive it."""
+        with self.database.connect() as conn:
+            doomed = recorded.removable(conn, intent.job_id)
+        for bucket in doomed:
+            store = self.stores[bucket.store]
+            try:
+                store.remove(bucket.bucket)
+            except Exception as error:  # noqa: BLE001 - repeated until it is gone
+                fault = store.classify(error)
+                return Later(fault.retry_after_s or 4 * RETRY_AFTER_S, f"removing bucket {bucket.bucket}: {error}")
+        with self.database.begin() as conn:
+            recorded.removed(conn, intent.job_id, self.clock.now())
         return Outcome("removed", events.Tick())
+
+    def _bring_about(self, job_id: int, wish: BucketWish) -> None:
+        created = mounts.make(wish, self.stores)
+        # Written down before the bucket is filled: from here on it can be found and removed again.
+        with self.database.begin() as conn:
+            recorded.record(conn, job_id, [UsedBucket(wish.store, wish.bucket, wish.persistent, created)])
+        mounts.fill(wish, self.stores, archive=lambda digest: self.uploads / digest)
+
+    def _failed(self, intent: Intent, wish: BucketWish, error: Exception) -> Outcome | Later:
+        text = f"bucket {wish.bucket} ({wish.store}): {error}"
+        fault = self.stores[wish.store].classify(error)
+        log.info("storage.failed", job=intent.job_id, bucket=wish.bucket, code=fault.code, error=str(error))
+        if not isinstance(error, StorageError) and fault.kind is FaultKind.RETRY_LATER:
+            return Later(fault.retry_after_s or RETRY_AFTER_S, text)
+        return Outcome("failed", events.StorageFailed(intent.task, text), error=text)
