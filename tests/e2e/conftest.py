@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -26,9 +26,15 @@ CONFIG = "local: {accelerators: {V100: 8}}\n"
 
 @dataclass(frozen=True)
 class Controller:
-    """`client` speaks with its API; `holdfast` runs a command against it, from the root of the checkout."""
+    """`client` speaks with its API; `holdfast` runs a command against it, from the root of the checkout.
+
+    `environ`: what its daemon and its commands have in their environment besides the tests' own. `program`: what runs
+    the commands.
+    """
 
     home: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    program: Sequence[str] = (sys.executable, "-m", "holdfast.cli")
 
     @property
     def client(self) -> Client:
@@ -39,9 +45,9 @@ class Controller:
     def holdfast(self, *words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", *map(str, words)],
+            [*self.program, *map(str, words)],
             cwd=ROOT,
-            env={**environ, "HOLDFAST_HOME": str(self.home)},
+            env={**environ, **self.environ, "HOLDFAST_HOME": str(self.home)},
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -67,11 +73,10 @@ class Controller:
         return answer
 
 
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    home = tmp_path_factory.mktemp("home")
-    (home / "config.yaml").write_text(CONFIG)
-    one = Controller(home)
+@contextlib.contextmanager
+def running_controller(home: Path, **more: Any) -> Iterator[Controller]:
+    """A controller on `home`, whose config.yaml is written; in the end nothing of it is left. `more`: its fields."""
+    one = Controller(home, **more)
     one.holdfast("controller", "start")
     try:
         yield one
@@ -80,3 +85,18 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
             one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
             one.until(lambda: not list(home.glob("local/instances/*/machine")), "the end of every machine")
         one.holdfast("controller", "stop")
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "config.yaml").write_text(CONFIG)
+    with running_controller(home) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def start_controller() -> Iterator[Callable[..., Controller]]:
+    """`start_controller(home, **fields)`: as `running_controller`, until the end of the module."""
+    with contextlib.ExitStack() as stack:
+        yield lambda home, **more: stack.enter_context(running_controller(home, **more))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -249,9 +250,10 @@ class FuseMount:
         self._process.stop()  # first: it unmounts by itself, and a hung one would hold the unmounting up
         for path in (self._at, self._rescue_path):
             take_away(path, self._remote.name)
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.dirname(self.rc.socket_path))
         if not self.cache.dirty() and not self._holds_a_mount():
             shutil.rmtree(self._home, ignore_errors=True)
-            shutil.rmtree(os.path.dirname(self.rc.socket_path), ignore_errors=True)
 
     def _holds_a_mount(self) -> bool:
         """Whether removing `home` would reach into a bucket."""

@@ -84,17 +84,23 @@ def is_silent(node: NodeView) -> bool:
 
 
 def recheck_at(attempt: AttemptView, limits: Limits) -> float | None:
-    """When machines are due to be looked up again: soon after a silence began, then less and less often. None: never.
+    """When machines are due to be looked up: as soon as a silence begins, then less and less often. None: never.
 
     A cloud may need a moment to learn of a death that a broken connection tells at once.
     """
+    if attempt.terminating or attempt.state is AttemptState.REQUESTED:
+        return None
+    begun = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+    if attempt.failing_since is not None and attempt.is_wanted:
+        begun.append(attempt.failing_since)
     asked = attempt.check_asked_at
-    silences = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
     if asked is None:
-        return min(silences, default=None)
-    since = [attempt.failing_since] if attempt.failing_since is not None else []
-    pauses = [min(limits.recheck_s, max(_FIRST_RECHECK_S, asked - begun)) for begun in (*silences, *since)]
-    return min((asked + pause for pause in pauses), default=None)
+        return min(begun, default=None)
+    return min((asked + _pause(asked - since, limits) for since in begun), default=None)
+
+
+def _pause(elapsed_s: float, limits: Limits) -> float:
+    return min(limits.recheck_s, max(_FIRST_RECHECK_S, elapsed_s))
 
 
 def drain_deadline(attempt: AttemptView, limits: Limits, now: float) -> float:

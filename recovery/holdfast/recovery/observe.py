@@ -52,8 +52,8 @@ def _cancel(job: JobView, event: events.CancelRequested, now: float, out: list[A
 
 def _storage_failed(job: JobView, event: events.StorageFailed) -> JobView:
     task = job.tasks[event.task]
-    if task.state is TaskState.ENDED or task.outcome is not None:
-        return job
+    if task.state is TaskState.ENDED or task.outcome is not None or task.storage_ready:
+        return job  # too late: the buckets were there before
     return job.with_task(replace(task, state=TaskState.STOPPING, outcome=Reason.STORAGE_FAILED, message=event.message))
 
 

@@ -276,8 +276,7 @@ def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> Ta
 def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
     """A broken connection is the first sign of death: the cloud is asked, at once and then again and again."""
     for a in task.attempts:
-        watched = not a.terminating and any(is_silent(n) for n in a.nodes)
-        if watched and a.state is not AttemptState.REQUESTED and _recheck_is_due(a, ctx):
+        if any(is_silent(n) for n in a.nodes) and _recheck_is_due(a, ctx):
             ctx.out.append(Check(task.index, a.generation))
             return task.with_attempt(replace(a, check_asked_at=ctx.now))
     return None

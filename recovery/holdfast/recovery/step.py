@@ -65,7 +65,8 @@ def _attempt_times(attempt: AttemptView, limits: Limits) -> list[float]:
         times.append(attempt.booted_at + limits.boot_timeout_s)
     if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
         times.append(attempt.drain_until + DRAIN_MARGIN_S)
-    silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
-    times.extend(since + limits.silent_s for since in silent)
+    if attempt.is_wanted:
+        silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+        times.extend(since + limits.silent_s for since in silent)
     recheck = recheck_at(attempt, limits)
     return [*times, recheck] if recheck is not None else times

@@ -166,8 +166,9 @@ def can_have(open_site: Callable[..., Site], kind: str) -> bool:
 
 
 @pytest.fixture
-def mounts() -> Callable[[], set[str]]:
-    return lambda: {line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+def mounts(tmp_path: Path) -> Callable[[], list[str]]:
+    """This computer's mounts that lie below the test's folder, or are made of what lies there."""
+    return lambda: [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(tmp_path) in line]
 
 
 @pytest.fixture

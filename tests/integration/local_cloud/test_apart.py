@@ -35,12 +35,14 @@ say("up", home); stay()
 def test_machines_do_not_see_each_other(apart: Site) -> None:
     apart.launch(
         """
-open("/tmp/mine", "w").write(rank)
+open("/tmp/content", "w").write(rank)
+open(f"/tmp/of-{rank}", "w")
 open(f"/dev/shm/{rank}", "w")
 subprocess.Popen(["sleep", "1000"])
 say("wrote")
 while len(list(said.glob("wrote.*"))) < 2: time.sleep(0.01)
-say("tmp", os.listdir("/tmp")); say("shm", os.listdir("/dev/shm")); say("content", open("/tmp/mine").read())
+say("tmp", [path.name for path in pathlib.Path("/tmp").glob("of-*")])
+say("shm", os.listdir("/dev/shm")); say("content", open("/tmp/content").read())
 say("pids", len([p for p in os.listdir("/proc") if p.isdigit()]))
 say("first", pathlib.Path("/proc/1/cmdline").read_text())
 stay()
@@ -49,7 +51,7 @@ stay()
     )
     for rank in (0, 1):
         assert apart.heard("content", rank) == str(rank)
-        assert apart.heard("tmp", rank) == "['mine']"
+        assert apart.heard("tmp", rank) == f"['of-{rank}']"
         assert apart.heard("shm", rank) == f"['{rank}']"
         assert int(apart.heard("pids", rank)) == 3
 

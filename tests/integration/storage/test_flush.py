@@ -192,10 +192,10 @@ def test_small_and_new_files_go_first(node: Any, s3_bucket: Any, until: Any) -> 
     mounts = node.mounts(spec)
     mounts.mount_all()
     path = Path(spec["path"])
-    for name, size in (("old.pt", 2_000_000), ("new.pt", 2_000_000), ("manifest.json", 100)):
+    sizes = {"old.pt": 2_000_000, "new.pt": 2_000_000, "manifest.json": 100, "last": 1}
+    for count, (name, size) in enumerate(sizes.items(), start=1):
         (path / name).write_bytes(os.urandom(size))
-    (path / "last").write_bytes(b"x")
-    until(lambda: len(mounts._placed[0].rc.call("vfs/queue")["queue"]) == 4)  # type: ignore[attr-defined]
+        until(lambda: mounts.snapshot()[0]["pending"] == count)  # noqa: B023
     mounts.flush(None)
     listing = s3_bucket.server.client.list_objects_v2(Bucket=s3_bucket.name)["Contents"]
     log = next(node.state_dir.rglob("rclone.log")).read_text()

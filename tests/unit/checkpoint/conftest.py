@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import errors, memory, notice
+from holdfast.checkpoint import errors, load_checkpoint, memory, notice, save_checkpoint
 
 MANIFESTS = ".holdfast"
 
@@ -105,3 +105,36 @@ def manifest_of():
         return json.loads(path.read_text())
 
     return read
+
+
+@pytest.fixture
+def saver():
+    """`saver(directory, **options)`: a save function that writes `content` to `model_<step>.pt`; `calls`: its steps."""
+
+    def make(directory, **options):
+        calls = []
+
+        @save_checkpoint(directory, **options)
+        def save(step, content=b"weights"):
+            calls.append(step)
+            (directory / f"model_{step}.pt").write_bytes(content)
+            return f"saved {step}"
+
+        save.calls = calls
+        return save
+
+    return make
+
+
+@pytest.fixture
+def loader():
+    """`loader(directory, **options)`: a load function that returns what is in `model_<step>.pt`."""
+
+    def make(directory, **options):
+        @load_checkpoint(directory, **options)
+        def load(step):
+            return (directory / f"model_{step}.pt").read_bytes()
+
+        return load
+
+    return make

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,7 +139,7 @@ class Walk:
                 assert key in self.launched
                 assert attempt.terminating == (self.terminated[key] > 0)
                 assert self.terminated[key] <= 1
-                assert self._is_watched(attempt), f"nothing will ever move {attempt}"
+                assert self._is_watched(task.index, attempt), f"nothing will ever move {attempt}"
             if task.state is TaskState.RUNNING:
                 assert task.current is not None
                 assert task.run_since is not None
@@ -154,7 +155,7 @@ class Walk:
             return True
         return any(n.connected and not n.has_stopped for n in attempt.nodes)
 
-    def _is_watched(self, attempt: AttemptView) -> bool:
+    def _is_watched(self, task: int, attempt: AttemptView) -> bool:
         """Whether the world or the clock moves it on, the clock in time for whatever is due."""
         if attempt.terminating or attempt.state is AttemptState.REQUESTED:
             return True
@@ -165,7 +166,8 @@ class Walk:
         if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
             due.append(attempt.drain_until + DRAIN_MARGIN_S)
         if not due:
-            return self._awaits_the_world(attempt)
+            looked_up = self.wake_at is not None and (task, attempt.generation) in self.checks
+            return looked_up or self._awaits_the_world(attempt)
         return self.wake_at is not None and self.wake_at <= max(self.now, min(due))
 
     # --- a kind world: answers every open question truthfully ---------------------------------------------------------
@@ -340,6 +342,7 @@ def report(task: TaskView, attempt: AttemptView | None, move: Move, at: tuple[in
     return events.NodeReported(*at, phase, "127.0.0.9", exit_code, stage, interrupted, mount_lost=move.n % 11 == 10)
 
 
+@pytest.mark.timeout(900)  # a failure is made small before it is shown
 @settings(deadline=None, max_examples=150)
 @given(walk=walks(), story=st.lists(moves, min_size=30, max_size=60))
 def test_whatever_happens_every_promise_is_kept_and_a_kind_world_ends_it(walk: Walk, story: list[Move]) -> None:
@@ -359,3 +362,51 @@ def test_whatever_happens_every_promise_is_kept_and_a_kind_world_ends_it(walk: W
     machines = set(walk.launched) - {(e.task, e.generation) for e in walk.told if isinstance(e, events.LaunchRefused)}
     gone = {(e.task, e.generation) for e in walk.told if isinstance(e, events.AttemptGone)}
     assert machines <= gone, "a machine was bought and never seen to go"
+
+
+def a_walk(nodes: int = 1) -> Walk:
+    walk = Walk(JobView(1, (TaskView(0, (Need(),), nodes, storage_ready=False, wake_at=NOW),)))
+    walk.tell(events.Tick())
+    walk.tell(events.StorageReady(0))
+    return walk
+
+
+def launched(nodes: int = 1) -> events.Launched:
+    return events.Launched(0, 1, tuple(events.Machine(rank, f"i-{rank}") for rank in range(nodes)))
+
+
+def test_a_late_word_that_storage_failed_leaves_no_machine_behind() -> None:
+    walk = a_walk()
+    walk.tell(launched())
+    walk.tell(events.StorageFailed(0, "no such bucket"))
+    task = walk.job.tasks[0]
+    assert task.attempts[0].terminating or not task.status.is_terminal
+
+
+def test_an_unreachable_node_that_drains_is_not_looked_at_without_a_pause() -> None:
+    walk = a_walk()
+    walk.tell(launched())
+    walk.tell(events.NodeReported(0, 1, 0, NodePhase.READY))
+    walk.tell(events.NodeSilent(0, 1, 0))
+    walk.now += LIMITS.silent_s
+    walk.tell(events.MachinesSeen(0, 1, {0: None}))
+    assert walk.job.tasks[0].attempts[0].state is AttemptState.DRAINING
+
+
+def test_a_failed_rank_whose_peers_drain_is_not_looked_at_without_a_pause() -> None:
+    walk = a_walk(nodes=2)
+    walk.tell(launched(nodes=2))
+    for rank in range(2):
+        walk.tell(events.NodeReported(0, 1, rank, NodePhase.READY))
+    walk.tell(events.NodeReported(0, 1, 0, NodePhase.ENDED, exit_code=1, failed_stage="run"))
+    walk.tell(events.MachinesSeen(0, 1, {0: None, 1: None}))
+    walk.now += LIMITS.recheck_s
+    walk.tell(events.Tick())
+    assert walk.job.tasks[0].attempts[0].state is AttemptState.DRAINING
+
+
+def test_an_agent_that_came_and_went_before_its_launch_was_answered_is_not_looked_at_without_a_pause() -> None:
+    walk = a_walk()
+    walk.tell(events.NodeReported(0, 1, 0, NodePhase.BOOTED))
+    walk.tell(events.NodeSilent(0, 1, 0))
+    assert walk.job.tasks[0].attempts[0].state is AttemptState.REQUESTED

@@ -1,0 +1,27 @@
+"""Every test starts in the same surroundings, whoever runs it, and finds no controller of theirs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadlines: what else the machine does says nothing about the code. `HYPOTHESIS_PROFILE=deep` searches long.
+settings.register_profile("ci", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", settings.get_profile("ci"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+OURS = ("HOLDFAST_", "SKYPILOT_", "SKY_")
+# What changes how a terminal is written to.
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(OURS) or name in TERMINAL]:
+            patch.delenv(name)
+        patch.setenv("HOLDFAST_HOME", str(tmp_path_factory.mktemp("nobodys") / "home"))
+        yield
