@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench fuse clean
+.PHONY: help demo test test-slow test-all check bench fuse clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # pytest-xdist's workers. The integration tests start real machines, so more than there are cores helps little.
 WORKERS ?= 2
+# Neighbours in a file stay on one worker, where they share what is expensive to set up, until another is idle.
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 PACKAGES := recovery checkpoint agent sdk cli controller
 SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .ci/run)
@@ -21,10 +23,13 @@ demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothin
 	@$(BIN)/python -m examples.demo
 
 test: $(INSTALLED) fuse ## the tests, without the slow ones
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(PYTEST) -m "not slow"
+
+test-slow: $(INSTALLED) fuse ## the slow ones: whole examples on the local cloud, and the demo
+	$(PYTEST) -m slow
 
 test-all: $(INSTALLED) fuse ## every test
-	$(BIN)/pytest -n $(WORKERS)
+	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
 	$(BIN)/ruff check .

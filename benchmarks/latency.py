@@ -67,10 +67,10 @@ def command_figures() -> list[Figure]:
     help_cost = median_cost("--help")
     queue_cost = median_cost("jobs", "queue")
     return [
-        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.25, 4.0, "sky --help"),
+        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.15, 4.0, "sky --help"),
         Figure("holdfast --help, peak memory", help_cost.peak_mib, "MiB", 40.0),
-        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.50),
-        Figure("holdfast jobs queue, peak memory", queue_cost.peak_mib, "MiB", 50.0),
+        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.30),
+        Figure("holdfast jobs queue, peak memory", queue_cost.peak_mib, "MiB", 60.0),
     ]
 
 
@@ -106,10 +106,10 @@ def recovery_figures() -> list[Figure]:
     trials = [trial() for _ in range(TRIALS)]
     submitted, noticed, killed, recovered = (statistics.median(times) for times in zip(*trials, strict=True))
     return [
-        Figure("submit → RUNNING", submitted, "s", 5.0),
-        Figure("notice given → replacement requested", noticed, "s", 1.0, 15.0, "polls every 15 s, reads no notice"),
-        Figure("kill → RECOVERING", killed, "s", 1.0, 45.0, "allowed by its tests"),
-        Figure("kill → RUNNING again", recovered, "s", 5.0, 200.0, "allowed by its tests"),
+        Figure("submit → RUNNING", submitted, "s", 2.0),
+        Figure("notice given → replacement requested", noticed, "s", 0.5, 15.0, "polls every 15 s, reads no notice"),
+        Figure("kill → RECOVERING", killed, "s", 2.0, 45.0, "allowed by its tests"),
+        Figure("kill → RUNNING again", recovered, "s", 7.0, 200.0, "allowed by its tests"),
     ]
 
 

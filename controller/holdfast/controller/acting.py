@@ -6,7 +6,7 @@ under the guard of the lease, or with a `Later`, to be tried again. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,7 +60,7 @@ _MOST_UNKNOWN = 8
 
 @dataclass(frozen=True)
 class Actor:
-    """Performs one intent at a time; safe to share between threads."""
+    """Performs one intent at a time; safe to share between threads. `refusals`: those that a job knows of."""
 
     clouds: Mapping[str, Cloud]
     keyring: Keyring
@@ -68,6 +68,7 @@ class Actor:
     clock: Clock
     endpoint: str
     artifacts: Mapping[str, str]
+    refusals: Callable[[int], Sequence[Refusal]]
 
     def perform(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
         """Do what `intent` says. `instances`: (rank, id) of the attempt's machines known so far."""
@@ -112,15 +113,18 @@ class Actor:
         if fault.kind is FaultKind.FIND_OUT and tries + 1 < _MOST_UNKNOWN:
             # The same token again: if it did happen, this call returns what it bought.
             return Later(min(30.0, 0.5 * 2.0**tries), text)
-        refused = events.LaunchRefused(intent.task, intent.generation, self._refusal(request.offer, fault))
+        refused = events.LaunchRefused(
+            intent.task, intent.generation, self._refusal(intent.job_id, request.offer, fault)
+        )
         return Outcome("refused", refused, error=text)
 
-    def _refusal(self, offer: Offer, fault: Fault) -> Refusal:
+    def _refusal(self, job_id: int, offer: Offer, fault: Fault) -> Refusal:
         return launch_refusal(
             offer,
             self.clock.now(),
             kind=fault.kind,
             reason=fault.reason,
+            earlier=self.refusals(job_id),
             retry_after_s=fault.retry_after_s,
             whole_region=fault.whole_region,
             whole_cloud=fault.whole_cloud,

@@ -76,7 +76,7 @@ class Channel:
         sender = asyncio.create_task(_send(socket, connection.outbox))
         try:
             await self._listen(socket, connection)
-        except (WebSocketDisconnect, ConnectionError, TimeoutError, RuntimeError) as error:
+        except (WebSocketDisconnect, OSError, RuntimeError) as error:
             log.info("agent.disconnected", place=place, why=f"{type(error).__name__}: {error}")
         except (ValueError, KeyError, TypeError) as error:
             log.warning("agent.protocol_error", place=place, error=f"{type(error).__name__}: {error}")

@@ -117,7 +117,7 @@ class Daemon:
             intending=Intending(controller),
         )
         self.pools = Pools()
-        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests)
+        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self.reconciler.answer)
         changes = Changes()
         channel = Channel(self.reconciler, logs, self._recorded)

@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 # A price list is read again after this long; a cloud keeps its own cache of what is slow to crawl.
 _OFFERS_AGE_S = 5.0
 
+# Refusals that have run out are kept this long: a zone that says no again and again is left alone for longer.
+_MEMORY_S = 4 * 3600.0
+
 
 class Market:
     """Offers and refusals, for every job of the controller. Safe to use from any thread."""
@@ -35,8 +38,8 @@ class Market:
         self._read_at: float | None = None
 
     def load(self, conn: Connection) -> None:
-        """Take up the refusals that still count."""
-        rows = conn.execute(select(Refusals).where(Refusals.c.until > self._clock.now())).mappings()
+        """Take up the refusals that are remembered."""
+        rows = conn.execute(select(Refusals).where(Refusals.c.until > self._clock.now() - _MEMORY_S)).mappings()
         with self._lock:
             for row in rows:
                 self._add(codec.refusal(dict(row)), row["job_id"])
@@ -48,9 +51,13 @@ class Market:
             if self._read_at is None or now - self._read_at >= _OFFERS_AGE_S:
                 self._read_offers()
                 self._read_at = now
-            self._refusals = [r for r in self._refusals if r.until > now]
+            self._refusals = [r for r in self._refusals if r.until > now - _MEMORY_S]
             own = self._of_job.get(job_id, []) if job_id is not None else []
             return MarketView(self._offers, (*self._refusals, *own), dict(self._disabled))
+
+    def refusals(self, job_id: int) -> tuple[Refusal, ...]:
+        """All that `job_id` may remember, past ones among them."""
+        return self.view(job_id).refusals
 
     def remember(self, refusals: list[Refusal], job_id: int) -> None:
         with self._lock:
@@ -95,8 +102,8 @@ def concerns_one_job(refusal: Refusal) -> bool:
 
 
 def record_refusals(conn: Connection, refusals: list[Refusal], job_id: int, now: float) -> None:
-    """Keep refusals, and forget those that no longer count."""
+    """Keep refusals, and forget those that count no longer."""
     if refusals:
         rows = [{**codec.refusal_columns(r), "job_id": job_id if concerns_one_job(r) else None} for r in refusals]
         conn.execute(insert(Refusals), rows)
-        conn.execute(delete(Refusals).where(Refusals.c.until <= now))
+        conn.execute(delete(Refusals).where(Refusals.c.until <= now - _MEMORY_S))

@@ -32,6 +32,15 @@ from holdfast.sdk.problems import TaskError
 
 _MOST_OFFERS_SHOWN = 20
 
+# Fields of a launch request → the fields of a task's resources that they come from.
+_FIELD_OF = {
+    "disk_gib": "disk_size",
+    "disk_tier": "disk_tier",
+    "network_tier": "network_tier",
+    "image_id": "image_id",
+    "labels": "labels",
+}
+
 
 class Refused(Exception):
     """A request that can not be taken. `where` names the field; `fix` says what to do."""
@@ -70,7 +79,7 @@ class Submissions:
         job_name = _job_name(name, [task.name for task in tasks])
         compiled = self.compile(tasks, job_name, now)
         priority = max(task.priority or 0 for task in tasks)
-        warnings = tuple(w for task in tasks for w in task.warnings)
+        warnings = self._warnings(tasks)
         with self.database.begin() as conn:
             if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
                 return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
@@ -94,8 +103,22 @@ class Submissions:
         view = self.market.view()
         return {
             "tasks": [self._plan(task, view, now) for task in compiled],
-            "warnings": [w for task in tasks for w in task.warnings],
+            "warnings": list(self._warnings(tasks)),
         }
+
+    def _warnings(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+        """What is accepted and has no effect: said by the tasks themselves, or true of every cloud that is usable."""
+        usable = [cloud for cloud in self.market.clouds.values() if cloud.unusable() is None]
+        ignored = frozenset.intersection(*(cloud.ignores for cloud in usable)) if usable else frozenset()
+        names = " and ".join(cloud.name for cloud in usable)
+        found = [warning for task in tasks for warning in task.warnings]
+        for task in tasks:
+            config = task.to_yaml_config().get("resources") or {}
+            asked = sorted(_FIELD_OF[name] for name in _machine(config) if name in ignored)
+            found += [f"resources.{name}: accepted, but has no effect on {names}" for name in asked]
+            if task.priority:
+                found.append("resources.priority: kept and shown, but launches are not yet ordered by it")
+        return tuple(dict.fromkeys(found))
 
     def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
@@ -228,11 +251,4 @@ def _requested(task: TaskView) -> str:
 
 def _machine(resources: Mapping[str, Any]) -> dict[str, Any]:
     """What a launch asks of its machines besides the offer."""
-    known = {
-        "disk_gib": resources.get("disk_size"),
-        "disk_tier": resources.get("disk_tier"),
-        "network_tier": resources.get("network_tier"),
-        "image_id": resources.get("image_id"),
-        "labels": resources.get("labels"),
-    }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: resources[field] for name, field in _FIELD_OF.items() if resources.get(field) is not None}

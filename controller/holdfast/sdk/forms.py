@@ -261,11 +261,11 @@ class Record(Form):
 
 
 class Either(Form):
-    """The first of several forms that takes the value."""
+    """The first of several forms that takes the value. `allowed`: where the forms' own words do not read well."""
 
-    def __init__(self, *forms: Form) -> None:
+    def __init__(self, *forms: Form, allowed: str = "") -> None:
         self.forms = forms
-        self.allowed = ", or ".join(form.allowed for form in forms)
+        self.allowed = allowed or ", or ".join(form.allowed for form in forms)
 
     def takes(self, value: object) -> bool:
         return any(form.takes(value) for form in self.forms)

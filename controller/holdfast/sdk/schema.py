@@ -178,9 +178,16 @@ STORAGE_CONFIG_FIELDS = {
 STORAGE_MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
 STORAGE_TYPES = ("MODEL_CHECKPOINT_RO", "MODEL_CHECKPOINT_RW", "DATASET_RO", "DATASET_RW")
 MOUNT_SOURCE = Parsed(read_mount_source, "a local path, or a bucket such as s3://bucket/folder")
+# What the client makes of local paths before it submits a task.
+UPLOADED = Record({"upload": Field(TEXT), "is_file": Field(FLAG)}, "an upload", marker="upload")
 STORAGE_FIELDS = {
     "name": Field(Parsed(buckets.read_name, "a string that names a bucket")),
-    "source": Field(Either(MOUNT_SOURCE, Items(TEXT, at_least=1))),
+    "source": Field(
+        Either(
+            *(MOUNT_SOURCE, UPLOADED, Items(Either(TEXT, UPLOADED, allowed="local paths"), at_least=1)),
+            allowed="a local path, a list of local paths, or a bucket such as s3://bucket/folder",
+        )
+    ),
     "store": Field(word(*buckets.STORES)),
     "persistent": Field(FLAG),
     "mode": Field(word(*STORAGE_MODES)),
@@ -189,8 +196,6 @@ STORAGE_FIELDS = {
 }
 STORAGE = Record(STORAGE_FIELDS, "a bucket with name or source, mode, store", finish=finish_storage)
 
-# What the client makes of local paths before it submits a task.
-UPLOADED = Record({"upload": Field(TEXT), "is_file": Field(FLAG)}, "an upload", marker="upload")
 GIT_WORKDIR = Record({"url": Field(TEXT), "ref": Field(TEXT)}, "a mapping with the url and ref of a git repository",
                      required=("url",))  # fmt: skip
 

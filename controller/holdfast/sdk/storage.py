@@ -40,11 +40,11 @@ class Storage:
     """A storage object of `file_mounts`. Takes strings for enums. Raises `TaskError`.
 
     `name`: of a bucket that is made if there is none. `source`: an existing bucket's URI, or local paths that are
-    uploaded to the bucket `name`. `persistent`: the bucket outlives the job.
+    uploaded to the bucket `name` (`{"upload", "is_file"}` once they were). `persistent`: the bucket outlives the job.
     """
 
     name: str | None = None
-    source: str | Sequence[str] | None = None
+    source: str | Sequence[str | dict[str, Any]] | dict[str, Any] | None = None
     stores: Sequence[StoreType | str] | StoreType | str | None = None
     persistent: bool = True
     mode: StorageMode | str = StorageMode.MOUNT
@@ -105,10 +105,9 @@ class Storage:
 
     @property
     def local_sources(self) -> tuple[str, ...]:
-        """Local paths that are uploaded to the bucket."""
-        if self.source is None or self.bucket:
-            return ()
-        return (self.source,) if isinstance(self.source, str) else tuple(self.source)
+        """Local paths that are to be uploaded to the bucket; not those that were (`{"upload", "is_file"}`)."""
+        sources = self.source if isinstance(self.source, list | tuple) else (self.source,)
+        return () if self.bucket else tuple(source for source in sources if isinstance(source, str))
 
     def to_yaml_config(self) -> dict[str, Any]:
         """The mapping that says the same."""

@@ -85,14 +85,19 @@ def send(client: Client, archives: Mapping[str, Archive], *, say: Callable[[str]
             client.put_upload(archive.sha256, data, archive.size_bytes)
 
 
-def pack(source: Path, target: Path, *, is_workdir: bool) -> Archive:
-    """Pack `source` into the tar.gz `target`: a directory's content, or one file under its own name."""
+def pack(source: Path, target: Path, *, is_workdir: bool, is_named: bool = False) -> Archive:
+    """Pack `source` into the tar.gz `target`: a directory's content, or one file under its own name.
+
+    `is_named`: a directory too is packed under its own name, so that several can lie side by side.
+    """
     with _errors_named(source):
         is_file = not stat.S_ISDIR(source.stat().st_mode)
         if is_file:
             root, names = source.parent, [source.name]
         else:
             root, names = source, filelist.of_directory(source, is_workdir=is_workdir)
+            if is_named:
+                root, names = source.parent, [f"{source.name}/{name}" for name in names]
     with open(target, "wb") as raw:
         hashing = _HashingWriter(raw)
         with (
@@ -117,15 +122,15 @@ class _Packer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._by_source: dict[tuple[str, bool], Archive] = {}
+        self._by_source: dict[tuple[str, bool, bool], Archive] = {}
         self.by_digest: dict[str, Archive] = {}
 
-    def pack(self, source: str, *, is_workdir: bool = False) -> Archive:
+    def pack(self, source: str, *, is_workdir: bool = False, is_named: bool = False) -> Archive:
         path = Path(os.path.abspath(os.path.expanduser(source)))
-        key = (str(path), is_workdir)
+        key = (str(path), is_workdir, is_named)
         if key not in self._by_source:
             target = self._folder / f"{len(self._by_source)}.tar.gz"
-            archive = self._by_source[key] = pack(path, target, is_workdir=is_workdir)
+            archive = self._by_source[key] = pack(path, target, is_workdir=is_workdir, is_named=is_named)
             self.by_digest.setdefault(archive.sha256, archive)
         return self._by_source[key]
 
@@ -142,13 +147,16 @@ def _packed_task(task: Config, packer: _Packer) -> Config:
 def _packed_mount(mount: Any, packer: _Packer) -> Any:
     if isinstance(mount, dict) and "source" in mount:
         source = mount["source"]
-        sources = source if isinstance(source, list) else [source]
-        if any(_is_local(one) for one in sources):
-            packed = [_packed_mount(one, packer) for one in sources]
-            return {**mount, "source": packed if isinstance(source, list) else packed[0]}
-    if not _is_local(mount):
-        return mount
-    archive = packer.pack(mount)
+        if isinstance(source, list):
+            return {**mount, "source": [_packed_path(one, packer, is_named=True) for one in source]}
+        return {**mount, "source": _packed_path(source, packer)}
+    return _packed_path(mount, packer)
+
+
+def _packed_path(source: Any, packer: _Packer, *, is_named: bool = False) -> Any:
+    if not _is_local(source):
+        return source
+    archive = packer.pack(source, is_named=is_named)
     return {"upload": archive.sha256, "is_file": archive.is_file}
 
 

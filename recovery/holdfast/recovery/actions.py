@@ -36,7 +36,7 @@ class Terminate:
 
 @dataclass(frozen=True)
 class Check:
-    """Ask the cloud about the attempt's machines now. Answered by `MachinesSeen`. Touches nothing, so it is no intent."""
+    """Ask the cloud about the attempt's machines now. Answered by `MachinesSeen`. Touches nothing: it is no intent."""
 
     task: int
     generation: int

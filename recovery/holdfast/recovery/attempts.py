@@ -40,16 +40,18 @@ def is_overdue(attempt: AttemptView, now: float) -> bool:
 
 
 def has_succeeded(attempt: AttemptView) -> bool:
-    """Every rank's `run` ended by itself with 0, and its writes are kept."""
-    return all(
-        n.phase is NodePhase.ENDED and n.failed_stage is None and not n.interrupted and n.exit_code == 0
-        for n in attempt.nodes
-    )
+    """Every rank's `run` ended by itself with 0 (or there was none), and its writes are kept."""
+    return all(n.phase is NodePhase.ENDED and not n.interrupted and not _has_failed(n) for n in attempt.nodes)
 
 
 def failed_node(attempt: AttemptView) -> NodeView | None:
     """The lowest rank that failed by itself, or None."""
-    return next((n for n in attempt.nodes if n.failed_stage is not None and not n.interrupted), None)
+    return next((n for n in attempt.nodes if _has_failed(n) and not n.interrupted), None)
+
+
+def _has_failed(node: NodeView) -> bool:
+    ended_badly = node.phase is NodePhase.ENDED and node.exit_code not in (None, 0)
+    return node.failed_stage is not None or ended_badly
 
 
 def loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:

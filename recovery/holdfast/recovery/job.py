@@ -21,8 +21,7 @@ class Limits:
     silent_s: float = 180.0  # the cloud says that the machine runs, but its agent is not connected
     drain_s: float = 60.0  # grace of a drain that no notice bounds: SIGTERM, save, flush
     recheck_s: float = 5.0  # how often, at the least, a disconnected node's machine is looked up
-    backoff_first_s: float = 5.0
-    backoff_cap_s: float = 300.0
+    helpless_s: float = 300.0  # a job that has run and fits nowhere any more: how often that is looked at
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Cancel:
 class NodeView:
     """One machine of an attempt, as last heard or seen.
 
-    `exit_code` is that of the failed or finished stage; `failed_stage` names it ("mounts", "setup", "run", "flush") or is
-    None. `interrupted`: the workload was told to stop before it ended. `gone`: why the machine is known to be gone.
+    `exit_code` is that of the failed or finished stage; `failed_stage` names it ("mounts", "setup", "run", "flush") or
+    is None. `interrupted`: the workload was told to stop before it ended. `gone`: why the machine is known to be gone.
     """
 
     rank: int
@@ -74,8 +73,8 @@ class NodeView:
 class AttemptView:
     """One try at a task on one placement.
 
-    `drain_until`: when a drain is cut short. `terminating`: its machines were asked to end. `failing_since`: a rank said
-    that it failed; the other machines are being looked up before anybody is blamed.
+    `drain_until`: when a drain is cut short. `terminating`: its machines were asked to end. `failing_since`: a rank
+    said that it failed; the other machines are being looked up before anybody is blamed.
     """
 
     generation: int
@@ -117,9 +116,9 @@ class AttemptView:
 class TaskView:
     """One task of a job.
 
-    `attempts`: those not yet GONE, oldest first. `last_offer`: where the newest attempt ran or runs. `refused_in_a_row`:
-    launches refused since one worked. `run_seconds`: time in RUNNING up to `run_since`, which is None while not running.
-    `storage_ready`: its buckets exist (True also when it has none).
+    `attempts`: those not yet GONE, oldest first. `last_offer`: where the newest attempt ran or runs.
+    `refused_in_a_row`: launches refused since one worked. `run_seconds`: time in RUNNING up to `run_since`, which is
+    None while not running. `storage_ready`: its buckets exist (True also when it has none).
     """
 
     index: int

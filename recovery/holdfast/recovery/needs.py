@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.recovery.market import Market, Offer
+from holdfast.recovery.market import Market
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,10 @@ _COOLS_DOWN = {
 }
 
 
+# Losing a machine on which nothing of the user's had begun is no recovery.
+_HAD_BEGUN = {AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING}
+
+
 def settle(task: TaskView, ctx: Context, *, is_current: bool) -> TaskView:
     """`task` with every rule applied. A task that is not the job's current one only has its attempts cleared away."""
     rules = RULES if is_current else CLEARING_RULES
@@ -140,7 +144,8 @@ def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
 def drained(task: TaskView, ctx: Context) -> TaskView | None:
     for a in task.attempts:
         if a.state is AttemptState.DRAINING and all(n.has_stopped for n in a.nodes):
-            ctx.out.append(Note("attempt.stopped", task.index, a.generation, reason=a.reason))
+            trouble = "; ".join(n.message for n in a.nodes if n.failed_stage is not None and n.message)
+            ctx.out.append(Note("attempt.stopped", task.index, a.generation, reason=a.reason, message=trouble))
             return task.with_attempt(replace(a, state=AttemptState.STOPPED))
     return None
 
@@ -171,9 +176,10 @@ def lose(task: TaskView, ctx: Context) -> TaskView | None:
     ctx.out.append(Note("attempt.lost", task.index, attempt.generation, reason=reason, message=text(reason), data=data))
     if reason in _COOLS_DOWN:
         ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
+    counts = MEANINGS[reason].is_recovery and attempt.state in _HAD_BEGUN
     return replace(
         _look_for_another(task, attempt, reason, until, ctx.now),
-        recovery_count=task.recovery_count + int(MEANINGS[reason].is_recovery),
+        recovery_count=task.recovery_count + int(counts),
         preempted_from=attempt.offer if reason in _COOLS_DOWN else task.preempted_from,
     )
 
@@ -229,7 +235,7 @@ def _ask_about_peers(task: TaskView, attempt: AttemptView, ctx: Context) -> Task
 
 
 def _restart_reason(task: TaskView, attempt: AttemptView) -> Reason | None:
-    codes = {n.exit_code for n in attempt.nodes if n.failed_stage is not None and n.exit_code is not None}
+    codes = {n.exit_code for n in attempt.nodes if n.exit_code is not None and not n.interrupted}
     if codes & task.recovery.recover_on_exit_codes:
         return Reason.RESTART_ON_EXIT_CODE
     if task.restarts_on_errors < task.recovery.max_restarts_on_errors:
@@ -345,7 +351,7 @@ def _nothing_fits(task: TaskView, why: tuple[str, ...], is_request: bool, ctx: C
     # A job that has run is not thrown away because a cloud was switched off under it: it waits to be helped.
     if task.reason is not reason:
         ctx.out.append(Note("task.waiting", task.index, reason=reason, message=message))
-    return replace(task, reason=reason, wake_at=ctx.now + ctx.view.limits.backoff_cap_s)
+    return replace(task, reason=reason, wake_at=ctx.now + ctx.view.limits.helpless_s)
 
 
 CLEARING_RULES: tuple[Rule, ...] = (forget_gone, drained, terminate)

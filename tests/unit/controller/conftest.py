@@ -75,7 +75,9 @@ class World:
         made = Reconciler(
             database=self.database, clock=self.clock, market=market, limits=self.limits, intending=Intending("test")
         )
-        actor = Actor(clouds, keyring, NoBuckets(), self.clock, "http://127.0.0.1:1", {"agent": "0" * 64})
+        actor = Actor(
+            clouds, keyring, NoBuckets(), self.clock, "http://127.0.0.1:1", {"agent": "0" * 64}, market.refusals
+        )
         made.dispatcher = Dispatcher(actor, lambda _name: Inline(), made.answer)
         made.on_directive = self._tell
         return made

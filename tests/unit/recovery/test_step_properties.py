@@ -87,7 +87,8 @@ class Walk:
             assert new.has_run or not old.has_run
             lost = [a for a in done if isinstance(a, actions.Note) and a.kind == "attempt.lost" and a.task == old.index]
             assert len(lost) <= 1
-            counted = sum(1 for a in lost if a.reason is not None and MEANINGS[a.reason].is_recovery)
+            begun = [a for a in lost if a.data["was"] not in ("REQUESTED", "BOOTING")]
+            counted = sum(1 for a in begun if a.reason is not None and MEANINGS[a.reason].is_recovery)
             assert new.recovery_count - old.recovery_count == counted, "only losses are recoveries"
             self._check_launches(old, new, done)
 

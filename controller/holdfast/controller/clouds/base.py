@@ -110,9 +110,13 @@ class Fault:
 
 
 class Cloud(Protocol):
-    """One cloud. Shared by threads: implementations lock what they must."""
+    """One cloud. Shared by threads: implementations lock what they must.
+
+    `ignores`: the fields of `LaunchRequest` that have no effect in this cloud.
+    """
 
     name: str
+    ignores: frozenset[str]
 
     def notes(self) -> Sequence[str]:
         """What a user should know of this cloud as it is set up here, a sentence each."""

@@ -88,6 +88,8 @@ class _Machine:
 class FakeCloud:
     """A `Cloud`, and `Interruptible`. `calls` counts the calls of each method, failed ones too."""
 
+    ignores: frozenset[str] = frozenset()
+
     def __init__(
         self, clock: Clock, *, offers: Sequence[Offer] | None = None, faults: Faults | None = None, name: str = "fake"
     ) -> None:

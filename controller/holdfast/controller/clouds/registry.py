@@ -29,6 +29,8 @@ def enabled_clouds(settings: Mapping[str, object], home: Path, clock: Clock) -> 
 class Absent:
     """A cloud that this version has no module for: it sells nothing, owns nothing, and does nothing but say so."""
 
+    ignores: frozenset[str] = frozenset()
+
     def __init__(self, name: str) -> None:
         self.name = name
 

@@ -31,6 +31,8 @@ class LocalCloud:
     `bootstrap.artifacts["agent"]`; default `home/artifacts`.
     """
 
+    ignores = frozenset({"disk_gib", "disk_tier", "network_tier", "image_id"})
+
     def __init__(
         self, home: Path, settings: LocalSettings, clock: Clock, *, artifacts: Path | None = None, name: str = "local"
     ) -> None:
