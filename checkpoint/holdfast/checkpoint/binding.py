@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.decorators import SaveDir
+    from holdfast.checkpoint.save_dir import SaveDir
 
 T = TypeVar("T")
 

@@ -11,14 +11,11 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import digest, durability, manifest, names, snapshot
 from holdfast.checkpoint.errors import patiently
 from holdfast.checkpoint.manifest import Entry, FileRecord, Manifest, ManifestDamaged
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.decorators import SaveDir
+from holdfast.checkpoint.save_dir import root_of
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,6 @@ class StepInfo:
     state: str
     durable: bool | None
     why: str = ""
-
-
-def root_of(save_dir: SaveDir) -> str:
-    """The one absolute path of a save_dir, `~` and symbolic links resolved, whether it exists or not."""
-    return os.path.realpath(os.path.expanduser(save_dir() if callable(save_dir) else save_dir))
 
 
 def newest_first(

@@ -7,9 +7,10 @@ called.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from holdfast.checkpoint.save_dir import SaveDir, root_of
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-
-# A directory, or a function that names it when a call needs it.
-SaveDir = Union[str, "os.PathLike[str]", Callable[[], Union[str, "os.PathLike[str]"]]]
 
 
 class Loader(Protocol[T_co]):
@@ -75,10 +73,10 @@ def save_checkpoint(
 
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
-            from holdfast.checkpoint import checkpoints, saving
+            from holdfast.checkpoint import saving
 
             step = parameter.of_call(args, kwargs)
-            root = checkpoints.root_of(save_dir)
+            root = root_of(save_dir)
             series = saving.Series(root, checkpoint_prefix, max_checkpoints, metadata or {}, tuple(ignore))
             return saving.save(series, step, lambda: binding.finished(function(*args, **kwargs), function))
 
@@ -114,14 +112,14 @@ def load_checkpoint(
 
         @functools.wraps(function)
         def load(*args: Any, **kwargs: Any) -> T | None:
-            from holdfast.checkpoint import checkpoints, loading
+            from holdfast.checkpoint import loading
 
             def call(step: int) -> T:
                 placed, named = parameter.put(step, args, kwargs)
                 return binding.finished(function(*placed, **named), function)
 
             loader.last_result = None
-            loader.last_result, value = loading.load(checkpoints.root_of(save_dir), checkpoint_prefix, call)
+            loader.last_result, value = loading.load(root_of(save_dir), checkpoint_prefix, call)
             return value
 
         loader: Loader[T] = load  # type: ignore[assignment]

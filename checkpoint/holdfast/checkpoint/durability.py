@@ -18,6 +18,9 @@ from holdfast.checkpoint.errors import CheckpointUnavailable
 from holdfast.checkpoint.notice import run_dir
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
+# The agent puts an empty read-only file system of this source under each mount: seen alone, the mount is lost.
+GUARD = "holdfast-guard"
+
 _REREADS = 5  # rclone rewrites a note by truncating it first: half a note is no answer
 _REREAD_AFTER_S = 0.002
 
@@ -65,7 +68,7 @@ def require_mounted(path: str) -> None:
     if mount is None:
         return
     is_linked = os.path.islink(mount.path)  # a bucket that is a directory of this machine
-    is_there = os.path.isdir(mount.path) if is_linked else _mounted_source(mount.path) is not None
+    is_there = os.path.isdir(mount.path) if is_linked else _mounted_source(mount.path) not in (None, GUARD)
     if not is_there:
         raise CheckpointUnavailable(
             f"{mount.path} should be the mount ({mount.mode}) of a bucket, but nothing is mounted there: what is saved "
