@@ -95,8 +95,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         yield one
 
 
-@pytest.fixture(scope="module")
-def start_controller() -> Iterator[Callable[..., Controller]]:
-    """`start_controller(home, **fields)`: as `running_controller`, until the end of the module."""
-    with contextlib.ExitStack() as stack:
-        yield lambda home, **more: stack.enter_context(running_controller(home, **more))
+@pytest.fixture(scope="session")
+def controller_on() -> Callable[..., contextlib.AbstractContextManager[Controller]]:
+    """`running_controller`, for modules whose controllers are not like the others."""
+    return running_controller

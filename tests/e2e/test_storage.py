@@ -7,10 +7,11 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 import uuid
@@ -27,6 +28,7 @@ from botocore.config import Config
 
 from holdfast.agent.fuse import fuse_problem
 
+ROOT = Path(__file__).resolve().parents[2]
 KEY_ID, SECRET = "AKIATESTKEY", "secret-that-shows-nowhere"
 # A machine's own choice of certificates must not disturb a server without any.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_CA_BUNDLE": "/etc/ssl/none.crt"}
@@ -114,18 +116,23 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def controller(s3: S3Server, tmp_path_factory: pytest.TempPathFactory, start_controller: Callable[..., Any]) -> Any:
+def controller(
+    s3: S3Server, tmp_path_factory: pytest.TempPathFactory, controller_on: Callable[..., Any]
+) -> Iterator[Any]:
     home = tmp_path_factory.mktemp("home")
     (home / "config.yaml").write_text(f"s3: {{endpoint: '{s3.endpoint}', region: us-east-1}}\n")
-    return start_controller(home, environ=CREDENTIALS)
+    with controller_on(home, environ=CREDENTIALS) as one:
+        yield one
 
 
 @pytest.fixture
 def submit(tmp_path: Path) -> Callable[..., Any]:
     """`submit(controller, mounts, run, **fields)` launches a spot task, and gives the ended command."""
 
-    def launch(controller: Any, mounts: str, run: str, *, more: str = "") -> subprocess.CompletedProcess[str]:
-        task = tmp_path / "task.yaml"
+    def launch(
+        controller: Any, mounts: str, run: str, *, more: str = "", folder: Path = tmp_path
+    ) -> subprocess.CompletedProcess[str]:
+        task = folder / "task.yaml"
         parts = ["name: stored", "resources: {use_spot: true}", textwrap.dedent(more), "file_mounts:"]
         parts += [textwrap.indent(textwrap.dedent(mounts), "  "), "run: |", textwrap.indent(textwrap.dedent(run), "  ")]
         task.write_text("\n".join(parts))
@@ -179,15 +186,16 @@ def digests(objects: dict[str, bytes]) -> dict[str, str]:
     return {key: hashlib.sha256(body).hexdigest() for key, body in objects.items()}
 
 
-# Goes on after the highest step that the bucket has.
+# Goes on after the highest step that the bucket has. What it was told to stop in the middle of, it says and does again.
 TRAINER = """
     last=$(ls /ckpt | sed -n 's/^step-0*//p' | sort -n | tail -1)
     echo starts after ${last:-0} in $(hostname)
     for i in $(seq $((${last:-0} + 1)) STEPS); do
       f=$(printf step-%04d $i)
-      head -c 700001 /dev/urandom > /ckpt/$f
-      echo wrote $(sha256sum < /ckpt/$f | cut -d' ' -f1) $f
-      sleep 0.1
+      head -c 700001 /dev/urandom > /ckpt/.new
+      echo wrote $(sha256sum < /ckpt/.new | cut -d' ' -f1) $f
+      mv /ckpt/.new /ckpt/$f
+      sleep 0.05
     done
 """
 
@@ -198,7 +206,7 @@ TRAINER = """
 @needs_fuse
 def test_a_preempted_job_goes_on_from_what_it_wrote_to_s3(controller: Any, s3: S3Server, launch: Any) -> None:
     name = new_name()
-    job = launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", TRAINER.replace("STEPS", "40"))
+    job = launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", TRAINER.replace("STEPS", "30"))
     until_logged(controller, job, " step-0006\n")
     controller.holdfast("jobs", "preempt", job, "--notice", "10")
     ended = until_ended(controller, job)
@@ -211,7 +219,7 @@ def test_a_preempted_job_goes_on_from_what_it_wrote_to_s3(controller: Any, s3: S
     assert starts[0] == 0
     assert starts[1] >= 6, "what was flushed at the notice is there"
     objects = s3.objects(name)
-    assert set(objects) == {f"step-{i:04}" for i in range(1, 41)}
+    assert set(objects) == {f"step-{i:04}" for i in range(1, 31)}
     assert digests(objects) == written(log), "bit for bit"
 
 
@@ -235,18 +243,44 @@ def test_a_bucket_that_shall_not_persist_ends_with_the_job_that_made_it(
         controller.until(lambda: name not in s3.buckets(), "the bucket's end")
 
 
-def machine_root(controller: Any, job: int) -> Path:
+def machine_root(controller: Any, job: int, rank: int = 0) -> Path:
     """The root of the running machine's file system, as this computer sees it."""
-    return Path(f"/proc/{machine_processes(controller, job)[-1].pid}/root")
+    return Path(f"/proc/{machine_processes(controller, job, rank)[1].pid}/root")
 
 
-def machine_processes(controller: Any, job: int) -> list[psutil.Process]:
+def machine_processes(controller: Any, job: int, rank: int = 0) -> list[psutil.Process]:
     """The running machine's host, its first process, and all others of it."""
-    node = controller.job(job)["attempts"][-1]["nodes"][0]["instance_id"]
+    node = controller.job(job)["attempts"][-1]["nodes"][rank]["instance_id"]
     for process in psutil.process_iter(["cmdline"]):
         if f"/instances/{node}" in " ".join(process.info["cmdline"] or []):
             return [process, *process.children(recursive=True)]
     raise AssertionError(f"{node} does not run")
+
+
+@needs_fuse
+def test_every_node_writes_and_no_key_of_the_store_shows(controller: Any, s3: S3Server, launch: Any) -> None:
+    name = new_name()
+    run = """
+        head -c 300000 /dev/urandom > /ckpt/node-$SKYPILOT_NODE_RANK
+        echo wrote $(sha256sum < /ckpt/node-$SKYPILOT_NODE_RANK | cut -d' ' -f1) node-$SKYPILOT_NODE_RANK
+        env
+        until [ -e ~/go ]; do sleep 0.1; done
+    """
+    mounts = f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED, config: {{mount_cached: {{vfs_write_back: 0s}}}}}}"
+    job = launch(controller, mounts, run, more="num_nodes: 2")
+    controller.until(lambda: controller.log(job).count("wrote ") == 2, "both nodes' work")
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in lines if f":{name}" in line], "rclone is looked at"
+    assert not [line for line in lines if SECRET in line]
+    for rank in (0, 1):
+        (machine_root(controller, job, rank) / "home/holdfast/go").touch()
+    ended = until_ended(controller, job)
+    assert ended["status"] == "SUCCEEDED", explained(controller, ended)
+    log = controller.log(job).replace("(rank 0) ", "").replace("(rank 1) ", "")
+    assert digests(s3.objects(name)) == written(log)
+    with sqlite3.connect(controller.home / "holdfast.db") as db:
+        kept = "\n".join(db.iterdump())
+    assert SECRET not in log + kept + shown(controller, job) + (controller.home / "controller.log").read_text()
 
 
 # --- reading buckets --------------------------------------------------------------------------------
@@ -265,6 +299,8 @@ def test_buckets_are_read_and_written_by_every_mode(controller: Any, s3: S3Serve
         /local-copy: local://shelf/data
         /s3: {{source: "s3://{bucket}/data", mode: MOUNT}}
         /local: {{source: "local://shelf", mode: MOUNT}}
+        ~/.cache/models: {{source: "s3://{bucket}/data/deep", mode: MOUNT_CACHED}}
+        relative/to/workdir: {{source: "local://shelf", mode: MOUNT}}
     """
     run = """
         set -e
@@ -274,13 +310,16 @@ def test_buckets_are_read_and_written_by_every_mode(controller: Any, s3: S3Serve
         seq 1 200000 > /s3/numbers
         seq 1 200000 > /local/numbers
         cp /s3/numbers ~/again && cmp ~/again /local/numbers
+        cat ~/.cache/models/two ./relative/to/workdir/data/three; echo
         if cat /s3/none; then exit 1; fi
         echo changed > /s3-copy/deep/two
         echo done
     """
     ended = until_ended(controller, launch(controller, mounts, run))
     assert ended["status"] == "SUCCEEDED", explained(controller, ended)
-    assert "\ntwotoptwothreethree\n" in controller.log(ended["job_id"])
+    log = controller.log(ended["job_id"])
+    assert "\ntwotoptwothreethree\n" in log
+    assert "\ntwothree\n" in log
     numbers = b"".join(b"%d\n" % i for i in range(1, 200_001))
     assert s3.objects(bucket)["data/numbers"] == numbers
     assert (shelf / "numbers").read_bytes() == numbers
@@ -337,7 +376,7 @@ def test_a_mount_lost_under_the_job_is_seen_and_the_task_recovers(controller: An
     run = """
         ls /ckpt
         for i in $(seq 1 600); do
-          if (echo $i > /ckpt/g$HOLDFAST_GENERATION-$i) 2>/dev/null; then echo wrote $i; else echo could not write $i; fi
+          (echo $i > /ckpt/g$HOLDFAST_GENERATION-$i) 2>/dev/null && echo wrote $i || echo could not write $i
           sleep 0.05
         done
     """
@@ -352,6 +391,7 @@ def test_a_mount_lost_under_the_job_is_seen_and_the_task_recovers(controller: An
     lost = [one for one in again["timeline"] if one["kind"] == "attempt.lost"]
     assert [one["reason"] for one in lost] == ["MOUNT_LOST"]
     log = controller.log(job)
+    assert "holdfast: the mount at /ckpt is lost" in log
     assert "could not write" in log, "nothing pretends to be the mount"
     first = log[: log.index("could not write")]
     expected = {f"g1-{line.split()[1]}" for line in first.splitlines() if line.startswith("wrote ")}
@@ -396,22 +436,33 @@ def test_a_bucket_that_is_not_there_fails_the_job_before_anything_is_bought(cont
 
 
 def test_an_s3_that_is_down_is_waited_for(controller: Any, s3: S3Server, launch: Any) -> None:
-    name = new_name()
+    name, unwanted = new_name(), new_name()
     s3.stop()
     try:
         job = launch(controller, f"/data: {{name: {name}, store: s3, mode: COPY}}", "ls /data; echo ran")
-        told = controller.until(lambda: "could not" in str(shown(controller, job)).lower(), "why it waits")
-        assert told
-        assert controller.job(job)["status"] == "PENDING"
+        other = launch(controller, f"/data: {{name: {unwanted}, store: s3}}", "echo never")
+        for waiting in (job, other):
+            controller.until(lambda id=waiting: s3.endpoint in shown(controller, id), "why it waits")
+            assert controller.job(waiting)["status"] == "PENDING"
+        controller.holdfast("jobs", "cancel", other, "--yes")
+        assert until_ended(controller, other)["status"] == "CANCELLED"
     finally:
         s3.start()
     ended = until_ended(controller, job)
     assert ended["status"] == "SUCCEEDED", explained(controller, ended)
     assert name in s3.buckets()
+    controller.until(lambda: not open_intents(controller, other), "the end of what the cancelled job wanted")
+    assert unwanted not in s3.buckets()
 
 
 def shown(controller: Any, job: int) -> str:
-    return str(controller.holdfast("jobs", "show", job).stdout)
+    return str(controller.holdfast("jobs", "show", job, "-o", "json").stdout)
+
+
+def open_intents(controller: Any, job: int) -> int:
+    with sqlite3.connect(controller.home / "holdfast.db") as db:
+        count = "select count(*) from intent where job_id = ? and done_at is null"
+        return int(db.execute(count, [job]).fetchone()[0])
 
 
 @pytest.mark.parametrize("uri", ["gs://some-bucket/data", "r2://some-bucket"])
@@ -429,10 +480,13 @@ def test_a_store_that_can_not_be_used_is_refused_at_launch(controller: Any, subm
 
 
 @pytest.fixture(scope="module")
-def without_fuse(s3: S3Server, tmp_path_factory: pytest.TempPathFactory, start_controller: Callable[..., Any]) -> Any:
+def without_fuse(
+    s3: S3Server, tmp_path_factory: pytest.TempPathFactory, controller_on: Callable[..., Any]
+) -> Iterator[Any]:
     home = tmp_path_factory.mktemp("home")
     (home / "config.yaml").write_text(f"s3: {{endpoint: '{s3.endpoint}', region: us-east-1}}\n")
-    return start_controller(home, environ={**CREDENTIALS, "HOLDFAST_NO_FUSE": "1"})
+    with controller_on(home, environ={**CREDENTIALS, "HOLDFAST_NO_FUSE": "1"}) as one:
+        yield one
 
 
 def test_without_fuse_a_local_bucket_is_linked(without_fuse: Any, launch: Any) -> None:
@@ -481,20 +535,50 @@ NOBODY = 65534
 
 def interpreter_for_others() -> str | None:
     """A Python of this version that any user may run."""
-    name = f"/usr/bin/python3.{sys.version_info.minor}"
+    python = f"/usr/bin/python3.{sys.version_info.minor}"
     can_drop = os.geteuid() == 0 and shutil.which("setpriv")
-    return name if can_drop and os.access(name, os.X_OK) else None
+    return python if can_drop and os.access(python, os.X_OK) else None
 
 
 @pytest.fixture
-def unprivileged(tmp_path_factory: pytest.TempPathFactory, start_controller: Callable[..., Any]) -> Any:
+def unprivileged(controller_on: Callable[..., Any]) -> Iterator[Any]:
+    """A controller whose daemon and machines belong to a user without any rights."""
     python = interpreter_for_others()
     if python is None:
         pytest.skip("needs root, setpriv, and a Python of this version that other users can run")
-    # pytest's own folders are closed to other users.
-    home = Path(tempfile.mkdtemp(prefix="holdfast-e2e-"))
-    os.chown(home, NOBODY, NOBODY)
-    return home
+    user_home = Path(tempfile.mkdtemp(prefix="holdfast-e2e-"))  # pytest's own folders are closed to other users
+    os.chown(user_home, NOBODY, NOBODY)
+    imports = [*(str(ROOT / root) for root in ("recovery", "checkpoint", "controller")), sysconfig.get_path("purelib")]
+    environ = {**CREDENTIALS, "HOME": str(user_home), "PYTHONPATH": os.pathsep.join(imports), "USER": "nobody"}
+    drop = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    try:
+        with controller_on(user_home / "x", environ=environ, program=(*drop, python, "-m", "holdfast.cli")) as one:
+            yield one
+    finally:
+        shutil.rmtree(user_home)
+
+
+def test_without_root_a_job_runs_and_recovers(unprivileged: Any, launch: Any) -> None:
+    mounts = "~/ckpt: {name: unprivileged, mode: MOUNT_CACHED}"
+    job = launch(
+        unprivileged,
+        mounts,
+        "id -u" + TRAINER.replace("/ckpt", "~/ckpt").replace("STEPS", "25"),
+        folder=unprivileged.home,
+    )
+    until_logged(unprivileged, job, " step-0004\n")
+    host = machine_processes(unprivileged, job)[0]
+    assert host.uids().real == NOBODY
+    unprivileged.holdfast("jobs", "preempt", job, "--notice", "5")
+    ended = until_ended(unprivileged, job)
+    assert ended["status"] == "SUCCEEDED", explained(unprivileged, ended)
+    assert ended["recovery_count"] == 1
+    bucket = unprivileged.home / "local" / "buckets" / "unprivileged"
+    found = digests({path.name: path.read_bytes() for path in bucket.iterdir()})
+    assert found == written(unprivileged.log(job))
+    assert "ckpt is a link to" in unprivileged.log(job)
+    assert "local ones are linked" in unprivileged.holdfast("check", "local").stdout
+    assert len(found) == 25
 
 
 # --- what became durable ----------------------------------------------------------------------------

@@ -6,7 +6,10 @@ A line's number is its `seq`, so the file is the whole state, and a restarted ag
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ class CheckpointTeller:
         self._changed = threading.Condition()
         self._ws: WebSocket | None = None
         self._acked = 0
+        self._told_bytes = 0
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -31,7 +35,7 @@ class CheckpointTeller:
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
         with self._changed:
-            self._ws, self._acked = ws, int(welcome["checkpoint_seq"])
+            self._ws, self._acked, self._told_bytes = ws, int(welcome["checkpoint_seq"]), 0
             self._changed.notify_all()
 
     def detach(self) -> None:
@@ -41,6 +45,12 @@ class CheckpointTeller:
     def hear(self, message: dict[str, Any]) -> None:
         if message.get("type") == "checkpoint_ack":
             self._acked = max(self._acked, int(message["seq"]))
+
+    def wait_told(self, timeout_s: float) -> bool:
+        """Wait until every line was sent on this connection; whether it was."""
+        with self._changed:
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._told_bytes >= _size(self._path), timeout_s)
 
     def _run(self) -> None:
         while True:
@@ -73,6 +83,9 @@ class CheckpointTeller:
                 if seq > self._acked:
                     ws.send_text(json.dumps({"type": "checkpoint", "seq": seq, **checkpoint}))
             with self._changed:
+                if self._ws is ws:
+                    self._told_bytes = offset - len(partial)
+                self._changed.notify_all()
                 self._changed.wait(POLL_S)
 
     def _read(self, offset: int) -> bytes:
@@ -82,6 +95,31 @@ class CheckpointTeller:
                 return file.read(1 << 20)
         except OSError:
             return b""
+
+
+def note_durable(path: Path, mounts: Sequence[str]) -> None:
+    """Once `mounts` were flushed: note that the newest checkpoint committed on them is in its bucket."""
+    try:
+        lines = [line for line in map(_parse, path.read_bytes().splitlines()) if line is not None]
+    except FileNotFoundError:
+        return
+    newest = next((line for line in reversed(lines) if line["state"] == "committed"), None)
+    if newest is None or not any(_is_within(newest["path"], mount) for mount in mounts):
+        return
+    durable = {**newest, "state": "durable", "at": time.time()}
+    if any({**line, "at": durable["at"]} == durable for line in lines):
+        return  # the library has seen it first
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(durable) + "\n")
+
+
+def _is_within(path: str, mount: str) -> bool:
+    top = os.path.abspath(os.path.expanduser(mount))
+    return any(path.startswith(place.rstrip("/") + "/") for place in (top, os.path.realpath(top)))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -33,11 +33,14 @@ _RETRY_FASTEST_S = 0.5
 _TRIES_TO_BELIEVE = 2  # failures in a row, within one flush, before an error that can not pass is believed
 _MAX_REVIVALS = 3
 _NAMED_AT_MOST = 5
-_CAN_NOT_PASS = re.compile(
+CAN_NOT_PASS = re.compile(
     r"StatusCode: (401|403|404)|NoSuchBucket|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
     r"|permission denied|read-only file system|not a directory|no such file or directory|directory not found"
 )
-_NOISE = re.compile(r"(operation error |https response error |, )?(RequestID|HostID): [^,]*,?")
+NOISE = re.compile(
+    r"(operation error |https response error |, )?(RequestID|HostID): [^,]*,?|, https response error StatusCode: 0"
+    r"|^\d+/\d+/\d+ [\d:]+ \w+ *: |Attempt 1/1 failed with 1 errors and: "
+)
 
 
 class FlushError(Exception):
@@ -185,7 +188,7 @@ class _Drain:
 
     def _give_up_if_hopeless(self) -> None:
         error = self._last_error()
-        if _CAN_NOT_PASS.search(error):
+        if CAN_NOT_PASS.search(error):
             raise CannotFlush(error)
 
     def _check_stall(self, dirty: list[PendingFile], now: float) -> None:
@@ -196,7 +199,7 @@ class _Drain:
             raise CannotFlush(self._holders(dirty) or "rclone does not upload them, and does not say why")
 
     def _last_error(self) -> str:
-        return _NOISE.sub("", str(self.mount.rc.call("core/stats").get("lastError", ""))).strip()
+        return NOISE.sub("", str(self.mount.rc.call("core/stats").get("lastError", ""))).strip()
 
     def trouble(self) -> str:
         """The best explanation at hand of why this takes so long."""

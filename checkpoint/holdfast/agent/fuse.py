@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GUARD = "holdfast-guard"
+NO_FUSE = "HOLDFAST_NO_FUSE"  # the user's switch
 _CAP_SYS_ADMIN = 21
 _COMMAND_TIMEOUT_S = 10.0
 
@@ -29,22 +30,34 @@ class MountEntry:
     source: str
 
 
-def fuse_problem() -> str | None:
-    """Why FUSE can not be used here, in one sentence that ends in what to do; None when it can. Cheap."""
+def fuse_problem(*, in_user_namespace: bool = False) -> str | None:
+    """Why FUSE can not be used here, in one sentence that ends in what to do; None when it can. Cheap.
+
+    `in_user_namespace`: the same for a process that is root in a user namespace of this user's.
+    """
+    if os.environ.get(NO_FUSE, "0") not in ("", "0"):
+        return f"{NO_FUSE} is set, so nothing is mounted by FUSE: unset it"
     if _unmounter() is None:
         return "fusermount3 is not installed: install the package fuse3"
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse: load the kernel module fuse, or start the container with --device /dev/fuse"
-    if os.geteuid() == 0:
-        return _root_problem()
-    return _user_problem()
+    if in_user_namespace:
+        return _device_problem()
+    return _device_problem() or _capability_problem() if os.geteuid() == 0 else _user_problem()
 
 
-def _root_problem() -> str | None:
+def _device_problem() -> str | None:
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
-        return f"/dev/fuse can not be opened ({error.strerror}): start the container with --device /dev/fuse"
+        return (
+            f"/dev/fuse can not be opened ({error.strerror}): "
+            "make it writable for this user (chmod 666), or start the container with --device /dev/fuse"
+        )
+    return None
+
+
+def _capability_problem() -> str | None:
     if not int(_own_status("CapEff") or "0", 16) >> _CAP_SYS_ADMIN & 1:
         return "mounting is not permitted here: start the container with --cap-add SYS_ADMIN"
     return None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.flush import CannotFlush
+from holdfast.agent.flush import CAN_NOT_PASS, NOISE, CannotFlush
 from holdfast.agent.fuse import is_dead, is_rclone_of, mount_table, others_allowed, put_guard, take_away
 from holdfast.agent.rclone import MountProcess, Rc, RcError, Remote
 from holdfast.agent.vfs_cache import Cache
@@ -35,7 +35,20 @@ _ZERO_DURATION = re.compile(r"(0+(\.0*)?[a-zµ]*)+")
 
 
 class MountError(Exception):
-    """A bucket can not stand at its path. The message says why and what to do."""
+    """A bucket can not stand at its path. The message says why and what to do.
+
+    `may_pass`: the store did not answer as it should, and may do so later.
+    """
+
+    def __init__(self, message: str, *, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+def store_error(where: str, said: str) -> MountError:
+    """What a store's words, as rclone passes them on, come to."""
+    may_pass = not CAN_NOT_PASS.search(said) and "no space left" not in said
+    return MountError(f"{where}: {NOISE.sub('', said).strip()}", may_pass=may_pass)
 
 
 def real_path(path: str) -> str:
@@ -86,7 +99,6 @@ class FuseMount:
         self._rescue = home / "rescue"
         self._flags = _flags(spec, cached=self.is_cached)
         self._bucket_id: tuple[int, int] | None = None
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.cache = Cache(home / "cache", remote.target)
         self._process = self._process_at(self._at)
 
@@ -118,6 +130,7 @@ class FuseMount:
             raise
 
     def _process_at(self, mountpoint: str) -> MountProcess:
+        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         return MountProcess(self._binary, self._remote, home=self._home, mountpoint=mountpoint, flags=self._flags)
 
     def _start(self) -> None:
@@ -164,14 +177,14 @@ class FuseMount:
                 raise MountError(
                     f"mounting {self.bucket} at {self.path}: the bucket does not exist: create it, or correct its name"
                 ) from error
-            raise MountError(f"mounting {self.bucket} at {self.path}: listing the bucket: {error}") from error
+            raise store_error(f"mounting {self.bucket} at {self.path}: listing the bucket", str(error)) from error
 
     def _check_prefix(self) -> None:
         try:
             self._list(self._remote.url)
         except RcError as error:
             if "directory not found" not in str(error):  # nothing under the prefix yet is no error
-                raise MountError(f"mounting {self.bucket} at {self.path}: listing the bucket: {error}") from error
+                raise store_error(f"mounting {self.bucket} at {self.path}: listing the bucket", str(error)) from error
 
     def _list(self, url: str) -> None:
         try:

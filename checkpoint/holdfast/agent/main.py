@@ -120,7 +120,7 @@ class Agent:
             outbox,
             places=self._places,
             library=library_dir(self._places.root),
-            before_end=lambda: shipper.wait_sent(SENT_BEFORE_END_S),
+            before_end=lambda: (teller.wait_told(SENT_BEFORE_END_S), shipper.wait_sent(SENT_BEFORE_END_S)),
             log=log,
         )
         supervisor.recall()

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from holdfast.agent.flush import FlushError, flush
 from holdfast.agent.fuse import fuse_problem
-from holdfast.agent.fuse_mount import FuseMount, MountError, real_path, usable_target
+from holdfast.agent.fuse_mount import FuseMount, MountError, real_path, store_error, usable_target
 from holdfast.agent.rclone import Remote
 
 __all__ = ["FlushError", "MountError", "Mounts", "fuse_problem"]
@@ -239,6 +239,8 @@ class _Copy:
 
     def _copy_directory(self) -> None:
         source = Path(self._remote.target)
+        if Path(os.path.realpath(self._at)).is_relative_to(os.path.realpath(source)):
+            raise MountError(f"copying {source} to {self.path}: that is in the same bucket: choose another path")
         try:
             if source.is_file():
                 target = Path(self._at, source.name) if self._into else Path(self._at)
@@ -256,6 +258,7 @@ class _Copy:
         verb = "copy" if self._into else "copyto"  # copyto gives one object the path's own name
         os.makedirs(os.path.dirname(self._at), exist_ok=True)
         command = [str(self._rclone), verb, self._remote.url, self._at, "--transfers", "8", "--log-level", "ERROR"]
+        command += ["--contimeout", "10s", "--timeout", "60s", "--retries", "1", "--low-level-retries", "5"]
         try:
             done = subprocess.run(
                 command, env=self._remote.environ(), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False
@@ -264,7 +267,7 @@ class _Copy:
             raise MountError(f"{where}: starting rclone: {error}") from error
         if done.returncode != 0:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
-            raise MountError(f"{where}: rclone says: {(lines or ['nothing'])[-1]}")
+            raise store_error(where, f"rclone says: {(lines or ['nothing'])[-1]}")
         if not os.path.exists(self._at):  # rclone takes a prefix without objects for an empty directory
             if self._remote.target != self._remote.bucket:
                 raise MountError(f"{where}: there is no such object and nothing under it: correct the source")

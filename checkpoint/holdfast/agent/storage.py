@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.fetch import Fetcher, FetchFailed
+from holdfast.agent.checkpoints import note_durable
+from holdfast.agent.environment import WORKDIR
+from holdfast.agent.fetch import Abandoned, Fetcher, FetchFailed
 from holdfast.agent.mounts import FlushError, MountError, Mounts
 from holdfast.agent.places import Places
 from holdfast.agent.spec import NodeSpec
@@ -16,6 +19,7 @@ from holdfast.agent.state import write_json
 
 WATCH_S = 1.0
 UNMOUNT_PATIENCE_S = 1.0
+STORE_PATIENCE_S, STORE_RETRY_S = 900.0, 5.0  # a store that does not answer is waited for: the job may be far along
 
 
 class StorageFailed(Exception):
@@ -27,7 +31,7 @@ class NodeStorage:
 
     def __init__(self, spec: NodeSpec, fetcher: Fetcher, places: Places, *, keeps_copies: bool) -> None:
         """`keeps_copies`: COPY mounts were made by an earlier agent, and may have been written to since."""
-        specs = [mount for mount in spec.mounts if not (keeps_copies and mount["mode"] == "COPY")]
+        specs = [_placed(mount) for mount in spec.mounts if not (keeps_copies and mount["mode"] == "COPY")]
         self.last_seen: list[dict[str, Any]] = []
         self._spec = spec
         self._fetcher = fetcher
@@ -36,19 +40,20 @@ class NodeStorage:
         self._one_at_a_time = threading.Lock()
         self._is_mounted = False
         self._watch_ended = threading.Event()
+        self._abandoned = threading.Event()
 
     def prepare(self, *, with_files: bool) -> None:
         """Fetch the files, mount the buckets. May be repeated. Raises StorageFailed, Abandoned, WrittenOff."""
         try:
             if with_files:
                 self._fetcher.files(self._spec)
-            with self._one_at_a_time:
-                self._mount()
+            self._mount_patiently()
         except (FetchFailed, MountError) as error:
             raise StorageFailed(str(error)) from None
 
     def abandon_preparing(self) -> None:
         """Nobody waits for `prepare` any more."""
+        self._abandoned.set()
         self._fetcher.abandon()
 
     def watch(self, changed: Callable[[list[dict[str, Any]], list[str]], None]) -> None:
@@ -64,6 +69,7 @@ class NodeStorage:
                 if not self._is_mounted:
                     self._mount()  # an agent that was started again has not looked at the mounts yet
                 self._mounts.flush(deadline)
+                note_durable(self._places.checkpoints, [mount["path"] for mount in self._mounts.describe()])
             except (FlushError, MountError) as error:
                 raise StorageFailed(str(error)) from None
             finally:
@@ -79,6 +85,22 @@ class NodeStorage:
         finally:
             if is_free:
                 self._one_at_a_time.release()
+
+    def _mount_patiently(self) -> None:
+        """Raises MountError, Abandoned, or as fetching does."""
+        give_up_at, told = time.monotonic() + STORE_PATIENCE_S, False
+        while not self._abandoned.is_set():
+            try:
+                with self._one_at_a_time:
+                    return self._mount()
+            except MountError as error:
+                if not error.may_pass or time.monotonic() >= give_up_at:
+                    raise
+                if not told:
+                    self._places.tell_user(f"{error}; trying again")
+                told = True
+                self._abandoned.wait(STORE_RETRY_S)
+        raise Abandoned
 
     def _mount(self) -> None:
         if self._mounts.needs_rclone and self._mounts.rclone is None:
@@ -103,5 +125,13 @@ class NodeStorage:
                 lost = self._mounts.check()
                 self.last_seen = self._mounts.snapshot()
             if lost != before:
+                for path in set(lost) - set(before):
+                    self._places.tell_user(f"the mount at {path} is lost: what is written there is not saved")
                 changed(self.last_seen, lost)
             before = lost
+
+
+def _placed(mount: dict[str, Any]) -> dict[str, Any]:
+    """The mount with a path that needs no context: a relative one is below the workdir, as for files."""
+    path = str(mount["path"])
+    return mount if path.startswith(("/", "~")) else {**mount, "path": f"~/{WORKDIR}/{path.removeprefix('./')}"}

@@ -13,7 +13,7 @@ from holdfast.cli.errors import Failure, warn
 from holdfast.cli.lazy import CONTEXT
 from holdfast.sdk import endpoint
 from holdfast.sdk.client import ApiError, Client
-from holdfast.sdk.endpoint import Endpoint
+from holdfast.sdk.endpoint import Endpoint, NoController
 
 STOP_TIMEOUT_S = 30.0
 NOT_RUNNING = "The controller is not running; it starts by itself when it is needed."
@@ -54,7 +54,7 @@ def start() -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before stopping a controller that others may share.")
 def stop(yes: bool) -> None:
     """Stop the controller. Running jobs go on, and are found again at the next start."""
-    found = endpoint.find()
+    found = _found_or_token_lost()
     if found is None:
         _stop_deaf()
         return
@@ -62,7 +62,13 @@ def stop(yes: bool) -> None:
         from holdfast.cli.confirm import ask
 
         ask(f"Stop the controller at {found.url}, for everyone who uses it?", yes=yes, default=False)
-    Client(found).stop_controller()
+    try:
+        Client(found).stop_controller()
+    except ApiError as error:
+        if error.status != 401 or found.home is None:
+            raise
+        _stop_deaf()
+        return
     if found.pid is not None:
         _await_end(found.pid)
     click.echo("The controller is stopped; running jobs go on.")
@@ -134,6 +140,16 @@ def _warn_of_version(found: Endpoint, version: str | None = None) -> None:
         warn(str(error))
 
 
+def _found_or_token_lost() -> Endpoint | None:
+    """The controller; None, too, for one's own whose token is lost: its process can still be asked to end."""
+    try:
+        return endpoint.find()
+    except NoController:
+        if endpoint.recorded_pid(endpoint.home_dir()) is None:
+            raise
+        return None
+
+
 def _stop_deaf() -> None:
     """End a controller that lives but does not answer; say so if there is none."""
     pid = endpoint.recorded_pid(endpoint.home_dir())
@@ -142,7 +158,7 @@ def _stop_deaf() -> None:
         return
     os.kill(pid, signal.SIGTERM)
     _await_end(pid)
-    click.echo("The controller did not answer, and was ended; running jobs go on.")
+    click.echo(f"The controller (process {pid}) could not be asked, and was ended; running jobs go on.")
 
 
 def _await_end(pid: int) -> None:

@@ -35,7 +35,7 @@ def load(entrypoint: Sequence[str], *, envs: dict[str, str], secrets: dict[str, 
 
 def is_yaml(word: str) -> bool:
     """Whether a single word names a YAML file, rather than being a command that ends in one."""
-    return word.endswith(SUFFIXES) and (Path(word).expanduser().is_file() or len(word.split()) == 1)
+    return word.endswith(SUFFIXES) and (len(word.split()) == 1 or Path(word).expanduser().is_file())
 
 
 def command(words: Sequence[str]) -> str:
@@ -45,8 +45,11 @@ def command(words: Sequence[str]) -> str:
 
 def existing(path: Path) -> Path:
     """`path`, if there is such a file; else a `Failure` that names those with nearly its name."""
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except PermissionError:
+        return path  # in a folder that is closed to this user: reading it says so
     what = "is a directory" if path.is_dir() else "does not exist"
     near = _nearest_files(path)
     hint = f"did you mean {' or '.join(near)}?" if near else "to run a command that ends so, put `bash -c` before it"
@@ -58,7 +61,13 @@ def _nearest_files(path: Path, at_most: int = 3) -> list[str]:
     from difflib import get_close_matches
 
     folder = path.parent if path.parent.is_dir() else Path()
-    files = [file for pattern in ("*", "*/*") for suffix in SUFFIXES for file in folder.glob(pattern + suffix)]
+    files = [
+        file
+        for pattern in ("*", "*/*")
+        for suffix in SUFFIXES
+        for file in folder.glob(pattern + suffix)
+        if file.is_file()
+    ]
     by_name = {str(file): file.name for file in sorted(files)[:1000]}
     close = get_close_matches(path.name, set(by_name.values()), n=at_most, cutoff=0.6)
     return [file for name in close for file, its_name in by_name.items() if its_name == name][:at_most]

@@ -10,7 +10,7 @@ from holdfast.sdk.records import Offer, Plan, TaskPlan
 
 COLUMNS = (
     Column("#", right=True, drop=3),
-    Column("INFRA", least=16),
+    Column("INFRA", least=16, keep_end=True),
     Column("INSTANCE", least=10),
     Column("vCPUs", right=True, drop=2),
     Column("MEM(GB)", right=True, drop=2),
@@ -29,8 +29,12 @@ def lines(plan: Plan, *, width: int | None, at_most: int) -> Iterator[str]:
 
 def _task_lines(task: TaskPlan, *, width: int | None, at_most: int, is_one_of_many: bool) -> Iterator[str]:
     nodes = f"{task['num_nodes']} nodes; prices are for all of them" if task["num_nodes"] > 1 else "1 node"
-    yield f"Task {task['name']} ({nodes}):" if is_one_of_many else f"To be tried, in this order ({nodes}):"
     shown = task["offers"][:at_most]
+    if not shown and task["total_offers"]:
+        yield f"{task['total_offers']} offers fit, but each refused lately: the job waits until one can be had again."
+        yield from (f"  Not now: {refusal}" for refusal in task["refused"])
+        return
+    yield f"Task {task['name']} ({nodes}):" if is_one_of_many else f"To be tried, in this order ({nodes}):"
     rows = [_row(number, offer, task["num_nodes"]) for number, offer in enumerate(shown, start=1)]
     yield from (f"  {line}" for line in table.render(COLUMNS, rows, width=width and width - 2))
     if task["total_offers"] > len(shown):

@@ -17,6 +17,8 @@ from holdfast.sdk.client import Client
 
 REFRESH_S = 2.0
 PAGE = 1000
+WAITS_SHOWN = 3
+WAITING = (Status.PENDING, Status.RECOVERING)
 ALIVE = (Status.RUNNING, Status.RECOVERING, Status.STARTING, Status.PENDING, Status.CANCELLING)
 COLUMNS = (
     Column("ID"),
@@ -29,7 +31,7 @@ COLUMNS = (
     Column("#RECOVERIES", right=True, drop=2),
     Column("COST (SAVED)", drop=1),
     Column("STATUS"),
-    Column("WHERE", least=12),
+    Column("WHERE", least=12, keep_end=True),
 )
 NARROW = {"TOT. DURATION": "TOTAL", "JOB DURATION": "RAN", "#RECOVERIES": "#REC"}
 NARROW_BELOW = 132
@@ -98,9 +100,17 @@ def lines(page: records.JobPage, *, width: int | None, now: float, limit: int | 
         narrow = width is not None and width < NARROW_BELOW
         columns = [_renamed(column) if narrow else column for column in COLUMNS]
         result += table.render(columns, rows, width=width, paints={"STATUS": text.painted_status})
+    result += _waits(page["jobs"])
     if limit is not None and len(jobs) >= limit and page["total"] > len(page["jobs"]):
         result.append(f"The newest {len(jobs)} are shown; for all: holdfast jobs queue --all")
     return result
+
+
+def _waits(jobs: Sequence[records.Job]) -> list[str]:
+    """Why jobs wait for a machine, a line each."""
+    waiting = [job for job in jobs if job["status"] in WAITING and job["message"]]
+    lines = [f"Job {job['job_id']} waits: {job['message']}" for job in waiting[:WAITS_SHOWN]]
+    return lines + (["… and others; holdfast jobs show ID says why"] if len(waiting) > WAITS_SHOWN else [])
 
 
 def _every_page(client: Client, *, skip_finished: bool, statuses: Sequence[str], name: str | None) -> records.JobPage:

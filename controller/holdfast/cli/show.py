@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -15,7 +15,7 @@ from holdfast.sdk import logs, records
 
 ATTEMPTS = (
     Column("#", right=True),
-    Column("WHERE", least=16),
+    Column("WHERE", least=16, keep_end=True),
     Column("INSTANCE", least=10, drop=3),
     Column("$/HR", right=True, drop=4),
     Column("ASKED FOR"),
@@ -29,10 +29,11 @@ ATTEMPTS = (
 TIMELINE = (
     Column("SINCE", right=True),
     Column("AT", drop=2),
-    Column("#", drop=1),
+    Column("#"),
+    Column("TASK"),
     Column("WHAT"),
     Column("WHERE", drop=3),
-    Column("WHY"),
+    Column("WHY", least=40, wrap=True),
 )
 
 
@@ -72,26 +73,29 @@ def lines(job: records.JobDetail, *, width: int | None, now: float) -> Iterator[
         yield from (f"  {name:<12} {value}" for name, value in _facts(task, now).items() if value)
         attempts = [one for one in job["attempts"] if one["task_index"] == task["task_index"]]
         if attempts:
-            rows = [_attempt_row(one, now) for one in attempts]
+            rows = [_attempt_row(one, now, story.refused(one, job["timeline"])) for one in attempts]
             yield from ("", "Attempts", *table.render(ATTEMPTS, rows, width=width))
     if job["timeline"]:
         began = text.epoch(job["submitted_at"])
         where = story.places(job["attempts"])
         rows = [story.row(entry, began, where) for entry in job["timeline"]]
-        yield from ("", "Timeline", *table.render(TIMELINE, rows, width=width))
+        columns: Sequence[Column] = TIMELINE
+        if len(tasks) == 1:
+            columns = tuple(column for column in TIMELINE if column.title != "TASK")
+            rows = [row[:3] + row[4:] for row in rows]
+        yield from ("", "Timeline", *table.render(columns, rows, width=width))
 
 
 def _facts(task: records.Job, now: float) -> Mapping[str, str]:
     share = text.saved(task["cost_usd"], task["on_demand_cost_usd"])
     cost = text.money(task["cost_usd"])
-    nodes = f"{task['num_nodes']} × " if task["num_nodes"] > 1 else ""
     submitted = f"{text.local_time(task['submitted_at'])} ({text.ago(task['submitted_at'], now)}) by {task['user']}"
     total, running = text.duration(task["total_duration_s"]), text.duration(task["job_duration_s"])
     facts = {
         "why": ": ".join(part for part in (task["reason"], task["message"]) if part),
         "exit code": "" if task["exit_code"] is None else str(task["exit_code"]),
         "where": text.where(task) if task["cloud"] else "",
-        "resources": nodes + (task["cluster_resources"] or task["resources"] or "-"),
+        "resources": task["cluster_resources"] or task["resources"] or "-",
         "submitted": submitted,
         "duration": f"{total}, of which {running} running",
         "recoveries": str(task["recovery_count"]),
@@ -105,7 +109,7 @@ def _facts(task: records.Job, now: float) -> Mapping[str, str]:
     return facts
 
 
-def _attempt_row(attempt: records.Attempt, now: float) -> list[str]:
+def _attempt_row(attempt: records.Attempt, now: float, refused: str) -> list[str]:
     asked = text.epoch(attempt["requested_at"])
     running = text.epoch(attempt["running_at"]) if attempt["running_at"] else None
     ended = attempt["stopped_at"] or attempt["gone_at"]
@@ -120,7 +124,7 @@ def _attempt_row(attempt: records.Attempt, now: float) -> list[str]:
         text.duration(None if running is None else until - running),
         text.money(attempt["cost_usd"]),
         attempt["state"],
-        attempt["reason"] or "",
+        attempt["reason"] or refused,
         " ".join(_node(node) for node in attempt["nodes"]),
     ]
 

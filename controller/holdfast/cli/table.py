@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 GAP = "  "
@@ -13,12 +13,17 @@ Paint = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Column:
-    """`least`: the width that it may shrink to, None if it may not. `drop`: 0 stays always; the highest goes first."""
+    """`least`: the width that it may shrink to, None if it may not. `drop`: 0 stays always; the highest goes first.
+
+    What does not fit loses its end, or its begin with `keep_end`; with `wrap` it goes on in the next line.
+    """
 
     title: str
     right: bool = False
     least: int | None = None
     drop: int = 0
+    keep_end: bool = False
+    wrap: bool = False
 
 
 def render(
@@ -41,7 +46,10 @@ def render(
         widths = [columns[i].least or _natural(columns[i], [row[i] for row in cells]) for i in kept]
     shown = [columns[i] for i in kept]
     lines = [_line(shown, widths, [column.title for column in shown], {})]
-    return lines + [_line(shown, widths, [row[i] for i in kept], paints or {}) for row in cells]
+    for row in cells:
+        chosen = [row[i] for i in kept]
+        lines += [_line(shown, widths, part, paints or {}) for part in _wrapped(shown, widths, chosen)]
+    return lines
 
 
 def screen_width() -> int | None:
@@ -76,19 +84,31 @@ def _natural(column: Column, cells: Sequence[str]) -> int:
 def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], paints: Mapping[str, Paint]) -> str:
     shown = []
     for column, width, cell in zip(columns, widths, cells, strict=True):
-        text = _cut(cell, width)
+        text = _cut(cell, width, keep_end=column.keep_end)
         padding = " " * (width - _length(text))
         painted = paints[column.title](text) if column.title in paints else text
         shown.append(padding + painted if column.right else painted + padding)
     return GAP.join(shown).rstrip()
 
 
-def _cut(text: str, width: int) -> str:
+def _wrapped(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> Iterator[list[str]]:
+    """The lines that a row takes: one, but for a cell that wraps."""
+    from textwrap import wrap
+
+    parts = [
+        wrap(cell, width, break_on_hyphens=False) if column.wrap and _length(cell) > width else [cell]
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    ]
+    for line in range(max(map(len, parts))):
+        yield [part[line] if line < len(part) else "" for part in parts]
+
+
+def _cut(text: str, width: int, *, keep_end: bool) -> str:
     if _length(text) <= width:
         return text
     while text and _length(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
+        text = text[1:] if keep_end else text[:-1]
+    return "…" + text if keep_end else text + "…"
 
 
 def _length(text: str) -> int:

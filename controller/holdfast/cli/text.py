@@ -56,6 +56,8 @@ def money(usd: float) -> str:
     """Dollars: two digits, more where two would say nothing."""
     if usd == 0 or usd >= 0.1:
         return f"${usd:,.2f}"
+    if 0 < usd < 0.0001:
+        return "<$0.0001"
     return f"${usd:.4f}"
 
 

@@ -7,7 +7,7 @@ under the guard of the lease, or with a `Later`, to be tried again. Nothing here
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
@@ -78,9 +78,9 @@ class Actor:
             case IntentKind.TERMINATE:
                 return self._terminate(intent, instances, tries)
             case IntentKind.PREPARE_STORAGE:
-                return self.buckets.prepare(intent)
+                return _sooner(self.buckets.prepare(intent), tries)
             case IntentKind.REMOVE_STORAGE:
-                return self.buckets.remove(intent)
+                return _sooner(self.buckets.remove(intent), tries)
 
     def look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> events.MachinesSeen | None:
         """Ask the cloud about an attempt's machines. None when the cloud did not answer."""
@@ -176,6 +176,11 @@ class Actor:
         owned = cloud.list_owned(intent.request["controller"])
         key = (intent.job_id, intent.task, intent.generation)
         return {i.id: i.rank for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == key}
+
+
+def _sooner(answer: Outcome | Later, tries: int) -> Outcome | Later:
+    """The first tries after the first failure follow fast: most troubles of a store pass quickly."""
+    return replace(answer, after_s=min(answer.after_s, 2.0 ** min(tries, 10))) if isinstance(answer, Later) else answer
 
 
 def _lifetimes(instances: Sequence[Instance]) -> Lifetimes:

@@ -77,8 +77,10 @@ class Dispatcher:
         if instances:
             self.pools(offer.cloud).submit(self._look, key, offer, tuple(instances))
 
-    def tried(self, intent: Intent) -> None:
+    def tried(self, intent: Intent) -> int:
+        """Count a try that settled nothing; how many there were."""
         self._tries[intent.id] += 1
+        return self._tries[intent.id]
 
     def settled(self, intent: Intent) -> Intent | None:
         """`intent` has its outcome recorded. Returns an intent that waited for it and can be performed now."""

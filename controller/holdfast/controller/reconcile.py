@@ -229,7 +229,10 @@ class Reconciler:
 
     def _take_later(self, intent: Intent, later: Later) -> None:
         wake_at = self._clock.now() + later.after_s
-        self.dispatcher.tried(intent)
+        tries = self.dispatcher.tried(intent)
+        if later.error is not None and tries == 1:
+            said = Note(f"{intent.kind}.again", intent.task, intent.generation or None, message=later.error)
+            self._take_turn(Turn(intent.job_id, notes=(said,)))
         if later.error is not None:
             try:
                 with self._database.begin() as conn:

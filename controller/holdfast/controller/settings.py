@@ -14,9 +14,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from holdfast.recovery.job import Limits
+from holdfast.sdk.problems import Path as Keys
+from holdfast.sdk.problems import TaskError, field_name
+from holdfast.sdk.yaml_reader import Document, read_file
+
+_KNOWN = ("listen", "limits", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs")
+_HIGHEST_PORT = 65_535
 
 
 class SettingsError(Exception):
@@ -40,44 +44,81 @@ class Settings:
         return self.database_url or f"sqlite:///{self.home / 'holdfast.db'}"
 
 
-_KNOWN = ("listen", "limits", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs")
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def read_settings(home: Path) -> Settings:
-    """Settings of `home`, from its config.yaml if there is one. Raises SettingsError."""
-    path = home / "config.yaml"
-    try:
-        data = yaml.safe_load(path.read_text()) if path.exists() else None
-    except (yaml.YAMLError, OSError) as error:
-        raise SettingsError(f"{path}: can not be read: {error}") from error
-    data = data or {}
-    if not isinstance(data, dict):
-        raise SettingsError(f"{path}: expected a mapping at the top, found {type(data).__name__}")
-    unknown = sorted(set(data) - set(_KNOWN))
-    if unknown:
-        raise SettingsError(f"{path}: unknown section {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
-    listen = _mapping(data.get("listen"), f"{path}: listen", ("host", "port"))
-    limits = _mapping(data.get("limits"), f"{path}: limits", tuple(f.name for f in fields(Limits)))
+    """Settings of `home`, from its config.yaml if there is one. Raises SettingsError, which names line and field."""
+    source = ConfigFile.of(home)
+    source.check(source.data, (), _KNOWN)
+    listen = source.section("listen", ("host", "port"))
+    limits = source.section("limits", tuple(f.name for f in fields(Limits)))
     for name, value in limits.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise SettingsError(f"{path}: limits.{name}: expected seconds (a number >= 0), found {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise source.error(("limits", name), f"expected seconds (a number from 0), found {value!r}")
+    port = listen.get("port", 0)
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _HIGHEST_PORT:
+        raise source.error(("listen", "port"), f"expected a number from 0 to {_HIGHEST_PORT}, found {port!r}")
+    level = str(source.data.get("log_level", "info")).lower()
+    if level not in LOG_LEVELS:
+        raise source.error(("log_level",), f"unknown level {level!r}; known: {', '.join(LOG_LEVELS)}")
     return Settings(
         home=home,
         host=str(listen.get("host", "127.0.0.1")),
-        port=int(listen.get("port", 0)),
-        database_url=str(data.get("database_url", "")),
-        log_level=str(data.get("log_level", "info")),
+        port=port,
+        database_url=str(source.data.get("database_url", "")),
+        log_level=level,
         limits=replace(Limits(), **{name: float(value) for name, value in limits.items()}),
-        sections={name: data[name] for name in _KNOWN if name in data},
+        sections={name: source.data[name] for name in _KNOWN if name in source.data},
     )
 
 
-def _mapping(value: object, where: str, known: tuple[str, ...]) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise SettingsError(f"{where}: expected a mapping, found {value!r}")
-    unknown = sorted(set(value) - set(known))
-    if unknown:
-        raise SettingsError(f"{where}: unknown field {', '.join(map(str, unknown))}; known: {', '.join(known)}")
-    return value
+@dataclass(frozen=True)
+class ConfigFile:
+    """config.yaml as it was read, with the place of every field in it."""
+
+    path: Path
+    document: Document
+
+    @classmethod
+    def of(cls, home: Path) -> ConfigFile:
+        """The file of `home`; an empty one if there is none. Raises SettingsError."""
+        path = home / "config.yaml"
+        try:
+            documents = read_file(path) if path.exists() and path.read_text().strip() else []
+        except TaskError as error:
+            raise SettingsError("\n".join(map(str, error.problems))) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path}: can not be read: {error}") from error
+        if len(documents) > 1:
+            raise SettingsError(f"{path}: expected one document, found {len(documents)}; remove the `---` lines")
+        return cls(path, documents[0] if documents else Document({}))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        if not isinstance(self.document.value, dict):
+            raise SettingsError(f"{self.path}: expected a mapping at the top, found {self.document.value!r}")
+        return self.document.value
+
+    def section(self, name: str, known: tuple[str, ...]) -> dict[str, Any]:
+        """The mapping at `name`, whose fields are all `known`; empty if there is none."""
+        value = self.data.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error((name,), f"expected a mapping, found {value!r}")
+        self.check(value, (name,), known)
+        return value
+
+    def check(self, mapping: dict[str, Any], path: Keys, known: tuple[str, ...]) -> None:
+        for name in mapping:
+            if name not in known:
+                raise self.error((*path, name), f"no such setting; known: {', '.join(known)}")
+
+    def error(self, field: Keys, message: str) -> SettingsError:
+        return SettingsError(f"{self.place(field)}: {field_name(field)}: {message}")
+
+    def place(self, field: Keys) -> str:
+        """`file:line` of a field, or of what should hold it."""
+        at = self.document.position(field, of_key=True)
+        return f"{self.path}:{at.line}" if at else str(self.path)

@@ -1,7 +1,7 @@
 """A thin client of the controller's HTTP API (`docs/api.md`), on the standard library's `http.client`.
 
-One method per call of the API, one connection per call: a broken one harms nothing else. What to upload, when to try
-again and how logs are resumed is decided in `jobs`, `uploads` and `logs`.
+One method per call of the API, one connection per call: a broken one harms nothing else. A call that may be repeated
+is, for a few seconds. What to upload and how logs are resumed is decided in `jobs`, `uploads` and `logs`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import IO, Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast.sdk import records
-from holdfast.sdk.endpoint import ClientError, Endpoint, running
+from holdfast.sdk.endpoint import ClientError, Endpoint, revived
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 120.0
 STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a call: a controller is started anew in less
 _BLOCK_BYTES = 256 * 1024
 OFFSET_HEADER = "Holdfast-Offset"
 
@@ -56,16 +58,18 @@ class LogStream:
 
 
 class Client:
-    """Calls one controller. Every method raises `ApiError` or `ConnectionLost`."""
+    """Calls one controller. Every method raises `ApiError` or `ConnectionLost`; `NoController` if its own one can not
+    be started anew after a crash."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self._has_connected = False
 
     def controller(self) -> records.ControllerInfo:
         return cast(records.ControllerInfo, self._call("GET", "/controller"))
 
     def stop_controller(self) -> None:
-        self._call("POST", "/controller/stop", body={})
+        self._call_once("POST", "/controller/stop", body={})
 
     def clouds(self) -> list[records.Cloud]:
         return cast("list[records.Cloud]", self._call("GET", "/clouds"))
@@ -131,7 +135,7 @@ class Client:
 
     def preempt(self, job_id: int, *, node: int = 0, notice_s: float | None = None) -> records.Preempted:
         body = {"node": node, "notice_s": notice_s}
-        return cast(records.Preempted, self._call("POST", f"/jobs/{job_id}/preempt", body=body))
+        return cast(records.Preempted, self._call_once("POST", f"/jobs/{job_id}/preempt", body=body))
 
     @contextlib.contextmanager
     def logs(
@@ -158,6 +162,17 @@ class Client:
             yield LogStream(response, None)
 
     def _call(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
+        """The answer to a call that may be repeated safely, however the connection breaks meanwhile."""
+        for pause_s in _PAUSES_S:
+            try:
+                return self._call_once(method, path, query=query, body=body)
+            except ConnectionLost:
+                if self.endpoint.home is None and not self._has_connected:
+                    raise  # nothing listens there: waiting is of no use
+            Event().wait(pause_s)
+        return self._call_once(method, path, query=query, body=body)
+
+    def _call_once(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": "application/json"}
         with self._answer(method, path, query=query, data=data, headers=headers) as response, _losses_named():
@@ -198,17 +213,18 @@ class Client:
             yield response
 
     def _connected(self) -> http.client.HTTPConnection:
-        """A connection; to where the embedded controller is now, if it was started anew. Never starts one."""
+        """A connection; to where the embedded controller is now. One that crashed is started anew."""
         link = connect(self.endpoint.url, timeout_s=CONNECT_TIMEOUT_S)
         try:
             link.connect()
         except OSError:
-            moved = running(self.endpoint.home) if self.endpoint.home else None
+            moved = revived(self.endpoint.home) if self.endpoint.home else None
             if moved is None:
                 raise
             self.endpoint = moved
             link = connect(moved.url, timeout_s=CONNECT_TIMEOUT_S)
             link.connect()
+        self._has_connected = True
         return link
 
 
@@ -224,6 +240,16 @@ def is_healthy(url: str, *, timeout_s: float = 2.0) -> bool:
     try:
         with contextlib.closing(connect(url, timeout_s=timeout_s)) as link:
             link.request("GET", "/healthz")
+            return link.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def knows(endpoint: Endpoint, *, timeout_s: float = 2.0) -> bool:
+    """Whether what answers at the endpoint takes its token."""
+    try:
+        with contextlib.closing(connect(endpoint.url, timeout_s=timeout_s)) as link:
+            link.request("GET", "/api/v1/controller", headers={"Authorization": f"Bearer {endpoint.token}"})
             return link.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -254,20 +280,22 @@ def _losses_named() -> Iterator[None]:
 
 def _refusal(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiError:
     text = response.read(1024 * 1024)
+    if response.status == 401:
+        return ApiError("the controller does not know this token", status=401, fix=_token_fix(endpoint))
     try:
         error = json.loads(text)["error"]
         return ApiError(
             str(error["message"]), status=response.status, where=error.get("where"), fix=error.get("fix") or None
         )
     except (ValueError, TypeError, KeyError):
-        if response.status == 401:
-            return ApiError("the controller does not know this token", status=401, fix=_token_fix(endpoint))
         shown = " ".join(text.decode("utf-8", "replace").split())[:200]
         return ApiError(f"the controller answered {response.status} {response.reason}: {shown}", status=response.status)
 
 
 def _token_fix(endpoint: Endpoint) -> str:
-    return "check HOLDFAST_TOKEN" if endpoint.home is None else f"check {endpoint.home / 'token'}"
+    if endpoint.home is None:
+        return "check HOLDFAST_TOKEN (or the file that HOLDFAST_TOKEN_FILE names)"
+    return f"{endpoint.home / 'token'} was changed; run: holdfast controller stop && holdfast controller start"
 
 
 def _not_a_controller(url: str) -> ApiError:

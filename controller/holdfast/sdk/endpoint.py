@@ -63,11 +63,19 @@ def ensure(environ: Mapping[str, str] = os.environ) -> Endpoint:
     found = find(environ)
     if found:
         return found
-    home = home_dir(environ)
-    _require_daemon()
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _lock(home):
-        return running(home) or _await_known(home) or _start(home)
+    return _ensured(home_dir(environ))
+
+
+def revived(home: Path) -> Endpoint | None:
+    """The embedded controller, started anew if it crashed. None if it was stopped on purpose, or hangs.
+
+    One that stops as asked removes `controller.json`; one that was killed leaves it. Raises `NoController`.
+    """
+    found = running(home)
+    if found:
+        return found
+    pid = _pid(_record(home))
+    return _ensured(home) if pid and not is_controller(pid) else None
 
 
 def stderr_tail(home: Path, lines: int = 15, *, since: int = 0) -> str:
@@ -93,14 +101,21 @@ def is_controller(pid: int) -> bool:
 
 
 def running(home: Path) -> Endpoint | None:
-    """The embedded controller of `home`, if it answers. Raises `NoController` for a token that can not be trusted."""
-    from holdfast.sdk.client import is_healthy  # it loads http.client: half of the cost of a short command
+    """The embedded controller of `home`, if it answers. Raises `NoController` for a token that can not be trusted.
+
+    Where the recorded process is dead, another user's controller may have its port: what answers must know our token.
+    """
+    from holdfast.sdk.client import is_healthy, knows  # it loads http.client: half of the cost of a short command
 
     record = _record(home)
     url = str(record.get("endpoint", "")).rstrip("/")
     if not url or not is_healthy(url):
         return None
-    return Endpoint(url, _own_token(home), home=home, pid=_pid(record) or None)
+    is_ours = is_controller(_pid(record))
+    if not is_ours and not (home / "token").exists():
+        return None
+    found = Endpoint(url, _own_token(home), home=home, pid=_pid(record) or None)
+    return found if is_ours or knows(found) else None
 
 
 def recorded_pid(home: Path) -> int | None:
@@ -147,7 +162,11 @@ def _own_token(home: Path) -> str:
         mode = path.stat().st_mode & 0o777
         token = path.read_text().strip()
     except OSError as error:
-        raise NoController(f"can not read the controller's token: {error.strerror}", where=str(path)) from error
+        raise NoController(
+            f"can not read the controller's token: {error.strerror}",
+            where=str(path),
+            fix="for a new one, run: holdfast controller stop && holdfast controller start",
+        ) from error
     if mode & 0o077:
         raise NoController(
             f"others may read the controller's token (mode {mode:04o})", where=str(path), fix=f"run: chmod 600 {path}"
@@ -163,6 +182,20 @@ def _require_daemon() -> None:
             "the controller is not installed here",
             fix="run: pip install 'holdfast[controller]', or set HOLDFAST_ENDPOINT to one that runs elsewhere",
         )
+
+
+def _ensured(home: Path) -> Endpoint:
+    _require_daemon()
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(home):
+            return running(home) or _await_known(home) or _start(home)
+    except OSError as error:
+        raise NoController(
+            f"can not be used: {error.strerror}",
+            where=str(error.filename or home),
+            fix="make room and give yourself the right to write there, or set HOLDFAST_HOME to another folder",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from holdfast.sdk.uploads import Packed
 
 WAIT_POLL_S = 1.0
-_SUBMIT_TRIES = 5
 
 
 class JobNotFound(ApiError):
@@ -67,7 +66,7 @@ class Prepared:
         from holdfast.sdk import uploads
 
         uploads.send(client, self.packed.archives, say=say)
-        answer = _submitted(client, self.name, self.packed.tasks, user=user, key=key)
+        answer = client.submit(self.name, self.packed.tasks, user=user, key=key)
         warnings = (*self.warnings, *(w for w in answer["warnings"] if w not in self.warnings))
         return LaunchResult(answer["job_id"], answer["name"], tuple(answer["task_ids"]), warnings)
 
@@ -131,8 +130,9 @@ def queue(
 
 def get(job_id: int, *, client: Client | None = None) -> records.JobDetail:
     """A job with its tasks, attempts and timeline. Raises `JobNotFound`."""
+    client = client or _client()
     try:
-        return (client or _client()).job(job_id)
+        return client.job(job_id)
     except ApiError as error:
         if error.status == 404:
             raise JobNotFound(f"there is no job {job_id}") from error
@@ -150,7 +150,8 @@ def cancel(
 ) -> records.Cancelled:
     """End jobs: by id, by name, or all. Graceful: each may save and flush for `grace_s` seconds (None: its default)."""
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
-    return (client or _client()).cancel(ids=ids, name=name, everything=all, graceful=graceful, grace_s=grace_s)
+    client = client or _client()
+    return client.cancel(ids=ids, name=name, everything=all, graceful=graceful, grace_s=grace_s)
 
 
 def preempt(
@@ -227,19 +228,6 @@ def new_key() -> str:
 
 def _client() -> Client:
     return Client(endpoint.ensure())
-
-
-def _submitted(
-    client: Client, name: str | None, tasks: Sequence[dict[str, Any]], *, user: str, key: str
-) -> records.Submitted:
-    for left in reversed(range(_SUBMIT_TRIES)):
-        try:
-            return client.submit(name, tasks, user=user, key=key)
-        except ConnectionLost:
-            if not left:
-                raise
-            Event().wait(0.2 * 2 ** (_SUBMIT_TRIES - left))
-    raise AssertionError("unreachable")
 
 
 def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:

@@ -58,7 +58,7 @@ stay()
 
 @pytest.mark.parametrize("kind", ["overlay", "bind"])
 def test_the_controllers_home_is_hidden_but_for_two_folders(
-    kind: str, open_site: Callable[..., Site], outside_tmp: Path
+    kind: str, outside_tmp: Path, open_site: Callable[..., Site]
 ) -> None:
     if kind == "overlay" and open_site().cloud.isolation() != "overlay":
         pytest.skip("no overlay on this computer")
@@ -156,7 +156,7 @@ def test_a_user_without_rights_has_machines_too() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.chmod(home, 0o777)
         nobody = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", "PATH=/usr/bin:/bin"]
-        paths = f"PYTHONPATH={roots}/controller:{roots}/recovery"
+        paths = f"PYTHONPATH={roots}/controller:{roots}/recovery:{roots}/checkpoint"
         done = subprocess.run(
             [*nobody, paths, "PYTHONDONTWRITEBYTECODE=1", python, "-c", AS_NOBODY, home],
             capture_output=True,
@@ -165,7 +165,8 @@ def test_a_user_without_rights_has_machines_too() -> None:
             timeout=60,
             cwd="/",
         )
-    if "SyntaxError" in done.stderr or "Permission denied" in done.stderr or "No module named" in done.stderr:
+    # An older Python, or a checkout in a folder that is closed to other users.
+    if any(text in done.stderr for text in ("SyntaxError", "Permission denied", "No module named 'holdfast'")):
         pytest.skip(f"the system's Python can not run this: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

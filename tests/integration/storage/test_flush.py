@@ -125,7 +125,7 @@ def test_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Any, s3_b
     deadline = now() + 1
     with pytest.raises(FlushError, match=r"model\.pt \(1\.4 MiB\): not by the deadline") as caught:
         mounts.flush(deadline)
-    assert deadline <= now() < deadline + 1.5
+    assert deadline <= now() < deadline + 10
     assert caught.value.pending[str(path)][0].size == len(body)
     s3_bucket.server.resume()
     mounts.flush(now() + 60)

@@ -153,7 +153,7 @@ def test_what_flushing_needs_is_kept_from_the_workload(node: Node) -> None:
     deadline = now() + 4
     node.orders.direct({"want": "drain", "deadline": deadline})
     assert node.storage.flushing.wait(20)
-    assert 1.5 < deadline - now() <= 2.05
+    assert 0.5 < deadline - now() <= 2.05
     living.join(20)
 
 

@@ -99,7 +99,7 @@ def test_pings_both_ways(server: Server, ws: WebSocket) -> None:
 def test_nothing_comes_in_time(ws: WebSocket) -> None:
     began = time.monotonic()
     assert ws.receive(0.05) is None
-    assert 0.04 < time.monotonic() - began < 2
+    assert 0.04 < time.monotonic() - began < 10
 
 
 def test_a_wake_ends_the_wait(ws: WebSocket) -> None:

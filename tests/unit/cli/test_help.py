@@ -74,7 +74,10 @@ def test_a_wrong_token(holdfast, monkeypatch):
     monkeypatch.setenv("HOLDFAST_TOKEN", "wrong")
     result = holdfast("jobs", "queue")
     assert result.exit_code == 1
-    assert result.stderr == "Error: the token is not known\n  look into HOLDFAST_HOME/token\n"
+    assert result.stderr == (
+        "Error: the controller does not know this token\n"
+        "  check HOLDFAST_TOKEN (or the file that HOLDFAST_TOKEN_FILE names)\n"
+    )
 
 
 def test_a_fault_of_our_own_is_a_line_too_and_debug_shows_the_rest(in_process, controller):

@@ -44,7 +44,7 @@ def test_a_refusal_says_what_where_and_what_to_do(client):
 
 
 def test_a_wrong_token_is_refused(controller):
-    with pytest.raises(ApiError, match="the token is not known") as caught:
+    with pytest.raises(ApiError, match="does not know this token") as caught:
         Client(Endpoint(controller.url, "wrong")).clouds()
     assert caught.value.status == 401
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from holdfast.controller.api import agents, control, jobs, logs, uploads
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
+
+log = structlog.get_logger(__name__)
+
+_HELP = "nothing was changed; see that its disk has room (HOLDFAST_HOME), then do it again"
 
 
 def create_app(services: Services) -> FastAPI:
@@ -21,6 +27,8 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(OperationalError, _database)
+    app.add_exception_handler(OSError, _system)
     return app
 
 
@@ -36,6 +44,20 @@ async def _refused(_: Request, refusal: Exception) -> JSONResponse:
 async def _http(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, HTTPException)
     return error(problem.status_code, str(problem.detail))
+
+
+async def _database(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, OperationalError)
+    said = str(problem.orig)
+    log.error("api.database", path=request.url.path, error=said)
+    return error(503, f"the controller's database can not be used now: {said}", fix=_HELP)
+
+
+async def _system(request: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, OSError)
+    log.error("api.system", path=request.url.path, error=str(problem))
+    said = problem.strerror or type(problem).__name__
+    return error(503, f"the controller's computer says: {said}", fix=_HELP)
 
 
 async def _invalid(_: Request, problem: Exception) -> JSONResponse:

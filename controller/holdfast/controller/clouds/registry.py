@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Cloud, Fault, Instance
+from holdfast.controller.settings import ConfigFile
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
@@ -57,9 +58,12 @@ class Absent:
 
 def _local(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.local.cloud import LocalCloud
-    from holdfast.controller.clouds.local.settings import LocalSettings
+    from holdfast.controller.clouds.local.settings import LocalSettings, SettingsError
 
-    return LocalCloud(home, LocalSettings.from_mapping(settings.get("local")), clock)
+    try:
+        return LocalCloud(home, LocalSettings.from_mapping(settings.get("local")), clock)
+    except SettingsError as error:
+        raise error.at(ConfigFile.of(home).place(tuple(error.where.split(".")))) from error
 
 
 def buckets_on_node(cloud: Cloud) -> str:

@@ -70,7 +70,7 @@ class S3Store:
         from botocore.client import Config
 
         config: Config = Config(
-            connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 2}
+            connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 2}
         )
         return self._session.client("s3", endpoint_url=self._endpoint, region_name=self.region, config=config)
 
@@ -139,9 +139,11 @@ class S3Store:
             )
 
     def rclone_remote(self, bucket: str) -> dict[str, object]:
-        if bucket not in self._regions and not self.exists(bucket):
-            raise StorageError(f"there is no bucket {bucket}", fix="create it, or correct its name")
-        remote: dict[str, object] = {"type": "s3", "region": self._regions[bucket], **self._credentials()}
+        if bucket not in self._regions:
+            self.exists(bucket)
+        # A bucket that was removed is a mount that fails, which the node tells; one never told would wait without end.
+        region = self._regions.get(bucket, self.region)
+        remote: dict[str, object] = {"type": "s3", "region": region, **self._credentials()}
         if self._endpoint is None:
             return {**remote, "provider": "AWS"}
         return {**remote, "provider": "Other", "endpoint": self._endpoint, "force_path_style": True}

@@ -64,7 +64,9 @@ class StorageService:
         """Make and fill the buckets of `intent`'s task."""
         with self.database.connect() as conn:
             where = (Task.c.job_id == intent.job_id, Task.c.index == intent.task)
-            spec = conn.execute(select(Task.c.spec).where(*where)).scalar_one()
+            spec, ended_at = conn.execute(select(Task.c.spec, Task.c.ended_at).where(*where)).one()
+        if ended_at is not None:
+            return Outcome("not needed", events.Tick())  # it was cancelled while its store did not answer
         for wish in map(BucketWish.from_json, spec["buckets"]):
             try:
                 self._bring_about(intent.job_id, wish)

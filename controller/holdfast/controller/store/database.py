@@ -6,22 +6,39 @@ from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from holdfast.controller.settings import SettingsError
+
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class CannotOpen(SettingsError):
+    """The database can not be used. The text says why and what to do."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"the database {url.removeprefix('sqlite:///')} can not be opened: {why}")
 
 
 def open_database(url: str) -> Engine:
     """An engine on `url` with every migration applied.
 
     SQLite runs in WAL mode, so readers never wait for the writer; `synchronous=FULL`, because a job that was accepted
-    is not lost to a power cut.
+    is not lost to a power cut. Raises `CannotOpen`.
     """
-    engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _sqlite_pragmas)
-    if revision_of(engine) != head():
-        migrate(engine)
+    try:
+        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _sqlite_pragmas)
+        found = revision_of(engine)
+        if found is not None and found > head():
+            raise CannotOpen(url, f"it is at revision {found}, this version knows {head()}; install a newer version")
+        if found != head():
+            migrate(engine)
+    except (DBAPIError, ArgumentError) as error:
+        said = getattr(error, "orig", None) or error
+        raise CannotOpen(url, f"{said}; nothing in it was changed: put a sound copy there, or move it away") from error
     return engine
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, select
 
 from holdfast.controller.store.jobs import Attempt, EventT, Job, Node, Task
+from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import TERMINAL, AttemptState
 
 _TERMINAL = sorted(s.value for s in TERMINAL)
@@ -72,6 +73,21 @@ def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[
     return [_job(dict(row), attempts.get((row["job_id"], row["index"]), []), now) for row in tasks]
 
 
+def _wait_text(row: dict[str, Any]) -> str:
+    """Why a task that waits for an offer waits, and until when."""
+    if row["reason"] != Reason.BACKING_OFF or row["wake_at"] is None:
+        return str(row["message"])
+    at = datetime.fromtimestamp(row["wake_at"], UTC)
+    return f"every offer that fits has refused lately; the next try is at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _bought(offer: dict[str, Any], num_nodes: int) -> str:
+    """An attempt's machines: `2x(local-v100x1, V100:1, spot)`."""
+    accelerators = f"{offer['accelerators'][0]}:{offer['accelerators'][1]:g}" if offer.get("accelerators") else ""
+    named = ", ".join(part for part in (offer["instance_type"], accelerators, offer["market"]) if part)
+    return f"{num_nodes}x({named})"
+
+
 def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
     """The API's Attempt objects of a job, in order."""
     found = _attempts(conn, [job_id])
@@ -112,7 +128,8 @@ def _hours(attempt: dict[str, Any], now: float) -> float:
 
 def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dict[str, Any]:
     newest = attempts[-1] if attempts else None
-    offer = newest["offer"] if newest else {}
+    has_place = newest is not None and (newest["booted_at"] is not None or newest["state"] != AttemptState.GONE)
+    offer = newest["offer"] if newest and has_place else {}
     hours = [(_hours(a, now), a["offer"]) for a in attempts]
     running = now - row["run_since"] if row["run_since"] is not None else 0.0
     exits = [n["exit_code"] for n in newest["nodes"] if n["exit_code"] is not None] if newest else []
@@ -124,7 +141,7 @@ def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dic
         "task_name": row["name"],
         "status": row["status"],
         "reason": row["reason"],
-        "message": row["message"],
+        "message": _wait_text(row),
         "task_id": row["task_id"],
         "user": row["user"],
         "priority": row["priority"],
@@ -136,7 +153,7 @@ def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dic
         "recovery_count": row["recovery_count"],
         "restarts_on_errors": row["restarts_on_errors"],
         "resources": row["spec"].get("resources", ""),
-        "cluster_resources": f"{row['num_nodes']}x({offer['instance_type']}, {offer['market']})" if offer else "",
+        "cluster_resources": _bought(offer, row["num_nodes"]) if offer else "",
         "num_nodes": row["num_nodes"],
         "cloud": offer.get("cloud"),
         "region": offer.get("region"),

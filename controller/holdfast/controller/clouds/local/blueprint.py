@@ -25,6 +25,7 @@ PASSED_ON = (
     "GIT_SSL_CAINFO",
     "NIX_SSL_CERT_FILE",
     "PIP_CERT",
+    "HOLDFAST_NO_FUSE",
 )
 ADDRESSES = 254 * 254  # 127.77.1.1 … 127.77.254.254: loopback, each machine its own
 NEXT_ADDRESS = "next-address"

@@ -10,9 +10,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from holdfast.agent.fuse import fuse_problem
+from holdfast.controller.bootstrap.artifacts import find_rclone
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
-from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, locks, refusals
+from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, locks, machine, refusals
 from holdfast.controller.clouds.local.instances import Instances, Record
 from holdfast.controller.clouds.local.isolation import Isolation
 from holdfast.controller.clouds.local.refusals import LocalRefusal
@@ -22,6 +24,7 @@ from holdfast.recovery.market import Offer
 
 PRUNE_EVERY_S = 600.0
 GATE = "lock"
+_NOT_MOUNTED = "buckets can not be mounted (local ones are linked instead, others can be copied)"
 
 
 class LocalCloud:
@@ -124,7 +127,14 @@ class LocalCloud:
             "sizes are labels: nothing holds a machine to its vCPUs and memory",
             *([f"accelerators are pretended: {accelerators}"] if accelerators else []),
             *self._find_isolation().notes,
+            *([f"{_NOT_MOUNTED}: {why}"] if (why := self._mount_problem()) else []),
         ]
+
+    def _mount_problem(self) -> str | None:
+        """Why a machine can not mount a bucket; None when it can."""
+        if find_rclone() is None:
+            return "rclone 1.68 or newer is not installed: install it beside Holdfast, or on PATH"
+        return fuse_problem(in_user_namespace=self.isolation() == machine.BIND and os.geteuid() != 0)
 
     # ---- private ----
 

@@ -20,7 +20,7 @@ class Code:
 
 
 CODES = {
-    "InsufficientInstanceCapacity": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "the zone is full", 30.0),
+    "InsufficientInstanceCapacity": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "the zone is full", 10.0),
     "Unsupported": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "the zone does not sell this", 3600.0),
     "SpotMaxPriceTooLow": Code(FaultKind.AVOID_ZONE, Reason.PRICE, "the price has risen", 60.0),
     "MaxSpotInstanceCountExceeded": Code(

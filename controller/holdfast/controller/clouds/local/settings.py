@@ -45,6 +45,10 @@ class SettingsError(settings.SettingsError, ValueError):
         self.where = where
         self.fix = fix
 
+    def at(self, place: str) -> SettingsError:
+        """The same, with `place` (a file and line) before the field."""
+        return SettingsError(self.message, where=f"{place}: {self.where}", fix=self.fix)
+
 
 @dataclass(frozen=True)
 class Refuse:

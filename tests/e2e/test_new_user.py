@@ -1,0 +1,334 @@
+"""What a new user does, and what befalls one: mistakes, two terminals, lost files, full disks, killed controllers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.sdk.endpoint import is_controller
+
+ZONES = ("local-east-a", "local-east-b", "local-west-a")
+
+
+@pytest.fixture
+def fresh(controller: Any, tmp_path: Path) -> Iterator[Any]:
+    """A home of its own, without a controller yet."""
+    one = replace(controller, home=tmp_path / "home")
+    one.home.mkdir(mode=0o700)
+    try:
+        yield one
+    finally:
+        one.holdfast("controller", "stop", check=False)
+
+
+def recorded_pid(controller: Any) -> int:
+    return int(json.loads((controller.home / "controller.json").read_text())["pid"])
+
+
+def kill(controller: Any) -> None:
+    pid = recorded_pid(controller)
+    os.kill(pid, signal.SIGKILL)
+    controller.until(lambda: not is_controller(pid), "the controller's death")
+
+
+def launch(controller: Any, *words: str) -> int:
+    done = controller.holdfast("jobs", "launch", *words, "--detach-run", "--yes")
+    return int(re.findall(r"Job (\d+) ", done.stdout)[0])
+
+
+def ended(controller: Any, job_id: int) -> dict[str, Any]:
+    controller.until(lambda: controller.job(job_id)["ended_at"], f"the end of job {job_id}")
+    return dict(controller.job(job_id))
+
+
+def following(controller: Any, *words: str) -> subprocess.Popen[bytes]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "jobs", *words],
+        env={**environ, "HOLDFAST_HOME": str(controller.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+# --- controllers that die, and files that are lost ------------------------------------------------
+
+
+def test_who_follows_a_job_brings_a_killed_controller_back_and_misses_nothing(controller: Any) -> None:
+    follower = following(controller, "launch", "for i in $(seq 1 40); do echo tick $i; sleep 0.1; done", "--yes")
+    assert follower.stdout is not None
+    seen = next(line for line in follower.stdout if line == b"tick 5\n")
+    kill(controller)
+    rest, said = follower.communicate(timeout=60)
+    assert follower.returncode == 0, said
+    assert seen + rest.partition(b"--- attempt 1 ended")[0] == b"".join(b"tick %d\n" % i for i in range(5, 41))
+
+
+def test_a_submission_and_a_cancellation_survive_the_controllers_death(controller: Any) -> None:
+    before = controller.client.jobs(limit=1)["total"]
+    kill(controller)
+    submitted = [following(controller, "launch", "sleep 600", "-d", "-y") for _ in range(2)]
+    controller.until(lambda: is_controller_up(controller), "a controller that somebody started")
+    kill(controller)
+    assert [one.communicate(timeout=60) and one.returncode for one in submitted] == [0, 0]
+    assert controller.client.jobs(limit=1)["total"] == before + 2, "each once"
+    newest = controller.client.jobs(limit=2)["jobs"]
+    kill(controller)
+    controller.holdfast("jobs", "cancel", "--all", "--yes")
+    assert {ended(controller, job["job_id"])["status"] for job in newest} == {"CANCELLED"}
+
+
+def is_controller_up(controller: Any) -> bool:
+    return (controller.home / "controller.json").exists() and is_controller(recorded_pid(controller))
+
+
+def test_a_controller_that_was_stopped_stays_stopped_while_a_log_is_followed(fresh: Any) -> None:
+    fresh.holdfast("controller", "start")
+    follower = following(fresh, "launch", "echo begun; sleep 600", "--yes")
+    assert follower.stdout is not None
+    assert next(line for line in follower.stdout if line == b"begun\n")
+    fresh.holdfast("controller", "stop")
+    assert follower.stderr is not None
+    assert next(line for line in follower.stderr if b"does not answer; waiting" in line)
+    assert fresh.holdfast("controller", "status", check=False).returncode == 1
+    fresh.holdfast("controller", "start")
+    fresh.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+    follower.communicate(timeout=60)
+    assert follower.returncode == 103
+
+
+def test_a_lost_token_locks_nobody_out(fresh: Any) -> None:
+    fresh.holdfast("controller", "start")
+    (fresh.home / "token").unlink()
+    refused = fresh.holdfast("jobs", "queue", check=False)
+    assert "controller stop && holdfast controller start" in refused.stderr
+    fresh.holdfast("controller", "stop")
+    fresh.holdfast("controller", "start")
+    fresh.holdfast("jobs", "queue")
+
+
+def test_a_neighbours_controller_on_our_old_port_is_not_taken_for_ours(controller: Any, fresh: Any) -> None:
+    """After a reboot, another user's may have the port that our record names."""
+    record = json.loads((controller.home / "controller.json").read_text())
+    ended_process = subprocess.Popen(["true"])
+    ended_process.wait()
+    (fresh.home / "controller.json").write_text(json.dumps({**record, "pid": ended_process.pid}))
+    (fresh.home / "token").touch(0o600)
+    (fresh.home / "token").write_text("ours")
+    fresh.holdfast("jobs", "queue")
+    assert recorded_pid(fresh) != record["pid"]
+
+
+@pytest.mark.parametrize(
+    ("config", "line", "field"),
+    [
+        ("listen: {port: abc}\n", 1, "listen.port"),
+        ("log_level: info\nlisten:\n  port: 70000\n", 3, "listen.port"),
+        ("limits:\n  drain_s: -3\n", 2, "limits.drain_s"),
+        ("limits:\n  drain: 3\n", 2, "limits.drain"),
+        ("log_level: loudly\n", 1, "log_level"),
+        ("local:\n  zones:\n    a: {regio: x}\n", 3, "local.zones.a"),
+        ("local: {}\nlocal: {}\n", 2, "local"),
+        ("limits:\n\tdrain_s: 3\n", 2, ""),
+    ],
+)
+def test_a_wrong_configuration_is_said_with_line_and_field(fresh: Any, config: str, line: int, field: str) -> None:
+    (fresh.home / "config.yaml").write_text(config)
+    refused = fresh.holdfast("jobs", "queue", check=False)
+    assert refused.returncode == 1
+    assert f"config.yaml:{line}: {field}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_database_that_is_none_is_left_as_it_is(fresh: Any) -> None:
+    rubbish = os.urandom(9000)
+    (fresh.home / "holdfast.db").write_bytes(rubbish)
+    refused = fresh.holdfast("jobs", "queue", check=False)
+    assert "holdfast.db can not be opened: file is not a database" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert (fresh.home / "holdfast.db").read_bytes() == rubbish
+
+
+def test_a_home_that_is_a_file_is_said_to_be_one(fresh: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = replace(fresh, home=tmp_path / "file").holdfast("jobs", "queue", check=False)
+    assert f"{tmp_path / 'file'}: can not be used: File exists" in refused.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root can mount a small disk")
+def test_a_full_disk_stops_nothing_for_good(fresh: Any) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=700", "tmpfs", fresh.home], check=False)
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        fresh.holdfast("controller", "start")
+        job = launch(fresh, "while [ ! -e /tmp/over ]; do sleep 0.1; [ $((i++)) -lt 100 ] || touch /tmp/over; done")
+        fresh.until(lambda: fresh.job(job)["status"] == "RUNNING", "the job to run")
+        pid = recorded_pid(fresh)
+        fill(fresh.home / "filling")
+        refused = fresh.holdfast("jobs", "launch", "echo second", "-y", "-d", check=False)
+        assert refused.returncode == 1
+        assert "disk is full" in refused.stderr
+        assert "HOLDFAST_HOME" in refused.stderr
+        (fresh.home / "filling").unlink()
+        assert fresh.holdfast("jobs", "launch", "echo third", "-y").returncode == 0
+        assert ended(fresh, job)["status"] == "SUCCEEDED"
+        assert recorded_pid(fresh) == pid
+    finally:
+        fresh.holdfast("jobs", "cancel", "-a", "-y", "--no-graceful", check=False)
+        fresh.holdfast("controller", "stop", check=False)
+        subprocess.run(["umount", "--lazy", fresh.home], check=True)
+
+
+def fill(path: Path) -> None:
+    """Make `path` so large that the disk has no room left."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(65536))
+
+
+def test_the_controllers_log_shows_errors_without_the_values_of_variables(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys, structlog; from holdfast.controller.logging import configure_logging\n"
+        "configure_logging(pathlib.Path(sys.argv[1]), 'info')\n"
+        "def submit(secret):\n    raise OSError('no room')\n"
+        "try:\n    submit('hunter2' + '-xyzzy')\n"
+        "except OSError:\n    structlog.get_logger().exception('submission.failed')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    written = (tmp_path / "controller.log").read_text()
+    assert "no room" in written
+    assert "hunter2-xyzzy" not in written
+
+
+# --- what a job sees, prints and costs ------------------------------------------------------------
+
+
+def test_a_job_waits_for_room_says_so_and_takes_it(fresh: Any) -> None:
+    (fresh.home / "local").mkdir()
+    zones = fresh.home / "local" / "zones.json"
+    zones.write_text(json.dumps({zone: {"capacity": 0} for zone in ZONES}))
+    job = launch(fresh, "echo there was room", "--use-spot")
+    fresh.until(lambda: fresh.job(job)["reason"] == "BACKING_OFF", "all zones to have refused")
+    waiting = fresh.job(job)
+    assert waiting["status"] == "PENDING"
+    assert waiting["zone"] is None, "it is nowhere yet"
+    queue = fresh.holdfast("jobs", "queue").stdout
+    assert re.search(rf"Job {job} waits: every offer that fits has refused lately; the next try is at \d{{4}}-", queue)
+    shown = fresh.holdfast("jobs", "show", job).stdout
+    assert "(local/local-west/local-west-a local-1 spot; not before " in shown
+    planned = fresh.holdfast("jobs", "launch", "echo x", "--use-spot", "--dryrun").stdout
+    assert "the job waits until one can be had again" in planned
+    zones.write_text("{}")
+    assert ended(fresh, job)["status"] == "SUCCEEDED"
+    first, *_, last = fresh.job(job)["timeline"]
+    assert seconds(last) - seconds(first) < 30
+
+
+def seconds(entry: dict[str, Any]) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(entry["at"]).timestamp()
+
+
+def test_of_three_tasks_the_second_fails_and_the_story_says_which(controller: Any, tmp_path: Path) -> None:
+    pipeline = tmp_path / "three.yaml"
+    pipeline.write_text(
+        "name: three\n---\nname: one\nrun: printf '%s\\n' \"$SKYPILOT_TASK_IDS\"\n---\n"
+        "name: two\nrun: exit 3\n---\nname: last\nrun: echo never\n"
+    )
+    done = controller.holdfast("jobs", "launch", pipeline, "-y", check=False)
+    assert done.returncode == 100
+    job = int(re.findall(r"Job (\d+) ", done.stdout)[0])
+    tasks = controller.job(job)["tasks"]
+    assert [task["status"] for task in tasks] == ["SUCCEEDED", "FAILED", "CANCELLED"]
+    ids = [task["task_id"] for task in tasks]
+    assert [i.rsplit("_", 2)[1:] for i in ids] == [["one", f"{job}-0"], ["two", f"{job}-1"], ["last", f"{job}-2"]]
+    assert "\n".join(ids) in done.stdout
+    shown = controller.holdfast("jobs", "show", job).stdout
+    assert re.search(r"\s1\s+1\s+attempt\.requested .* PREVIOUS_TASK_DONE", shown), "attempt 1 of task 1"
+    assert controller.holdfast("jobs", "logs", job, "last", "--no-follow", check=False).returncode == 103
+
+
+def test_the_variables_of_a_task_are_complete_in_setup_and_in_run(controller: Any, tmp_path: Path) -> None:
+    task = tmp_path / "vars.yaml"
+    show = "python3 -c 'import json, os; print(\"{}\", json.dumps(dict(os.environ)))'"
+    task.write_text(
+        f"name: vars\nnum_nodes: 2\nresources: {{accelerators: V100:2, use_spot: true}}\n"
+        f"setup: {json.dumps(show.format('in-setup'))}\nrun: {json.dumps(show.format('in-run'))}\n"
+    )
+    done = controller.holdfast("jobs", "launch", task, "-y")
+    job = int(re.findall(r"Job (\d+) ", done.stdout)[0])
+    told = controller.job(job)
+    assert told["cluster_resources"] == "2x(local-v100x2, V100:2, spot)"
+    for rank in ("0", "1"):
+        for stage in ("setup", "run"):
+            line = re.search(rf"\(rank {rank}\) in-{stage} (.*)", done.stdout)
+            assert line, done.stdout
+            has = json.loads(line[1])
+            ips = [node["ip"] for node in told["attempts"][0]["nodes"]]
+            prefix = "SKYPILOT_SETUP_" if stage == "setup" else "SKYPILOT_"
+            assert has["SKYPILOT_TASK_ID"] == has["SKYPILOT_TASK_IDS"] == told["task_id"]
+            assert has["SKYPILOT_MANAGED_JOB_ID"] == str(job)
+            assert (has["SKYPILOT_JOB_RANK"], has["SKYPILOT_NUM_JOBS"], has["SKYPILOT_NUM_NODES"]) == ("0", "1", "2")
+            assert has[f"{prefix}NODE_RANK"] == rank
+            assert has[f"{prefix}NODE_IPS"].splitlines() == ips
+            assert has[f"{prefix}NUM_GPUS_PER_NODE"] == "2"
+            assert has["SKYPILOT_USER"] == told["user"]
+            place = {"cloud": "local", "region": told["region"], "zone": told["zone"]}
+            assert json.loads(has["SKYPILOT_CLUSTER_INFO"]) == {"cluster_name": f"vars-{job}-0", **place}
+            assert has["PYTHONUNBUFFERED"] == "1"
+
+
+def test_what_a_job_prints_arrives_byte_for_byte(controller: Any) -> None:
+    script = (
+        r"printf '\033[31mred\033[0m\n\377\376no utf-8\n'; head -c 1100000 /dev/zero | tr '\0' x; echo; "
+        "printf 'no end'"
+    )
+    follower = following(controller, "launch", script, "-y")
+    out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    sent = b"\x1b[31mred\x1b[0m\n\xff\xfeno utf-8\n" + b"x" * 1_100_000 + b"\nno end"
+    assert sent in out
+    last = following(controller, "logs", "--tail", "2", "--no-follow")
+    tail, _ = last.communicate(timeout=60)
+    assert tail.startswith(b"no end\n--- attempt 1 ended"), tail
+
+
+def test_a_workload_that_does_not_listen_is_ended_when_its_grace_is_over(controller: Any) -> None:
+    job = launch(controller, "trap '' TERM; echo deaf; while :; do sleep 0.1; done")
+    controller.until(lambda: "deaf\n" in controller.log(job), "the workload")
+    controller.holdfast("jobs", "cancel", job, "--graceful-timeout", 1, "-y")
+    assert ended(controller, job)["status"] == "CANCELLED"
+    again = controller.holdfast("jobs", "cancel", job, "-y")
+    assert f"Job {job} has already ended." in again.stdout
+    assert controller.holdfast("jobs", "preempt", job, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_pages_about_jobs_fit_the_terminal(controller: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    job = launch(controller, "sleep 600", "--use-spot", "-n", "a-job-with-a-rather-long-name-for-a-table")
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
+    controller.holdfast("jobs", "preempt", job, "--kill")
+    controller.until(lambda: controller.job(job)["recovery_count"] == 1, "its recovery")
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run again")
+    queue = controller.holdfast("jobs", "queue").stdout
+    assert re.search(rf"{job} .*RUNNING .*st-[ab] spot", queue)
+    shown = controller.holdfast("jobs", "show", job).stdout
+    tables = shown.partition("Attempts")[2]
+    assert "the cloud took the machine" in " ".join(tables.split())
+    assert max(map(len, (queue + tables).splitlines())) <= width
+    controller.holdfast("jobs", "cancel", job, "-y", "--no-graceful")
