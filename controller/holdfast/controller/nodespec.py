@@ -15,7 +15,11 @@ from holdfast.controller.store.jobs import Attempt, Job, Task, task_ids
 from holdfast.recovery.job import Limits
 
 _NOTICE_OF = {"local": {"kind": "imds-v2", "endpoint": None, "poll_s": 0.1}}
-_POWER_OFF_AFTER_S = 600.0
+
+# How long a node whose workload has ended waits for a controller to tell: it alone holds the outcome and the end of the
+# log, and without them the job would run again. A machine of this computer costs nothing.
+_POWER_OFF_AFTER_S = {"local": 30 * 86_400.0}
+_POWER_OFF_OTHERS_S = 6 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class NodeSpecs:
             "artifacts": dict(self.artifacts),
             "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
             "drain_s": self.limits.drain_s,
-            "power_off_after_s": _POWER_OFF_AFTER_S,
+            "power_off_after_s": _POWER_OFF_AFTER_S.get(row["offer"]["cloud"], _POWER_OFF_OTHERS_S),
         }
 
 

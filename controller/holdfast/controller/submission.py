@@ -157,16 +157,14 @@ class Submissions:
         saving = None
         if offers and offers[0].on_demand_price_per_hour > 0:
             saving = 1 - offers[0].price_per_hour / offers[0].on_demand_price_per_hour
-        standing = [
-            f"{r.cloud} {r.zone or r.region or ''}: {r.message or r.code}" for r in view.refusals if r.until > now
-        ]
+        fits = [offer for _, offer in fitting(task.view.needs, view.offers)]
         return {
             "name": task.name,
             "num_nodes": task.view.num_nodes,
             "offers": [_offer_json(offer) for offer in offers],
-            "total_offers": len(fitting(task.view.needs, view.offers)),
+            "total_offers": len(fits),
             "saving": saving,
-            "refused": standing,
+            "refused": _refused_now(fits, view, now),
         }
 
 
@@ -212,6 +210,17 @@ def _in_order(task: TaskView, view: MarketView, now: float) -> list[Offer]:
             case _:
                 break
     return found
+
+
+def _refused_now(fits: Sequence[Offer], view: MarketView, now: float) -> list[str]:
+    """A line for each offer that fits and is avoided now, with what was said last."""
+    lines = []
+    for offer in fits:
+        standing = [r for r in view.refusals if r.until > now and r.covers(offer)]
+        if standing:
+            newest = max(standing, key=lambda r: r.at)
+            lines.append(f"{offer.key}: {newest.message or newest.code}")
+    return lines[:_MOST_OFFERS_SHOWN]
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:

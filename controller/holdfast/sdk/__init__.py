@@ -50,3 +50,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f"holdfast.sdk.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

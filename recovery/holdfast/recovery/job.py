@@ -21,6 +21,8 @@ class Limits:
     silent_s: float = 180.0  # the cloud says that the machine runs, but its agent is not connected
     drain_s: float = 60.0  # grace of a drain that no notice bounds: SIGTERM, save, flush
     recheck_s: float = 5.0  # how often, at the least, a disconnected node's machine is looked up
+    backoff_first_s: float = 1.0  # the pause after one refusal, where every offer is refused; doubled by each further
+    backoff_cap_s: float = 60.0
     helpless_s: float = 300.0  # a job that has run and fits nowhere any more: how often that is looked at
 
 

@@ -56,10 +56,8 @@ def _order(ranked: tuple[int, Offer]) -> tuple[object, ...]:
 def why_nothing_fits(needs: Sequence[Need], market: MarketView) -> tuple[str, ...]:
     """For people: one line per alternative that names the nearest thing that exists, then one per cloud left out."""
     lines = [_why(need, market) for need in needs]
-    wanted = [
-        cloud for cloud in sorted(market.disabled) if any(n.cloud is None or _same(n.cloud, cloud) for n in needs)
-    ]
-    lines += [_disabled(cloud, market) for cloud in wanted]
+    if market.disabled and any(n.cloud is None for n in needs):
+        lines.append(f"not looked at, since they can not be used: {', '.join(sorted(market.disabled))}")
     return tuple(dict.fromkeys(lines))
 
 

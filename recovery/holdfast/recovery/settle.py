@@ -21,6 +21,7 @@ from holdfast.recovery.attempts import (
     recheck_at,
     wind_down,
 )
+from holdfast.recovery.backoff import delay
 from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
 from holdfast.recovery.market import MarketView, Offer
 from holdfast.recovery.policies.choice import Never, Place, Wait
@@ -313,11 +314,18 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
         case Never(why, is_request):
             return _nothing_fits(task, why, is_request, ctx)
         case Wait(until, why):
+            until = max(until, ctx.now + _backoff_s(task, ctx))
             if task.reason is not Reason.BACKING_OFF:
                 note = "every offer that fits is being avoided; the next try is when the first comes back"
                 data: dict[str, object] = {"why": list(why), "until": until}
                 ctx.out.append(Note("task.waiting", task.index, reason=Reason.BACKING_OFF, message=note, data=data))
             return replace(task, reason=Reason.BACKING_OFF, wake_at=until)
+
+
+def _backoff_s(task: TaskView, ctx: Context) -> float:
+    """Longer with every refusal, and different for each job: what was sold out is not asked for by all at once."""
+    limits, seed = ctx.view.limits, f"{ctx.view.job.id}-{task.index}"
+    return delay(task.refused_in_a_row, limits.backoff_first_s, limits.backoff_cap_s, seed)
 
 
 def _request(task: TaskView, offer: Offer, ctx: Context) -> TaskView:

@@ -1,0 +1,102 @@
+"""What goes wrong with buckets: it is seen, said, waited for where that helps, and nothing pretends to be saved."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.fuse
+def test_a_mount_lost_under_the_job_is_seen_and_the_task_recovers(controller: Any, s3: Any, jobs: Any) -> None:
+    name = s3.new_name()
+    run = """
+        ls /ckpt
+        for i in $(seq 1 600); do
+          (echo $i > /ckpt/g$HOLDFAST_GENERATION-$i) 2>/dev/null && echo wrote $i || echo could not write $i
+          sleep 0.05
+        done
+    """
+    job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", run)
+    jobs.until_logged(controller, job, "wrote 5\n")
+    rclones = [p for p in jobs.machine_processes(controller, job) if p.cmdline()[1:2] == ["mount"]]
+    assert len(rclones) == 1
+    rclones[0].kill()
+    again = controller.until(lambda: controller.job(job)["recovery_count"] == 1 and controller.job(job), "the recovery")
+    controller.until(lambda: controller.job(job)["generation"] == 2, "another machine")
+    controller.until(lambda: controller.log(job).count("wrote 5\n") == 2, "the second attempt's work")
+    lost = [one for one in again["timeline"] if one["kind"] == "attempt.lost"]
+    assert [one["reason"] for one in lost] == ["MOUNT_LOST"]
+    log = controller.log(job)
+    assert "holdfast: the mount at /ckpt is lost" in log
+    assert "could not write" in log, "nothing pretends to be the mount"
+    first = log[: log.index("could not write")]
+    expected = {f"g1-{line.split()[1]}" for line in first.splitlines() if line.startswith("wrote ")}
+    assert expected <= set(s3.objects(name)), "what was written before the loss was flushed"
+    assert not re.search(r"could not write \d+\n(.*\n)*?wrote \d+\n", log[: log.rindex("could not write")])
+    controller.holdfast("jobs", "cancel", job, "--yes", "--no-graceful")
+
+
+@pytest.mark.fuse
+def test_a_bucket_removed_under_the_job_fails_it_with_what_was_not_saved(controller: Any, s3: Any, jobs: Any) -> None:
+    name = s3.new_bucket()
+    run = """
+        echo ready
+        until [ -e ~/go ]; do sleep 0.1; done
+        echo precious > /ckpt/model.pt; echo also > /ckpt/optimizer.pt
+        seq 1 20000; echo the last line
+    """
+    job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", run)
+    jobs.until_logged(controller, job, "ready\n")
+    s3.remove(name)
+    (jobs.machine_root(controller, job) / "home/holdfast/go").touch()
+    ended = jobs.until_ended(controller, job)
+    assert (ended["status"], ended["reason"]) == ("FAILED", "FLUSH_FAILED"), jobs.explained(controller, ended)
+    assert "model.pt" in ended["message"]
+    assert "optimizer.pt" in ended["message"]
+    assert name in ended["message"]
+    assert len(ended["attempts"]) == 1
+    log = controller.log(job)
+    assert "\n19999\n20000\nthe last line\n" in log
+    jobs.until_gone(controller, job)
+
+
+def test_a_bucket_that_is_not_there_fails_the_job_before_anything_is_bought(controller: Any, jobs: Any) -> None:
+    done = jobs.submit(controller, "/data: s3://not-there-at-all/data", "echo never")
+    job = controller.client.jobs(limit=1)["jobs"][0]["job_id"]
+    ended = jobs.until_ended(controller, job)
+    assert (ended["status"], ended["reason"]) == ("FAILED_PRECHECKS", "STORAGE_FAILED"), done.stdout + done.stderr
+    assert "there is no bucket not-there-at-all" in ended["message"]
+    assert ended["attempts"] == []
+
+
+def test_an_s3_that_is_down_is_waited_for(controller: Any, s3: Any, jobs: Any) -> None:
+    name, unwanted = s3.new_name(), s3.new_name()
+    s3.stop()
+    try:
+        job = jobs.launch(controller, f"/data: {{name: {name}, store: s3, mode: COPY}}", "ls /data; echo ran")
+        other = jobs.launch(controller, f"/data: {{name: {unwanted}, store: s3}}", "echo never")
+        for waiting in (job, other):
+            controller.until(lambda id=waiting: s3.endpoint in jobs.shown(controller, id), "why it waits")
+            assert controller.job(waiting)["status"] == "PENDING"
+        controller.holdfast("jobs", "cancel", other, "--yes")
+        assert jobs.until_ended(controller, other)["status"] == "CANCELLED"
+    finally:
+        s3.start()
+    ended = jobs.until_ended(controller, job)
+    assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
+    assert name in s3.buckets()
+    controller.until(lambda: not jobs.open_intents(controller, other), "the end of what the cancelled job wanted")
+    assert unwanted not in s3.buckets()
+
+
+@pytest.mark.parametrize("uri", ["gs://some-bucket/data", "r2://some-bucket"])
+def test_a_store_that_can_not_be_used_is_refused_at_launch(controller: Any, jobs: Any, uri: str) -> None:
+    before = controller.client.jobs(limit=1)["total"]
+    done = jobs.submit(controller, f"/data: {uri}", "echo never")
+    assert done.returncode == 2
+    assert uri in done.stderr
+    assert "not supported" in done.stderr
+    assert "file_mounts" in done.stderr
+    assert controller.client.jobs(limit=1)["total"] == before
