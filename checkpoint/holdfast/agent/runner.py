@@ -111,7 +111,7 @@ class Runner:
         launcher = (_SOURCE_RC if with_rc else "") + f': >{begun}; cd {shlex.quote(self._job["cwd"])} && source "$0"'
         try:
             self._script = subprocess.Popen(
-                [shutil.which("bash") or "/bin/bash", "-c", launcher, script],
+                [shutil.which("bash") or "bash", "-c", launcher, script],
                 stdin=subprocess.DEVNULL,
                 stdout=self._pipe_end,
                 stderr=self._pipe_end,
