@@ -13,10 +13,12 @@ import os
 import socket
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast.agent import tls
 from holdfast.agent.websocket import Disconnected, UpgradeRefused, WebSocket
 
 TIMEOUT_S = 15.0
@@ -35,13 +37,33 @@ class Unreachable(Exception):
     """No answer, or one that may be better the next time."""
 
 
+class _Https(urllib.request.HTTPSHandler):
+    """Opens https:// over `tls.Connection`."""
+
+    def __init__(self, fingerprint: str | None) -> None:
+        super().__init__()
+        self._fingerprint = fingerprint
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(tls.Connection, fingerprint=self._fingerprint), req)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirection would carry the token to somebody else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 class Controller:
     """Calls on one controller. Every method raises WrittenOff, Refused or Unreachable."""
 
-    def __init__(self, endpoint: str, token: str, rank: int) -> None:
+    def __init__(self, endpoint: str, token: str, rank: int, *, fingerprint: str | None = None) -> None:
+        """`fingerprint`: of the one certificate to trust, if the endpoint speaks TLS."""
         self._base = endpoint.rstrip("/") + "/agent/v1"
         self._headers = {"Authorization": f"Bearer {token}", "Holdfast-Rank": str(rank)}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._fingerprint = fingerprint
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Https(fingerprint), _NoRedirects())
 
     def spec(self) -> dict[str, Any]:
         """The node spec, as it came."""
@@ -71,7 +93,7 @@ class Controller:
 
     def open_channel(self) -> WebSocket:
         try:
-            return WebSocket.connect(self._base + "/channel", self._headers)
+            return WebSocket.connect(self._base + "/channel", self._headers, fingerprint=self._fingerprint)
         except UpgradeRefused as refused:
             if refused.status == 401:
                 raise WrittenOff from None

@@ -68,7 +68,7 @@ class Agent:
     def __init__(self, config: Config, places: Places) -> None:
         self._config = config
         self._places = places
-        self._controller = Controller(config.endpoint, config.token, config.rank)
+        self._controller = Controller(config.endpoint, config.token, config.rank, fingerprint=config.fingerprint)
 
     def run(self) -> int:
         log(f"agent {VERSION}, rank {self._config.rank}, Python {sys.version.split()[0]}")

@@ -20,6 +20,8 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from holdfast.agent import tls
+
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
@@ -102,8 +104,13 @@ class WebSocket:
         self.last_sent = self.last_received = time.monotonic()
 
     @classmethod
-    def connect(cls, url: str, headers: Mapping[str, str], *, timeout_s: float = 10.0) -> WebSocket:
-        """Open ws://, wss:// (or http://, https://) `url`. Raises UpgradeRefused, Disconnected or OSError."""
+    def connect(
+        cls, url: str, headers: Mapping[str, str], *, fingerprint: str | None = None, timeout_s: float = 10.0
+    ) -> WebSocket:
+        """Open ws://, wss:// (or http://, https://) `url`. Raises UpgradeRefused, Disconnected or OSError.
+
+        `fingerprint`: of the one certificate to trust, if it is TLS.
+        """
         parts = urlsplit(url)
         secure = parts.scheme in ("wss", "https")
         host, port = parts.hostname or "", parts.port or (443 if secure else 80)
@@ -111,7 +118,7 @@ class WebSocket:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if secure:
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+                sock = tls.secured(sock, host, fingerprint)
             return cls(sock, _upgrade(sock, parts.netloc, parts.path or "/", headers))
         except BaseException:
             sock.close()

@@ -94,6 +94,8 @@ def status() -> None:
         "home": info["home"],
         "jobs": jobs,
     }
+    if found.fingerprint:
+        facts["TLS"] = f"sha256:{found.fingerprint}"
     click.echo(f"The controller runs at {found.url}")
     for name, value in facts.items():
         click.echo(f"  {name:<9} {value}")
@@ -123,7 +125,7 @@ def logs(follow: bool, tail: int) -> None:
 def _require_answer(found: Endpoint) -> None:
     from holdfast.sdk.client import is_healthy
 
-    if not is_healthy(found.url):
+    if not is_healthy(found):
         raise Failure(
             f"the controller at {found.url} (HOLDFAST_ENDPOINT) does not answer\n"
             "  it runs elsewhere: start it there, or unset HOLDFAST_ENDPOINT to use one of your own"

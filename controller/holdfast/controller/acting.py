@@ -60,7 +60,10 @@ _MOST_UNKNOWN = 8
 
 @dataclass(frozen=True)
 class Actor:
-    """Performs one intent at a time; safe to share between threads. `refusals`: those that a job knows of."""
+    """Performs one intent at a time; safe to share between threads. `refusals`: those that a job knows of.
+
+    `fingerprint`: of the certificate that nodes are to pin.
+    """
 
     clouds: Mapping[str, Cloud]
     keyring: Keyring
@@ -69,6 +72,7 @@ class Actor:
     endpoint: str
     artifacts: Mapping[str, str]
     refusals: Callable[[int], Sequence[Refusal]]
+    fingerprint: str | None = None
 
     def perform(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
         """Do what `intent` says. `instances`: (rank, id) of the attempt's machines known so far."""
@@ -141,7 +145,7 @@ class Actor:
             owner=Owner(data["controller"], *key, token=intent.token),
             offer=codec.offer(data["offer"]),
             num_nodes=data["num_nodes"],
-            bootstrap=Bootstrap(self.endpoint, self.keyring.attempt_token(key), dict(self.artifacts)),
+            bootstrap=Bootstrap(self.endpoint, self.keyring.attempt_token(key), dict(self.artifacts), self.fingerprint),
             name=data["name"],
             disk_gib=data.get("disk_gib"),
             disk_tier=data.get("disk_tier"),

@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import create_app
+from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
@@ -42,6 +43,7 @@ from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store.database import open_database
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
+from holdfast.controller.tls import tls_of
 from holdfast.recovery.directive import Directive
 
 log = structlog.get_logger(__name__)
@@ -90,9 +92,10 @@ class Daemon:
         home = settings.home
         self.settings = settings
         self.clock = clock
+        self.tls = tls_of(settings.listening, host=settings.host, clock=clock)
         self.database = open_database(settings.url)
         self.socket = _listen(settings, self.database)
-        endpoint = f"http://{settings.host}:{self.socket.getsockname()[1]}"
+        endpoint = f"{'https' if self.tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
         with self.database.begin() as conn:
             controller = remembered(conn, "controller", uuid.uuid4().hex[:12])
         self.lease = Lease(self.database, clock, alone=settings.url.startswith("sqlite"))
@@ -101,6 +104,7 @@ class Daemon:
         artifact_folder, upload_folder = home / "artifacts", home / "uploads"
         for folder in (artifact_folder, upload_folder):
             folder.mkdir(mode=0o700, exist_ok=True)
+        remove_halves(upload_folder)
         digests = {name: a.digest for name, a in make_artifacts(artifact_folder).items()}
         self.clouds = enabled_clouds(settings.sections, home, clock)
         market = Market(self.clouds, clock)
@@ -117,7 +121,8 @@ class Daemon:
             intending=Intending(controller),
         )
         self.pools = Pools()
-        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals)
+        pin = self.tls.pin if self.tls else None
+        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self.reconciler.answer)
         changes = Changes()
         channel = Channel(self.reconciler, logs, self._recorded)
@@ -163,6 +168,9 @@ class Daemon:
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=2,
             lifespan="off",
+            server_header=False,
+            ssl_certfile=self.tls.cert if self.tls else None,
+            ssl_keyfile=self.tls.key if self.tls else None,
         )
         self._server = _Server(config, begin=self._begin)
         await self._server.serve(sockets=[self.socket])
@@ -191,8 +199,15 @@ class Daemon:
     def _publish(self) -> None:
         """Say where to find this daemon, once it answers."""
         path = self.settings.home / "controller.json"
-        told = {"endpoint": self.services.endpoint, "pid": os.getpid(), "version": version("holdfast")}
+        told: dict[str, object] = {
+            "endpoint": self.services.endpoint,
+            "pid": os.getpid(),
+            "version": version("holdfast"),
+        }
+        if self.tls is not None:
+            told["fingerprint"] = self.tls.fingerprint
         temporary = path.with_suffix(".tmp")
+        temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(told) + "\n")
         temporary.replace(path)
 

@@ -1,7 +1,8 @@
 """What the daemon is told: HOLDFAST_HOME and its `config.yaml`.
 
 ```yaml
-listen: {host: 127.0.0.1, port: 0}     # 0: a free port at the first start, the same one ever after
+listen: {host: 127.0.0.1, port: 0}     # 0: a free port at the first start, the same one ever after; see `listening`
+uploads: {max_gib: 20}
 limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
 log_level: info
 local: {…}                              # each cloud's own section
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.controller.listening import LISTEN_FIELDS, Listening, ListeningError, read_listening
 from holdfast.recovery.job import Limits
 from holdfast.sdk.problems import Path as Keys
 from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
-_KNOWN = ("listen", "limits", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs")
+_KNOWN = ("listen", "limits", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs",
+          "uploads")  # fmt: skip
 _HIGHEST_PORT = 65_535
 
 
@@ -38,10 +41,17 @@ class Settings:
     log_level: str = "info"
     limits: Limits = field(default_factory=Limits)
     sections: dict[str, Any] = field(default_factory=dict)
+    listening: Listening = field(default_factory=Listening)
+    most_upload_bytes: int = 20 * 2**30
 
     @property
     def url(self) -> str:
         return self.database_url or f"sqlite:///{self.home / 'holdfast.db'}"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names by which this controller may be called."""
+        return frozenset({self.host.lower(), *self.listening.names})
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -51,7 +61,8 @@ def read_settings(home: Path) -> Settings:
     """Settings of `home`, from its config.yaml if there is one. Raises SettingsError, which names line and field."""
     source = ConfigFile.of(home)
     source.check(source.data, (), _KNOWN)
-    listen = source.section("listen", ("host", "port"))
+    listen = source.section("listen", ("host", "port", *LISTEN_FIELDS))
+    host = str(listen.get("host", "127.0.0.1"))
     limits = source.section("limits", tuple(f.name for f in fields(Limits)))
     for name, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
@@ -62,15 +73,28 @@ def read_settings(home: Path) -> Settings:
     level = str(source.data.get("log_level", "info")).lower()
     if level not in LOG_LEVELS:
         raise source.error(("log_level",), f"unknown level {level!r}; known: {', '.join(LOG_LEVELS)}")
+    try:
+        listening = read_listening(listen, host=host, home=home)
+    except ListeningError as error:
+        raise source.error(("listen", error.field), str(error)) from error
     return Settings(
         home=home,
-        host=str(listen.get("host", "127.0.0.1")),
+        host=host,
         port=port,
         database_url=str(source.data.get("database_url", "")),
         log_level=level,
         limits=replace(Limits(), **{name: float(value) for name, value in limits.items()}),
         sections={name: source.data[name] for name in _KNOWN if name in source.data},
+        listening=listening,
+        most_upload_bytes=_upload_limit(source),
     )
+
+
+def _upload_limit(source: ConfigFile) -> int:
+    value = source.section("uploads", ("max_gib",)).get("max_gib", 20)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise source.error(("uploads", "max_gib"), f"expected GiB (a number above 0), found {value!r}")
+    return int(value * 2**30)
 
 
 @dataclass(frozen=True)

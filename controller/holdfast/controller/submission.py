@@ -28,9 +28,10 @@ from holdfast.recovery.policies.choice import Never, Place
 from holdfast.recovery.policies.registry import policy
 from holdfast.sdk import Task
 from holdfast.sdk.needs import gpus_per_node, needs, recovery
-from holdfast.sdk.problems import TaskError
+from holdfast.sdk.problems import TaskError, shown
 
 _MOST_OFFERS_SHOWN = 20
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 # Fields of a launch request → the fields of a task's resources that they come from.
 _FIELD_OF = {
@@ -78,6 +79,7 @@ class Submissions:
         tasks = read_tasks(configs)
         job_name = _job_name(name, [task.name for task in tasks])
         compiled = self.compile(tasks, job_name, now)
+        self._check_uploads(compiled)
         priority = max(task.priority or 0 for task in tasks)
         warnings = self._warnings(tasks)
         with self.database.begin() as conn:
@@ -149,8 +151,17 @@ class Submissions:
             "resources": _requested(view),
             "machine": _machine(config.get("resources") or {}),
         }
+        for digest in _digests(spec):
+            if not _SHA256.fullmatch(digest):
+                raise Refused(f"{shown(digest)} names no upload", where=name, fix="give the sha256 of what was sent")
         sealed = self.keyring.seal(secrets) if secrets else None
         return NewTask(view, name, config, spec, sealed)
+
+    def _check_uploads(self, tasks: Sequence[NewTask]) -> None:
+        """Raises Refused for a file that was never handed over: its node could only wait for it in vain."""
+        for digest in {digest for task in tasks for digest in _digests(task.spec)}:
+            if not (self.storage.uploads / digest).is_file():
+                raise Refused(f"there is no upload {digest[:12]}…", where="tasks", fix="send it before the job")
 
     def _plan(self, task: NewTask, view: MarketView, now: float) -> dict[str, Any]:
         offers = _in_order(task.view, view, now)
@@ -166,6 +177,13 @@ class Submissions:
             "saving": saving,
             "refused": _refused_now(fits, view, now),
         }
+
+
+def _digests(spec: Mapping[str, Any]) -> list[str]:
+    """The uploads that a task's spec names: its workdir, its files, and what goes into its buckets."""
+    files = [spec["workdir"], *spec["uploads"]]
+    found = [str(one["upload"]) for one in files if isinstance(one, Mapping) and "upload" in one]
+    return found + [digest for bucket in spec["buckets"] for digest in bucket["uploads"]]
 
 
 def read_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:

@@ -18,12 +18,12 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast.sdk import records
 from holdfast.sdk.endpoint import ClientError, Endpoint, revived
+from holdfast.sdk.pinning import connect
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 120.0
 STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a call: a controller is started anew in less
-_BLOCK_BYTES = 256 * 1024
 OFFSET_HEADER = "Holdfast-Offset"
 
 Config = dict[str, Any]
@@ -58,8 +58,8 @@ class LogStream:
 
 
 class Client:
-    """Calls one controller. Every method raises `ApiError` or `ConnectionLost`; `NoController` if its own one can not
-    be started anew after a crash."""
+    """Calls one controller. Every method raises `ApiError` or `ConnectionLost`; `WrongCertificate` before anything is
+    sent to somebody else; `NoController` if its own one can not be started anew after a crash."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -214,7 +214,7 @@ class Client:
 
     def _connected(self) -> http.client.HTTPConnection:
         """A connection; to where the embedded controller is now. One that crashed is started anew."""
-        link = connect(self.endpoint.url, timeout_s=CONNECT_TIMEOUT_S)
+        link = connect(self.endpoint, timeout_s=CONNECT_TIMEOUT_S)
         try:
             link.connect()
         except OSError:
@@ -222,23 +222,16 @@ class Client:
             if moved is None:
                 raise
             self.endpoint = moved
-            link = connect(moved.url, timeout_s=CONNECT_TIMEOUT_S)
+            link = connect(moved, timeout_s=CONNECT_TIMEOUT_S)
             link.connect()
         self._has_connected = True
         return link
 
 
-def connect(url: str, *, timeout_s: float) -> http.client.HTTPConnection:
-    """A connection to the host of `url`, not opened yet. Proxies are not used."""
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=timeout_s, blocksize=_BLOCK_BYTES)
-
-
-def is_healthy(url: str, *, timeout_s: float = 2.0) -> bool:
-    """Whether a controller answers at `url`."""
+def is_healthy(endpoint: Endpoint, *, timeout_s: float = 2.0) -> bool:
+    """Whether a controller answers there. Raises `WrongCertificate`."""
     try:
-        with contextlib.closing(connect(url, timeout_s=timeout_s)) as link:
+        with contextlib.closing(connect(endpoint, timeout_s=timeout_s)) as link:
             link.request("GET", "/healthz")
             return link.getresponse().status == 200
     except (OSError, http.client.HTTPException):
@@ -248,7 +241,7 @@ def is_healthy(url: str, *, timeout_s: float = 2.0) -> bool:
 def knows(endpoint: Endpoint, *, timeout_s: float = 2.0) -> bool:
     """Whether what answers at the endpoint takes its token."""
     try:
-        with contextlib.closing(connect(endpoint.url, timeout_s=timeout_s)) as link:
+        with contextlib.closing(connect(endpoint, timeout_s=timeout_s)) as link:
             link.request("GET", "/api/v1/controller", headers={"Authorization": f"Bearer {endpoint.token}"})
             return link.getresponse().status == 200
     except (OSError, http.client.HTTPException):

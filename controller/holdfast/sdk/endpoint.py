@@ -1,8 +1,8 @@
 """Where the controller is, and how the embedded one is started on first use.
 
-`HOLDFAST_ENDPOINT` with `HOLDFAST_TOKEN` (or `HOLDFAST_TOKEN_FILE`) name a controller that somebody runs. Without them
-the controller is this user's own, kept in `HOLDFAST_HOME` (default `~/.holdfast`): `controller.json` says where it
-listens, `token` is the key to it.
+`HOLDFAST_ENDPOINT` with `HOLDFAST_TOKEN` (or `HOLDFAST_TOKEN_FILE`) name a controller that somebody runs, and
+`HOLDFAST_FINGERPRINT` the one certificate that it may show. Without them the controller is this user's own, kept in
+`HOLDFAST_HOME` (default `~/.holdfast`): `controller.json` says where it listens, `token` is the key to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
@@ -40,12 +40,16 @@ class NoController(ClientError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`url` has no slash at its end. `home` and `pid` are those of the embedded controller, None for any other."""
+    """`url` has no slash at its end. `home` and `pid` are those of the embedded controller, None for any other.
+
+    `fingerprint`: SHA-256 (lower-case hexadecimal) of the one certificate to trust; None: any that an authority signed.
+    """
 
     url: str
     token: str = field(repr=False)
     home: Path | None = None
     pid: int | None = None
+    fingerprint: str | None = None
 
 
 def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -109,12 +113,14 @@ def running(home: Path) -> Endpoint | None:
 
     record = _record(home)
     url = str(record.get("endpoint", "")).rstrip("/")
-    if not url or not is_healthy(url):
+    pin = record.get("fingerprint")
+    found = Endpoint(url, "", home=home, pid=_pid(record) or None, fingerprint=pin if isinstance(pin, str) else None)
+    if not url or not is_healthy(found):
         return None
     is_ours = is_controller(_pid(record))
     if not is_ours and not (home / "token").exists():
         return None
-    found = Endpoint(url, _own_token(home), home=home, pid=_pid(record) or None)
+    found = replace(found, token=_own_token(home))
     return found if is_ours or knows(found) else None
 
 
@@ -130,17 +136,39 @@ def _named(environ: Mapping[str, str]) -> Endpoint | None:
         return None
     if not url.startswith(("http://", "https://")):
         raise NoController(f"{url!r} is no URL", where="HOLDFAST_ENDPOINT", fix="begin it with http:// or https://")
+    fingerprint = _pinned(url, environ)
     if token := environ.get("HOLDFAST_TOKEN", "").strip():
-        return Endpoint(url, token)
+        return Endpoint(url, token, fingerprint=fingerprint)
     token_file = Path(environ.get("HOLDFAST_TOKEN_FILE") or home_dir(environ) / "token").expanduser()
     try:
-        return Endpoint(url, token_file.read_text().strip())
+        return Endpoint(url, token_file.read_text().strip(), fingerprint=fingerprint)
     except OSError as error:
         raise NoController(
             f"there is no token for {url}: {token_file}: {error.strerror}",
             where="HOLDFAST_ENDPOINT",
             fix="set HOLDFAST_TOKEN, or HOLDFAST_TOKEN_FILE to a file that holds it",
         ) from error
+
+
+def _pinned(url: str, environ: Mapping[str, str]) -> str | None:
+    """The certificate that the environment names, if any. Raises `NoController` where a token would go unprotected."""
+    from holdfast.sdk.pinning import is_loopback, read_fingerprint
+
+    given = environ.get("HOLDFAST_FINGERPRINT", "").strip()
+    if given and not url.startswith("https://"):
+        raise NoController(
+            f"{url} speaks no TLS", where="HOLDFAST_FINGERPRINT", fix="begin HOLDFAST_ENDPOINT with https://"
+        )
+    if url.startswith("http://") and not is_loopback(url) and environ.get("HOLDFAST_PLAIN_HTTP") != "1":
+        raise NoController(
+            f"the token and the job's secrets would go to {url} as plain text",
+            where="HOLDFAST_ENDPOINT",
+            fix="begin it with https://, or set HOLDFAST_PLAIN_HTTP=1 where nobody can listen on the way (a VPN)",
+        )
+    try:
+        return read_fingerprint(given) if given else None
+    except ValueError as error:
+        raise NoController(str(error), where="HOLDFAST_FINGERPRINT", fix="give 64 hexadecimal digits") from error
 
 
 def _record(home: Path) -> dict[str, object]:

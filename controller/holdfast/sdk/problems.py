@@ -93,6 +93,11 @@ def shown(value: object) -> str:
             return f"a {type(value).__name__}"
 
 
+def printable(text: str) -> str:
+    """`text` as it can be written in UTF-8: half of a surrogate pair is spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def nearest(name: object, options: Iterable[str]) -> str | None:
     """The option that `name` was probably meant to be, or None."""
     import difflib  # only needed once something is wrong

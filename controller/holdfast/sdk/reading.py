@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from holdfast.sdk import variables
 from holdfast.sdk.forms import read_as
-from holdfast.sdk.problems import Problem, TaskError
+from holdfast.sdk.problems import Path, Problem, TaskError, printable, shown
 from holdfast.sdk.report import Report
 from holdfast.sdk.schema import TASK
 from holdfast.sdk.yaml_reader import Document
 
 Config = dict[str, Any]
+
+# NUL ends a string of the system's, and half of a surrogate pair is no character.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def read_task(
@@ -41,6 +45,8 @@ def _read_task(
     if not TASK.takes(document.value):
         TASK.mismatch(document.value, (), report)
         report.finish()
+    if not _is_text(document.value, (), report):
+        report.finish()
     values = {
         "envs": variables.envs(document.value, envs, report),
         "secrets": variables.secrets(document.value, secrets, report),
@@ -54,3 +60,21 @@ def _read_task(
     if config.get("num_nodes") == 1:
         del config["num_nodes"]
     return {name: value for name, value in config.items() if value not in ({}, [], "")}, report.warnings
+
+
+def _is_text(value: object, path: Path, report: Report) -> bool:
+    """Report strings, keys included, that neither a shell nor a file could hold. False if there are any."""
+    match value:
+        case str():
+            if _UNWRITABLE.search(value):
+                at = tuple(printable(part) if isinstance(part, str) else part for part in path)
+                report.problem(at, f"found {shown(value)}", "leave out the characters that are no text")
+                return False
+            return True
+        case list() | tuple():
+            return all([_is_text(item, (*path, index), report) for index, item in enumerate(value)])
+        case dict():
+            keys = [_is_text(key, (*path, str(key)), report) for key in value]
+            return all(keys) and all([_is_text(item, (*path, key), report) for key, item in value.items()])
+        case _:
+            return True

@@ -27,6 +27,7 @@ from holdfast.sdk.resource_rules import finish_all_resources, finish_resources
 from holdfast.sdk.storage_rules import finish_storage, read_mount_path, read_mount_source
 
 STRATEGIES = ("FAILOVER", "EAGER_NEXT_REGION", "CHEAPEST")
+MOST_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 DISK_TIERS = ("low", "medium", "high", "ultra", "best", "none")
 
 _NOT_HERE = "accepted, but has no effect in Holdfast"
@@ -202,7 +203,7 @@ GIT_WORKDIR = Record({"url": Field(TEXT), "ref": Field(TEXT)}, "a mapping with t
 TASK_FIELDS = {
     "name": Field(NAME),
     "workdir": Field(Either(text("a string with a local path"), UPLOADED, GIT_WORKDIR)),
-    "num_nodes": Field(Number(low=1)),
+    "num_nodes": Field(Number(1, MOST_NODES)),
     "resources": Field(
         Record(
             RESOURCE_FIELDS | {"any_of": Field(ALTERNATIVES), "ordered": Field(ALTERNATIVES)},

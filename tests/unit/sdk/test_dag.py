@@ -227,7 +227,9 @@ def test_wrong_overrides_are_named_as_options_and_change_nothing() -> None:
         "--disk-tier",
         "--job-recovery",
     ]
-    assert refused.value.problems[2] == Problem("--num-nodes", "found the number 0", "allowed: a whole number from 1")
+    assert refused.value.problems[2] == Problem(
+        "--num-nodes", "found the number 0", "allowed: a whole number from 1 to 10000"
+    )
     with pytest.raises(TaskError, match=r"^--name: found 'a b'; allowed"):
         dag.override(name="a b", num_nodes=2)
     with pytest.raises(TypeError, match="unknown overrides: gpu; there are infra, gpus"):

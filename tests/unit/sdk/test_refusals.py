@@ -125,9 +125,9 @@ IN_TASK = {
     "name: -x": f"line 1: name: found '-x'; allowed: {NAME}",
     "name: a b": f"line 1: name: found 'a b'; allowed: {NAME}",
     "run: [a, b]": "line 1: run: found a list; allowed: a string with shell commands",
-    "num_nodes: 0": "line 1: num_nodes: found the number 0; allowed: a whole number from 1",
-    "num_nodes: '2'": "line 1: num_nodes: found '2'; allowed: a whole number from 1",
-    "num_nodes: 1.5": "line 1: num_nodes: found the number 1.5; allowed: a whole number from 1",
+    "num_nodes: 0": "line 1: num_nodes: found the number 0; allowed: a whole number from 1 to 10000",
+    "num_nodes: '2'": "line 1: num_nodes: found '2'; allowed: a whole number from 1 to 10000",
+    "num_nodes: 1.5": "line 1: num_nodes: found the number 1.5; allowed: a whole number from 1 to 10000",
     "workdir: {ref: main}": "line 1: workdir: lacks 'url'; give `url`",
     "workdir: 5": "line 1: workdir: found the number 5; allowed: a string with a local path, or an upload, "
     "or a mapping with the url and ref of a git repository, so put it in quotes",
@@ -207,7 +207,7 @@ def test_everything_is_said_at_once_in_the_order_of_the_text() -> None:
         "  line 8: resources.any_of[0].cpus: found 'zero'; allowed: a number above 0 such as 4, or 4+ for at least 4",
         f"  line 9: resources.any_of[1].accelerators: ':8' names no accelerator; {ANY_ACCELERATOR}",
         "  line 9: resources.any_of[1].use_spot: found the number 1; allowed: true or false",
-        "  line 10: num_nodes: found the number 0; allowed: a whole number from 1",
+        "  line 10: num_nodes: found the number 0; allowed: a whole number from 1 to 10000",
     ]
 
 

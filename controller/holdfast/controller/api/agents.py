@@ -6,51 +6,62 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from holdfast.controller.api.auth import Node, Parts, node_of
-from holdfast.controller.api.uploads import file_of
+from holdfast.controller.api.auth import Node, Parts, admit, bearer
+from holdfast.controller.api.schemas import content, refusals
+from holdfast.controller.api.uploads import Digest, file_of
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
 
-router = APIRouter(prefix="/agent/v1")
+router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=refusals(400, 401, 503))
 
 _NO_ATTEMPT = {"error": {"message": "this token is worth no attempt", "where": "Authorization", "fix": ""}}
+_FILE = content("application/octet-stream") | refusals(404)
 
 
 @router.get("/spec")
-def spec(place: Node, daemon: Parts) -> dict[str, Any]:
+def spec(node: Node, daemon: Parts) -> dict[str, Any]:
+    """The node spec of docs/agent-protocol.md. Holds the task's secrets."""
     with daemon.database.connect() as conn:
-        found = daemon.specs.spec(conn, *place)
+        found = daemon.specs.spec(conn, *node.place)
     if found is None:
-        raise Refused("there is no such attempt", status=401)
+        raise Refused("there is no such attempt", where="Authorization", status=401)
     return found
 
 
-@router.get("/uploads/{digest}")
-def upload(_: Node, daemon: Parts, digest: str) -> FileResponse:
+@router.get("/uploads/{digest}", response_class=FileResponse, responses=_FILE)
+def upload(node: Node, daemon: Parts, digest: Digest) -> FileResponse:
+    """A tar.gz that the node's own task names; any other is not found."""
+    if digest not in node.uploads:
+        raise _no_file()
     return _file(daemon.uploads, digest)
 
 
-@router.get("/artifacts/{digest}")
-def artifact(_: Node, daemon: Parts, digest: str) -> FileResponse:
+@router.get("/artifacts/{digest}", response_class=FileResponse, responses=_FILE)
+def artifact(_: Node, daemon: Parts, digest: Digest) -> FileResponse:
+    """The agent, or a tool that it needs."""
     return _file(daemon.artifacts, digest)
 
 
 @router.websocket("/channel")
 async def channel(socket: WebSocket) -> None:
     daemon: Services = socket.app.state.services
-    rank = socket.headers.get("holdfast-rank", "0")
-    authorization = socket.headers.get("authorization", "")
-    place = node_of(daemon.keyring, authorization, int(rank)) if rank.isdecimal() else None
-    if place is None:
+    token, rank = bearer(socket.headers.get("authorization", "")), socket.headers.get("holdfast-rank", "0")
+    node = await run_in_threadpool(admit, daemon, token, rank)
+    if node is None:
         await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
         return
-    await daemon.channel.serve(socket, place)
+    await daemon.channel.serve(socket, node.place)
 
 
 def _file(folder: Path, digest: str) -> FileResponse:
     path = file_of(folder, digest)
     if not path.exists():
-        raise Refused("there is no such file", where="digest", status=404)
+        raise _no_file()
     return FileResponse(path, media_type="application/octet-stream")
+
+
+def _no_file() -> Refused:
+    return Refused("there is no such file", where="digest", status=404)

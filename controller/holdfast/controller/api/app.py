@@ -1,17 +1,26 @@
-"""Builds the FastAPI application over a running daemon."""
+"""Builds the FastAPI application over a running daemon.
+
+Every refusal and every failure is one JSON object: what is wrong, where, what to do. `GET /openapi.json` describes all.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from holdfast.controller.api import agents, control, jobs, logs, uploads
+from holdfast.controller.api.gate import Gate
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
+from holdfast.sdk.problems import printable
 
 log = structlog.get_logger(__name__)
 
@@ -22,6 +31,7 @@ def create_app(services: Services) -> FastAPI:
     """The application. Handlers find the daemon's parts as `request.app.state.services`."""
     app = FastAPI(title="Holdfast", version="1", docs_url=None, redoc_url=None)
     app.state.services = services
+    app.add_middleware(Gate, hosts=services.settings.hosts)
     for module in (control, jobs, logs, uploads, agents):
         app.include_router(module.router)
     app.add_exception_handler(Refused, _refused)
@@ -29,11 +39,29 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(OperationalError, _database)
     app.add_exception_handler(OSError, _system)
+    app.add_exception_handler(ClientDisconnect, _nobody_listens)
+    app.add_exception_handler(Exception, _unexpected)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app
 
 
-def error(status: int, message: str, *, where: str | None = None, fix: str = "") -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "where": where, "fix": fix}}, status_code=status)
+def error(
+    status: int, message: str, *, where: str | None = None, fix: str = "", headers: dict[str, str] | None = None
+) -> JSONResponse:
+    told = {"message": printable(message), "where": where and printable(where), "fix": printable(fix)}
+    return JSONResponse({"error": told}, status_code=status, headers=headers)
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, without the 422 that FastAPI believes in: bad input is answered with 400 here."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path in app.openapi_schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for unused in ("HTTPValidationError", "ValidationError"):
+            app.openapi_schema["components"]["schemas"].pop(unused, None)
+    return app.openapi_schema
 
 
 async def _refused(_: Request, refusal: Exception) -> JSONResponse:
@@ -43,7 +71,7 @@ async def _refused(_: Request, refusal: Exception) -> JSONResponse:
 
 async def _http(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, HTTPException)
-    return error(problem.status_code, str(problem.detail))
+    return error(problem.status_code, str(problem.detail), headers=dict(problem.headers or {}))
 
 
 async def _database(request: Request, problem: Exception) -> JSONResponse:
@@ -58,6 +86,17 @@ async def _system(request: Request, problem: Exception) -> JSONResponse:
     log.error("api.system", path=request.url.path, error=str(problem))
     said = problem.strerror or type(problem).__name__
     return error(503, f"the controller's computer says: {said}", fix=_HELP)
+
+
+async def _nobody_listens(request: Request, _: Exception) -> Response:
+    log.info("api.client_gone", path=request.url.path)
+    return Response(status_code=400)
+
+
+async def _unexpected(_: Request, problem: Exception) -> JSONResponse:
+    """A fault of ours. Where it happened goes to the controller's log, and to nobody else."""
+    fix = "this is a fault of holdfast's; `holdfast controller logs` shows where it happened"
+    return error(500, f"something unexpected happened: {type(problem).__name__}", fix=fix)
 
 
 async def _invalid(_: Request, problem: Exception) -> JSONResponse:

@@ -1,15 +1,44 @@
-"""Who may call what: users by the user token, nodes by a token that is worth one attempt."""
+"""Who may call what: users by the user token, nodes by a token that is worth one attempt.
+
+An attempt's token is worth something while its attempt is: `spec` and files until the attempt is gone; the channel for
+`AFTERLIFE_S` longer, so that a machine that was written off and lives after all is told to stop.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy import select
 
 from holdfast.controller.channel import Place
-from holdfast.controller.keyring import Keyring
 from holdfast.controller.services import Services
+from holdfast.controller.store.jobs import Attempt, Task
 from holdfast.controller.submission import Refused
+from holdfast.recovery.statuses import AttemptState
+
+AFTERLIFE_S = 3600.0
+
+_USER = HTTPBearer(auto_error=False, scheme_name="user", description="The user token: HOLDFAST_HOME/token")
+_NODE = HTTPBearer(auto_error=False, scheme_name="attempt", description="A token that is worth one attempt")
+Given = HTTPAuthorizationCredentials | None
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A node that was let in. `spec`: what its task's nodes are told; `is_live`: its attempt is not gone."""
+
+    place: Place
+    spec: dict[str, Any]
+    is_live: bool
+
+    @property
+    def uploads(self) -> set[str]:
+        """The digests of the uploads that its task names."""
+        named = [self.spec.get("workdir"), *self.spec.get("uploads", ())]
+        return {one["upload"] for one in named if isinstance(one, dict) and "upload" in one}
 
 
 def services(request: Request) -> Services:
@@ -17,10 +46,10 @@ def services(request: Request) -> Services:
     return found
 
 
-def user(request: Request, authorization: Annotated[str, Header()] = "") -> Services:
+def user(request: Request, given: Annotated[Given, Depends(_USER)]) -> Services:
     """Lets a user in. Refuses with 401."""
     found = services(request)
-    if not found.keyring.is_user(bearer(authorization)):
+    if given is None or not found.keyring.is_user(given.credentials.strip()):
         raise Refused(
             "the token is missing or wrong",
             where="Authorization",
@@ -31,18 +60,35 @@ def user(request: Request, authorization: Annotated[str, Header()] = "") -> Serv
 
 
 def node(
-    request: Request, authorization: Annotated[str, Header()] = "", holdfast_rank: Annotated[int, Header()] = 0
-) -> Place:
-    """Lets a node in, and says which. Refuses with 401."""
-    place = node_of(services(request).keyring, authorization, holdfast_rank)
-    if place is None:
-        raise Refused("this token is worth no attempt", where="Authorization", status=401)
-    return place
+    request: Request,
+    given: Annotated[Given, Depends(_NODE)],
+    holdfast_rank: Annotated[str, Header(description="The node's rank, 0 if not given")] = "0",
+) -> Admission:
+    """Lets a node of a living attempt in, and says which. Refuses with 401."""
+    admitted = admit(services(request), given.credentials if given else "", holdfast_rank)
+    if admitted is None or not admitted.is_live:
+        raise Refused("this token is worth no living attempt, or not this rank", where="Authorization", status=401)
+    return admitted
 
 
-def node_of(keyring: Keyring, authorization: str, rank: int) -> Place | None:
-    key = keyring.attempt_of(bearer(authorization))
-    return (key, rank) if key is not None and rank >= 0 else None
+def admit(daemon: Services, token: str, rank: str) -> Admission | None:
+    """Who a node is: None for a token that is worth nothing (any more), and for a rank that its attempt has not."""
+    key = daemon.keyring.attempt_of(token.strip())
+    if key is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+        return None
+    query = (
+        select(Attempt.c.state, Attempt.c.gone_at, Task.c.num_nodes, Task.c.spec)
+        .join(Task, (Task.c.job_id == Attempt.c.job_id) & (Task.c.index == Attempt.c.task_index))
+        .where(Attempt.c.job_id == key[0], Attempt.c.task_index == key[1], Attempt.c.generation == key[2])
+    )
+    with daemon.database.connect() as conn:
+        row = conn.execute(query).first()
+    if row is None or int(rank) >= row.num_nodes:
+        return None
+    is_live = row.state != AttemptState.GONE.value
+    if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S:
+        return None
+    return Admission((key, int(rank)), row.spec, is_live)
 
 
 def bearer(authorization: str) -> str:
@@ -51,5 +97,5 @@ def bearer(authorization: str) -> str:
 
 
 User = Annotated[Services, Depends(user)]
-Node = Annotated[Place, Depends(node)]
+Node = Annotated[Admission, Depends(node)]
 Parts = Annotated[Services, Depends(services)]

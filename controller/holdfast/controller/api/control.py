@@ -9,18 +9,24 @@ from typing import Any
 from fastapi import APIRouter
 
 from holdfast.controller.api.auth import User
+from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.store import queries
+from holdfast.sdk import records
 
-router = APIRouter()
+router = APIRouter(tags=["controller"])
+
+_REFUSALS = refusals(401, 503)
 
 
 @router.get("/healthz")
 def healthz() -> dict[str, str]:
+    """Whether it answers. Needs no token, and tells nothing."""
     return {"status": "ok"}
 
 
-@router.get("/api/v1/controller")
+@router.get("/api/v1/controller", responses=answer(records.ControllerInfo) | _REFUSALS)
 def controller(daemon: User) -> dict[str, Any]:
+    """What this controller is, and how many tasks it has by status."""
     with daemon.database.connect() as conn:
         counts = queries.counts(conn)
     return {
@@ -34,14 +40,16 @@ def controller(daemon: User) -> dict[str, Any]:
     }
 
 
-@router.post("/api/v1/controller/stop")
+@router.post("/api/v1/controller/stop", responses=_REFUSALS)
 def stop(daemon: User) -> dict[str, str]:
+    """End the daemon. Running jobs go on."""
     daemon.request_stop()
     return {"status": "stopping"}
 
 
-@router.get("/api/v1/clouds")
+@router.get("/api/v1/clouds", responses=answer(list[records.Cloud]) | _REFUSALS)
 def clouds(daemon: User) -> list[dict[str, Any]]:
+    """Every cloud, and whether it can be used."""
     found = []
     for name, cloud in sorted(daemon.clouds.items()):
         why = cloud.unusable()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.controller.api.auth import User
+from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.clouds.base import Interruptible
 from holdfast.controller.reconcile import Turn
 from holdfast.controller.services import Services
@@ -19,8 +20,17 @@ from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import AttemptView
 from holdfast.recovery.statuses import AttemptState, Status
+from holdfast.sdk import records
+from holdfast.sdk.problems import shown
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=refusals(400, 401, 503))
+
+# What the database can hold as an id. Ids begin at 1; there is no job beyond.
+_HIGHEST_ID = 2**63 - 1
+_ID_DIGITS = len(str(_HIGHEST_ID))
+JobId = Annotated[int, Path(ge=0, le=_HIGHEST_ID, description="the job's id")]
+ListedId = Annotated[int, Field(ge=0, le=_HIGHEST_ID)]
+_MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
 # How long a call waits for the reconciler to have recorded what it asked for.
 _RECORDED_WITHIN_S = 30.0
@@ -32,13 +42,13 @@ class Body(BaseModel):
 
 class Launch(Body):
     name: str | None = Field(None, max_length=200)
-    tasks: list[dict[str, Any]]
+    tasks: list[dict[str, Any]] = Field(max_length=_MOST_TASKS)
     user: str = Field("", max_length=200)
     key: str | None = Field(None, max_length=200)
 
 
 class CancelJobs(Body):
-    ids: list[int] | None = None
+    ids: list[ListedId] | None = Field(None, max_length=_MOST_IDS)
     name: str | None = None
     all: bool = False
     graceful: bool = True
@@ -50,13 +60,15 @@ class Preempt(Body):
     notice_s: float | None = Field(None, ge=0, le=86_400)
 
 
-@router.post("/plan")
+@router.post("/plan", responses=answer(records.Plan))
 def plan(daemon: User, body: Launch) -> dict[str, Any]:
+    """What a launch would try, in order, and what it would cost. Changes nothing."""
     return daemon.submissions.plan(body.name, body.tasks)
 
 
-@router.post("/jobs", status_code=201)
+@router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201))
 def launch(daemon: User, body: Launch) -> dict[str, Any]:
+    """Accept a job. A repeated `key` is answered with the job that it made the first time."""
     accepted = daemon.submissions.accept(name=body.name, configs=body.tasks, user=body.user, key=body.key)
     if accepted.claim is not None:
         daemon.reconciler.adopt([accepted.claim])
@@ -64,17 +76,18 @@ def launch(daemon: User, body: Launch) -> dict[str, Any]:
     return {name: getattr(accepted, name) for name in names}
 
 
-@router.get("/jobs")
+@router.get("/jobs", responses=answer(records.JobPage))
 def queue(
     daemon: User,
     *,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
-    before: int | None = None,
+    before: Annotated[int | None, Query(ge=0, le=_HIGHEST_ID)] = None,
     skip_finished: bool = False,
     status: str = "",
     name: str | None = None,
     ids: str = "",
 ) -> dict[str, Any]:
+    """Jobs, newest first, with all their tasks."""
     wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
     with daemon.database.connect() as conn:
         found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
@@ -82,8 +95,9 @@ def queue(
     return {"jobs": found, "counts": counts, "total": sum(counts.values())}
 
 
-@router.get("/jobs/{job_id}")
-def show(daemon: User, job_id: int) -> dict[str, Any]:
+@router.get("/jobs/{job_id}", responses=answer(records.JobDetail) | refusals(404))
+def show(daemon: User, job_id: JobId) -> dict[str, Any]:
+    """A job with its tasks, attempts and timeline."""
     now = daemon.clock.now()
     with daemon.database.connect() as conn:
         tasks = queries.describe(conn, [job_id], now)
@@ -95,8 +109,9 @@ def show(daemon: User, job_id: int) -> dict[str, Any]:
     return {**current, "tasks": tasks, "attempts": attempts, "timeline": timeline}
 
 
-@router.post("/jobs/cancel")
+@router.post("/jobs/cancel", responses=answer(records.Cancelled))
 def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
+    """End jobs: by id, by name, or all."""
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise Refused("say which jobs", where="ids", fix="give exactly one of ids, name and all")
     grace = 0.0 if not body.graceful else daemon.settings.limits.drain_s if body.grace_s is None else body.grace_s
@@ -114,17 +129,22 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
     }
 
 
-@router.post("/jobs/{job_id}/preempt")
-def preempt(daemon: User, job_id: int, body: Preempt) -> dict[str, Any]:
+@router.post("/jobs/{job_id}/preempt", responses=answer(records.Preempted) | refusals(404, 409))
+def preempt(daemon: User, job_id: JobId, body: Preempt) -> dict[str, Any]:
+    """Rehearse an interruption of one of its nodes."""
     attempt = _running_attempt(daemon, job_id)
     node = next((n for n in attempt.nodes if n.rank == body.node), None)
     if node is None or node.instance_id is None:
         ranks = ", ".join(str(n.rank) for n in attempt.nodes if n.instance_id)
         raise Refused(f"job {job_id} has no node {body.node}", where="node", fix=f"nodes: {ranks}", status=409)
-    cloud = daemon.clouds[attempt.offer.cloud]
+    cloud = daemon.clouds.get(attempt.offer.cloud)
     if not isinstance(cloud, Interruptible):
         raise Refused(f"the cloud {attempt.offer.cloud} can not rehearse a preemption", where="job_id", status=409)
-    cloud.interrupt(attempt.offer.region, node.instance_id, notice_s=body.notice_s)
+    try:
+        cloud.interrupt(attempt.offer.region, node.instance_id, notice_s=body.notice_s)
+    except Exception as error:
+        said = cloud.classify(error).message
+        raise Refused(f"the cloud {attempt.offer.cloud} refused: {said}", where="job_id", status=409) from error
     told = "without notice" if body.notice_s is None else f"with a notice of {body.notice_s:g} s"
     note = Note("job.rehearsal", rank=body.node, message=f"a preemption of node {body.node} was asked for, {told}")
     daemon.reconciler.post(Turn(job_id, notes=(note,)))
@@ -151,12 +171,17 @@ def _statuses(text: str) -> tuple[str, ...]:
     names = tuple(word.strip().upper() for word in text.split(",") if word.strip())
     unknown = [name for name in names if name not in Status.__members__]
     if unknown:
-        raise Refused(f"unknown status {unknown[0]}", where="status", fix=f"statuses: {', '.join(Status)}")
+        raise Refused(f"unknown status {shown(unknown[0])}", where="status", fix=f"statuses: {', '.join(Status)}")
     return names
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    words = [word for word in text.split(",") if word]
-    if not all(word.isdecimal() for word in words):
-        raise Refused(f"ids must be whole numbers, found {text!r}", where="ids")
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not (
+            word.isascii() and word.isdecimal() and len(word) <= len(str(_HIGHEST_ID)) and int(word) <= _HIGHEST_ID
+        ):
+            raise Refused(f"{shown(word)} is no job's id", where="ids", fix="give whole numbers with commas between")
+    if len(words) > _MOST_IDS:
+        raise Refused(f"{len(words)} ids are too many", where="ids", fix=f"give at most {_MOST_IDS} at a time")
     return tuple(int(word) for word in words)

@@ -11,7 +11,8 @@ from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from holdfast.controller.api.auth import User
-from holdfast.controller.api.jobs import no_such_job
+from holdfast.controller.api.jobs import JobId, no_such_job
+from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.services import Services
 from holdfast.controller.store import queries
 from holdfast.controller.store.queries import Filter
@@ -19,20 +20,21 @@ from holdfast.controller.submission import Refused
 from holdfast.controller.transcript import AttemptInfo, Transcript, start_of_tail
 from holdfast.recovery.statuses import AttemptState, Status
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(prefix="/api/v1", tags=["logs"], responses=refusals(400, 401, 404, 503) | content("text/plain"))
 
 # Followers are woken by what happens; this bounds how long a missed wake-up can go unnoticed.
 _LOOK_AGAIN_S = 1.0
+_MOST_LINES = 10_000_000
 
 
-@router.get("/jobs/{job_id}/logs")
+@router.get("/jobs/{job_id}/logs", response_class=StreamingResponse)
 async def job_logs(
     daemon: User,
-    job_id: int,
+    job_id: JobId,
     *,
-    task: int | None = None,
+    task: Annotated[int | None, Query(ge=0)] = None,
     follow: bool = False,
-    tail: Annotated[int, Query(ge=0)] = 0,
+    tail: Annotated[int, Query(ge=0, le=_MOST_LINES)] = 0,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """The transcript from byte `offset` of it, or its last `tail` lines (0: all), and then as it grows."""
@@ -45,10 +47,11 @@ async def job_logs(
     return StreamingResponse(_stream(reader, offset, follow), media_type="text/plain", headers=headers)
 
 
-@router.get("/controller/logs")
+@router.get("/controller/logs", response_class=StreamingResponse)
 async def controller_logs(
-    daemon: User, follow: bool = False, tail: Annotated[int, Query(ge=0)] = 0
+    daemon: User, follow: bool = False, tail: Annotated[int, Query(ge=0, le=_MOST_LINES)] = 0
 ) -> StreamingResponse:
+    """The controller's own log, and then as it grows."""
     path = daemon.settings.home / "controller.log"
     if not path.exists():
         raise Refused("the controller has written no log yet", status=404)

@@ -7,38 +7,57 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
+from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 
 from holdfast.controller.api.auth import User
+from holdfast.controller.api.schemas import Responses, refusals
 from holdfast.controller.submission import Refused
 
-router = APIRouter(prefix="/api/v1/uploads")
+router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"], responses=refusals(400, 401, 503))
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_MOST_BYTES = 20 * 2**30
+_ASIDE = ".upload-"
+Digest = Annotated[str, InPath(description="a sha256 in lower-case hexadecimal", pattern=f"^{_DIGEST.pattern}$")]
 
 
-@router.head("/{digest}")
-def has(daemon: User, digest: str) -> Response:
+_HAVE: Responses = {200: {"description": "The controller has it"}}
+_LACKS: Responses = {404: {"description": "The controller lacks it"}}
+_TAR_GZ = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.head("/{digest}", response_class=Response, responses=_HAVE | _LACKS)
+def has(daemon: User, digest: Digest) -> Response:
+    """Whether a file need not be sent again."""
     return Response(status_code=200 if file_of(daemon.uploads, digest).exists() else 404)
 
 
-@router.put("/{digest}")
-async def put(daemon: User, digest: str, request: Request) -> Response:
+@router.put(
+    "/{digest}",
+    status_code=201,
+    response_class=Response,
+    responses=_HAVE | refusals(413),
+    openapi_extra={"requestBody": {"required": True, "content": _TAR_GZ}},
+)
+async def put(daemon: User, digest: Digest, request: Request) -> Response:
     """Keep the body, if it is what its name says. Written beside and renamed, so half an upload is never seen."""
     path = file_of(daemon.uploads, digest)
     if path.exists():
         return Response(status_code=200)
-    handle, temporary = tempfile.mkstemp(dir=daemon.uploads, prefix=".upload-")
+    most = daemon.settings.most_upload_bytes
+    if int(request.headers.get("content-length", "0")) > most:
+        raise _too_large(most)
+    handle, temporary = tempfile.mkstemp(dir=daemon.uploads, prefix=_ASIDE)
     try:
         sha, size = hashlib.sha256(), 0
         with os.fdopen(handle, "wb") as file:
             async for block in request.stream():
                 size += len(block)
-                if size > _MOST_BYTES:
-                    raise Refused("the upload is too large", fix=f"at most {_MOST_BYTES >> 30} GiB", status=413)
+                if size > most:
+                    raise _too_large(most)
                 sha.update(block)
                 await run_in_threadpool(file.write, block)
             file.flush()
@@ -51,8 +70,22 @@ async def put(daemon: User, digest: str, request: Request) -> Response:
     return Response(status_code=201)
 
 
+def remove_halves(folder: Path) -> None:
+    """Remove what a daemon that was killed left of unfinished uploads."""
+    for half in folder.glob(f"{_ASIDE}*"):
+        half.unlink(missing_ok=True)
+
+
 def file_of(folder: Path, digest: str) -> Path:
     """The file of a digest. Refuses what is no sha256, so that no name leads out of `folder`."""
     if not _DIGEST.fullmatch(digest):
         raise Refused("not a sha256 in lower-case hexadecimal", where="digest")
     return folder / digest
+
+
+def _too_large(most_bytes: int) -> Refused:
+    return Refused(
+        f"the upload is larger than {most_bytes / 2**30:g} GiB",
+        fix="leave out what is not needed (.skyignore), or raise uploads.max_gib in the controller's config.yaml",
+        status=413,
+    )

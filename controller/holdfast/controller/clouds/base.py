@@ -34,12 +34,14 @@ class Bootstrap:
     """What a new machine needs to call home, and nothing else.
 
     `endpoint`: base URL of the controller. `token`: worth this one attempt. `artifacts`: name → sha256 of what the
-    controller serves (`agent` is a zipapp; `rclone` a static binary).
+    controller serves (`agent` is a zipapp; `rclone` a static binary). `fingerprint`: SHA-256 of the one certificate
+    that it may trust (the agent's HOLDFAST_FINGERPRINT); None: one that an authority vouches for, or plain HTTP.
     """
 
     endpoint: str
-    token: str
+    token: str = field(repr=False)
     artifacts: dict[str, str]
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True)

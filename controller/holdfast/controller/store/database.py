@@ -28,7 +28,8 @@ def open_database(url: str) -> Engine:
     is not lost to a power cut. Raises `CannotOpen`.
     """
     try:
-        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        # An error's text goes to the log; the parameters of its statement are the user's, and stay out of it.
+        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"), hide_parameters=True)
         if engine.dialect.name == "sqlite":
             event.listen(engine, "connect", _sqlite_pragmas)
         found = revision_of(engine)

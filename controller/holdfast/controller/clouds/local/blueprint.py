@@ -60,6 +60,8 @@ def draw(
         "HOLDFAST_NODE_IP": ip,
         "HOLDFAST_ARTIFACTS_DIR": artifacts,
     }
+    if request.bootstrap.fingerprint:
+        env["HOLDFAST_FINGERPRINT"] = request.bootstrap.fingerprint
     if not apart:
         env["TMPDIR"] = str(folder / "tmp")
     instance = {

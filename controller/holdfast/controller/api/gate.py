@@ -1,0 +1,75 @@
+"""What is looked at before any route: whom a request is meant for, and how much it wants to say.
+
+A page in a user's browser may send requests to any name that resolves to this address (DNS rebinding). Such a name is
+in the request's `Host`, and is none of ours. Nothing here allows any other origin: the API sends no CORS headers, and
+its tokens are taken from the `Authorization` header alone, which a browser never adds by itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_JSON_BYTES = 16 * 2**20
+_UPLOADS = "/api/v1/uploads/"
+
+
+class Gate:
+    """`hosts`: the names, in lower case, by which this controller is called besides its IP addresses."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts) | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if not is_ours(headers.get("host", ""), self._hosts):
+            await _refuse(scope, receive, send)
+        elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
+            await self._app(scope, receive, send)
+        else:
+            await self._app(scope, _limited(receive), send)
+
+
+def is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a `Host` header names this controller: no name can be rebound to an address that is written out."""
+    name = host.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if name.rstrip(".") in names:
+        return True
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _limited(receive: Receive) -> Receive:
+    """`receive` up to the limit, then a refusal: a chunked body does not say its length before."""
+    left = MOST_JSON_BYTES
+
+    async def limited() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise HTTPException(413, f"the request is larger than {MOST_JSON_BYTES >> 20} MiB")
+        return message
+
+    return limited
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    fix = "call it by an IP address, or add the name to listen.names of its config.yaml"
+    told = {"message": "this controller is not called so", "where": "Host", "fix": fix}
+    await JSONResponse({"error": told}, status_code=421)(scope, receive, send)
