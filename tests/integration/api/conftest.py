@@ -45,6 +45,11 @@ class Daemon:
         """All that it wrote: its log, and its standard error."""
         return "".join(path.read_text() for path in self.home.glob("controller*.log*"))
 
+    def complaints(self) -> list[str]:
+        """What it wrote of failures of its own. That a client left in the middle of a handshake is none."""
+        lines = [line for line in self.log().splitlines() if "without completing handshake" not in line]
+        return [line for line in lines if "Traceback" in line or '"level": "error"' in line or "exc_info" in line]
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(START_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ async def channel(socket: WebSocket) -> None:
     token, rank = bearer(socket.headers.get("authorization", "")), socket.headers.get("holdfast-rank", "0")
     node = await run_in_threadpool(admit, daemon, token, rank)
     if node is None:
-        await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
+        with contextlib.suppress(OSError):  # it went away without waiting for the answer
+            await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
         return
     await daemon.channel.serve(socket, node.place)
 
