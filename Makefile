@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench fuse clean
+.PHONY: help demo test test-slow test-all check bench fuzz fuse clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -40,6 +40,11 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 
 bench: $(INSTALLED) fuse ## how fast things are, against their targets
 	@$(BIN)/python -m benchmarks.latency
+
+fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; what it finds is kept in build/fuzz
+	@mkdir -p build/fuzz/corpus
+	$(BIN)/python tests/fuzz/yaml_reader.py -max_len=4096 -timeout=20 -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ \
+	  -dict=tests/fuzz/yaml.dict build/fuzz/corpus tests/fuzz/corpus
 
 fuse:
 	@scripts/ensure-fuse.sh

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 Path = tuple[str | int, ...]
 
 _SHOWN_CHARS = 60
+_SHOWN_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,10 @@ class TaskError(ValueError):
             return str(self.problems[0])
         files = {problem.file for problem in self.problems}
         subject = (files.pop() if len(files) == 1 else None) or "the task"
-        return "\n".join([f"{subject} has {len(self.problems)} problems:", *(f"  {p}" for p in self.problems)])
+        lines = [f"{subject} has {len(self.problems)} problems:", *(f"  {p}" for p in self.problems[:_SHOWN_PROBLEMS])]
+        if len(self.problems) > _SHOWN_PROBLEMS:
+            lines.append(f"  … and {len(self.problems) - _SHOWN_PROBLEMS} more")
+        return "\n".join(lines)
 
 
 class Refused(ValueError):

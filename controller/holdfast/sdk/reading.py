@@ -8,13 +8,14 @@ from typing import Any
 
 from holdfast.sdk import variables
 from holdfast.sdk.forms import read_as
-from holdfast.sdk.problems import Path, Problem, TaskError, printable, shown
+from holdfast.sdk.problems import Path, Problem, TaskError, shown
 from holdfast.sdk.report import Report
 from holdfast.sdk.schema import TASK
 from holdfast.sdk.yaml_reader import Document
 
 Config = dict[str, Any]
 
+_MOST_BITS = 63
 # NUL ends a string of the system's, and half of a surrogate pair is no character.
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -45,7 +46,7 @@ def _read_task(
     if not TASK.takes(document.value):
         TASK.mismatch(document.value, (), report)
         report.finish()
-    if not _is_text(document.value, (), report):
+    if not _is_storable(document.value, (), report):
         report.finish()
     values = {
         "envs": variables.envs(document.value, envs, report),
@@ -62,19 +63,22 @@ def _read_task(
     return {name: value for name, value in config.items() if value not in ({}, [], "")}, report.warnings
 
 
-def _is_text(value: object, path: Path, report: Report) -> bool:
-    """Report strings, keys included, that neither a shell nor a file could hold. False if there are any."""
+def _is_storable(value: object, path: Path, report: Report) -> bool:
+    """Report what no file, shell or database could hold, keys included. False if there is any."""
     match value:
-        case str():
-            if _UNWRITABLE.search(value):
-                at = tuple(printable(part) if isinstance(part, str) else part for part in path)
-                report.problem(at, f"found {shown(value)}", "leave out the characters that are no text")
-                return False
+        case str() if _UNWRITABLE.search(value):
+            fix = "leave out the characters that are no text"
+        case bool():
             return True
+        case int() if value.bit_length() > _MOST_BITS:
+            report.problem(path, f"found a number of {value.bit_length()} bits", "write it in quotes if it is text")
+            return False
         case list() | tuple():
-            return all([_is_text(item, (*path, index), report) for index, item in enumerate(value)])
+            return all([_is_storable(item, (*path, index), report) for index, item in enumerate(value)])
         case dict():
-            keys = [_is_text(key, (*path, str(key)), report) for key in value]
-            return all(keys) and all([_is_text(item, (*path, key), report) for key, item in value.items()])
+            keys = [_is_storable(key, path, report) for key in value]
+            return all(keys) and all([_is_storable(item, (*path, key), report) for key, item in value.items()])
         case _:
             return True
+    report.problem(path, f"found {shown(value)}", fix)
+    return False

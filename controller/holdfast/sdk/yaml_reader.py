@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.sdk.problems import Path, Problem, TaskError, field_name
+from holdfast.sdk.problems import Path, Problem, TaskError, field_name, shown
 
 if TYPE_CHECKING:  # PyYAML costs more to import than all of the SDK, and many scripts never read YAML
     import yaml
@@ -20,6 +20,8 @@ _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 100
+_MAX_BYTES = 4 * 2**20
+_MAX_DIGITS = 100  # Python reads numbers of any length, and takes ever longer for them
 _CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 
 
@@ -61,10 +63,12 @@ def read_file(path: str | os.PathLike[str]) -> list[Document]:
     file = os.fspath(path)
     try:
         with open(os.path.expanduser(file), "rb") as stream:
-            data = stream.read()
+            data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         fix = "give the path of a task YAML"
         raise TaskError([Problem("", f"can not be read: {error.strerror or error}", fix, file=file)]) from error
+    if len(data) > _MAX_BYTES:
+        raise TaskError([_too_large(file)])
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -76,6 +80,8 @@ def read_text(text: str, *, file: str | None = None) -> list[Document]:
     """The documents of a text, empty ones left out. `file` is only named in errors."""
     import yaml
 
+    if len(text) > _MAX_BYTES:
+        raise TaskError([_too_large(file)])
     if re.search(_CONTROL, text):
         raise TaskError([_binary(file)])
     documents = []
@@ -201,11 +207,13 @@ class _Reader:
             self._problem(node, path, "binary data can not be part of a task", "put it in a file, and mount that")
         elif kind not in ("null", "bool", "int", "float", "str", "value"):
             self._problem(node, path, f"unknown YAML tag {node.tag!r}", "write a plain value")
+        elif kind in ("int", "float") and len(node.value) > _MAX_DIGITS:
+            self._problem(node, path, f"a number of {len(node.value)} digits", "write it in quotes if it is text")
         else:
             try:
                 return self._construct.construct_object(node)
-            except (ValueError, LookupError):
-                self._problem(node, path, f"{node.value!r} is not a YAML {kind}", "write it in quotes")
+            except (ValueError, LookupError, OverflowError):
+                self._problem(node, path, f"{shown(node.value)} is not a YAML {kind}", "write it in quotes")
         return None
 
     def _problem(self, node: yaml.Node, path: Path, message: str, fix: str) -> None:
@@ -231,3 +239,9 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
 
 def _binary(file: str | None) -> Problem:
     return Problem("", "binary data, not YAML text", "give a task YAML in UTF-8", file=file)
+
+
+def _too_large(file: str | None) -> Problem:
+    return Problem(
+        "", f"larger than {_MAX_BYTES >> 20} MiB", "give a task YAML; put data into files, and mount those", file
+    )
