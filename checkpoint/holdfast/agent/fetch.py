@@ -5,6 +5,7 @@ Everything may be done again from the start: an agent that was killed in the mid
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -13,11 +14,17 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from holdfast.agent.channel import Backoff
 from holdfast.agent.controller import Controller, Refused, Unreachable
 from holdfast.agent.environment import WORKDIR, home, node_path
 from holdfast.agent.spec import NodeSpec
+
+MOST_MEMBERS = 10_000_000
+SPARED_BYTES = 64 * 2**20  # of the disk, for the agent itself
+_USER, _PASSWORD = "HOLDFAST_GIT_USER", "HOLDFAST_GIT_PASSWORD"
+_HELPER = f'credential.helper=!f() {{ echo "username=${_USER}"; echo "password=${_PASSWORD}"; }}; f'
 
 
 class FetchFailed(Exception):
@@ -104,37 +111,64 @@ class Fetcher:
             packed.unlink()
 
     def _clone(self, url: str, ref: str | None, workdir: Path) -> None:
-        """Clone aside, then move into place: a folder that has files in it is the user's, and is not replaced."""
+        """Clone aside, then move into place: a folder that has files in it is the user's, and is not replaced.
+
+        A user and password in the URL reach git by its environment, never by the arguments that all may read, and are
+        not kept in the clone.
+        """
+        address, credentials = _split(url)
         if workdir.is_dir() and any(workdir.iterdir()):
             if (workdir / ".git").exists():
                 return  # done by this agent before it was killed
-            raise FetchFailed(f"cloning {url}: {workdir} is not empty")
+            raise FetchFailed(f"cloning {address}: {workdir} is not empty")
         aside = workdir.with_name(workdir.name + ".cloning")
         shutil.rmtree(aside, ignore_errors=True)
-        self._git("clone", "--quiet", "--", url, str(aside))
+        self._git("clone", "--quiet", "--", address, str(aside), credentials=credentials)
         if ref:
-            self._git("-C", str(aside), "checkout", "--quiet", ref)
+            self._git("-C", str(aside), "checkout", "--quiet", ref, "--", credentials=credentials)
         if workdir.is_dir():
             workdir.rmdir()
         os.replace(aside, workdir)
 
-    def _git(self, *arguments: str) -> None:
-        env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "HOME": str(home(self._environ))}
+    def _git(self, *arguments: str, credentials: dict[str, str]) -> None:
+        env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "HOME": str(home(self._environ)), **credentials}
+        command = ["git", *(["-c", "credential.helper=", "-c", _HELPER] if credentials else []), *arguments]
         try:
             done = subprocess.run(
-                ["git", *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
             )
         except OSError as error:
             raise FetchFailed(f"git can not be started on this node ({error}): use an image that has it") from None
         if done.returncode != 0:
-            raise FetchFailed(f"git {arguments[0]} failed: {done.stderr.strip()[-500:]}")
+            what = "clone" if "clone" in arguments else "checkout"
+            raise FetchFailed(f"git {what} failed: {done.stderr.strip()[-500:]}")
+
+
+def _split(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without its user and password, and those as variables for `_HELPER`; {} if it has none, or is no HTTP."""
+    parts = urlsplit(url)
+    who, at, host = parts.netloc.rpartition("@")
+    if parts.scheme not in ("http", "https") or not at:
+        return url, {}
+    user, _, password = who.partition(":")
+    return urlunsplit(parts._replace(netloc=host)), {_USER: unquote(user), _PASSWORD: unquote(password)}
 
 
 def unpack_folder(packed: Path, target: Path, *, log: Callable[[str], None]) -> None:
-    """Unpack a tar.gz into the folder `target`. What would leave it is left out, and logged. Raises OSError."""
+    """Unpack a tar.gz into the folder `target`. What would leave it is left out, and logged.
+
+    Raises OSError, also for what would fill the disk, and TarError.
+    """
     target.mkdir(parents=True, exist_ok=True)
     with tarfile.open(packed, "r:gz") as tar:
-        for member in tar:
+        for count, member in enumerate(tar):
+            _require_room(count, member, target)
             try:
                 kept = _contained(member, target)
             except (ValueError, tarfile.TarError) as error:
@@ -153,11 +187,21 @@ def unpack_file(packed: Path, target: Path) -> None:
         for member in tar:
             source = tar.extractfile(member) if member.isfile() else None
             if source is not None:
+                _require_room(0, member, target.parent)
                 with source, open(target, "wb") as file:
                     shutil.copyfileobj(source, file)
                 target.chmod(member.mode & 0o755 | 0o600)
                 return
     raise tarfile.TarError("there is no file in it")
+
+
+def _require_room(count: int, member: tarfile.TarInfo, target: Path) -> None:
+    """Little can be packed that is endless when it is unpacked. The node's disk is for the job. Raises OSError."""
+    if count >= MOST_MEMBERS:
+        raise OSError(errno.EFBIG, f"more than {MOST_MEMBERS} files")
+    free = shutil.disk_usage(target).free
+    if member.size > free - SPARED_BYTES:
+        raise OSError(errno.ENOSPC, f"{member.name!r} is {member.size} bytes large, and {free} are free on this node")
 
 
 def _contained(member: tarfile.TarInfo, target: Path) -> tarfile.TarInfo:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from holdfast.controller.concealing import reveal
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store.jobs import Attempt, Job, Task, task_ids
@@ -57,14 +58,21 @@ class NodeSpecs:
             "env": {**told["envs"], **secrets, **_variables(dict(row), key, task_ids(conn, job_id))},
             "secret_names": sorted(secrets),
             "gpus_per_node": told["gpus_per_node"],
-            "workdir": told["workdir"],
-            "uploads": told["uploads"],
-            "mounts": self.storage.node_mounts(told["mounts"]),
+            "workdir": _workdir(reveal(told["workdir"], secrets)),
+            "uploads": reveal(told["uploads"], secrets),
+            "mounts": self.storage.node_mounts(reveal(told["mounts"], secrets)),
             "artifacts": dict(self.artifacts),
             "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
             "drain_s": self.limits.drain_s,
             "power_off_after_s": _POWER_OFF_AFTER_S.get(row["offer"]["cloud"], _POWER_OFF_OTHERS_S),
         }
+
+
+def _workdir(workdir: Any) -> dict[str, Any] | None:
+    """A task's `workdir` in the words of the protocol."""
+    if isinstance(workdir, dict) and "url" in workdir:
+        return {"git": workdir["url"], "ref": workdir.get("ref")}
+    return workdir if isinstance(workdir, dict) else None
 
 
 def _variables(row: Mapping[str, Any], key: AttemptKey, ids: tuple[str, ...]) -> dict[str, str]:

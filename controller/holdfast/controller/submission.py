@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from holdfast.controller.clock import Clock
+from holdfast.controller.concealing import conceal
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.market import Market
 from holdfast.controller.storage.service import StorageService
@@ -29,8 +30,11 @@ from holdfast.recovery.policies.registry import policy
 from holdfast.sdk import Task
 from holdfast.sdk.needs import gpus_per_node, needs, recovery
 from holdfast.sdk.problems import TaskError, shown
+from holdfast.sdk.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _MOST_OFFERS_SHOWN = 20
+# Of a mount: not the bucket's name, by which it is made and found.
+_CONCEALED = ("path", "prefix")
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 # Fields of a launch request → the fields of a task's resources that they come from.
@@ -143,9 +147,9 @@ class Submissions:
             "run": config.get("run"),
             "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
             "secret_names": sorted(secrets),
-            "workdir": config.get("workdir"),
-            "uploads": list(storage.uploads),
-            "mounts": list(storage.mounts),
+            "workdir": _concealed_workdir(config.get("workdir"), secrets),
+            "uploads": [upload | {"path": conceal(upload["path"], secrets)} for upload in storage.uploads],
+            "mounts": [mount | conceal({k: mount[k] for k in _CONCEALED}, secrets) for mount in storage.mounts],
             "buckets": [wish.to_json() for wish in storage.wishes],
             "gpus_per_node": gpus_per_node(resources),
             "resources": _requested(view),
@@ -155,7 +159,8 @@ class Submissions:
             if not _SHA256.fullmatch(digest):
                 raise Refused(f"{shown(digest)} names no upload", where=name, fix="give the sha256 of what was sent")
         sealed = self.keyring.seal(secrets) if secrets else None
-        return NewTask(view, name, config, spec, sealed)
+        concealed = config | {field: conceal(config[field], secrets) for field in WITH_REFERENCES if field in config}
+        return NewTask(view, name, concealed, spec, sealed)
 
     def _check_uploads(self, tasks: Sequence[NewTask]) -> None:
         """Raises Refused for a file that was never handed over: its node could only wait for it in vain."""
@@ -177,6 +182,13 @@ class Submissions:
             "saving": saving,
             "refused": _refused_now(fits, view, now),
         }
+
+
+def _concealed_workdir(workdir: Any, secrets: Mapping[str, str]) -> Any:
+    """A git repository's address may hold a token; an upload is only a digest."""
+    if not isinstance(workdir, Mapping) or "upload" in workdir:
+        return workdir
+    return {name: conceal(value, secrets) for name, value in workdir.items()}
 
 
 def _digests(spec: Mapping[str, Any]) -> list[str]:

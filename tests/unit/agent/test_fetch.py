@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,7 @@ def pack(path: Path, *members: tuple[str, bytes | str, int]) -> Path:
 
 
 FILE, HARD, SYM, FIFO = (kind[0] for kind in (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE))
+CHAR, BLOCK = tarfile.CHRTYPE[0], tarfile.BLKTYPE[0]
 
 
 @pytest.mark.usefixtures("filtered")
@@ -47,6 +50,9 @@ FILE, HARD, SYM, FIFO = (kind[0] for kind in (tarfile.REGTYPE, tarfile.LNKTYPE, 
         ("link", "/etc/passwd", SYM),
         ("link", "../..", SYM),
         ("link", "../outside", HARD),
+        ("link", "/etc/passwd", HARD),
+        ("device", "", CHAR),
+        ("device", "", BLOCK),
         ("pipe", "", FIFO),
     ],
 )
@@ -98,3 +104,30 @@ def test_an_upload_without_a_file(tmp_path: Path) -> None:
 )
 def test_paths_of_the_task(path: str, expected: str) -> None:
     assert node_path(path, {"HOME": "/h"}) == Path(expected)
+
+
+def test_an_absolute_name_is_below_the_folder(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", (f"{tmp_path}/outside", b"x", FILE))
+    unpack_folder(packed, tmp_path / "t", log=lambda _: None)
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("unpack", [lambda p, t: unpack_folder(p, t, log=lambda _: None), unpack_file])
+def test_what_would_fill_the_disk_is_refused_before_it_does(
+    tmp_path: Path, unpack: Callable[[Path, Path], None]
+) -> None:
+    """A member that says that it is larger than any disk, and then goes on with less."""
+    bomb = tarfile.TarInfo("zeros")
+    bomb.size = 2**60
+    with gzip.open(tmp_path / "p", "wb") as packed:
+        packed.write(bomb.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
+    with pytest.raises(OSError, match="bytes large, and"):
+        unpack(tmp_path / "p", tmp_path / "t")
+    assert not (tmp_path / "t" / "zeros").exists()
+
+
+def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.agent.fetch.MOST_MEMBERS", 3)
+    packed = pack(tmp_path / "p", *((str(n), b"", FILE) for n in range(4)))
+    with pytest.raises(OSError, match="more than 3 files"):
+        unpack_folder(packed, tmp_path / "t", log=lambda _: None)

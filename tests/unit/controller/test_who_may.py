@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from sqlalchemy import insert, update
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
+from holdfast.controller import keyring as holdfast_keyring
+from holdfast.controller.api import auth as holdfast_auth
 from holdfast.controller.api.app import create_app
 from holdfast.controller.api.auth import AFTERLIFE_S
 from holdfast.controller.clock import ManualClock
@@ -222,3 +226,32 @@ def test_what_is_private_is_its_owners_alone(around: Surroundings) -> None:
     around.daemon._publish()
     modes = {name: (home / name).stat().st_mode & 0o777 for name in ("token", "secret.key", "controller.json")}
     assert modes == dict.fromkeys(modes, 0o600)
+
+
+@pytest.mark.parametrize("digest", ["../secret.key", "x", "0" * 63 + "g", "f" * 64])
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"run": "true", "workdir": {"upload": "DIGEST"}},
+        {"run": "true", "file_mounts": {"/x": {"upload": "DIGEST"}}},
+        {"run": "true", "file_mounts": {"/x": {"name": "a-bucket", "source": {"upload": "DIGEST"}}}},
+    ],
+)
+def test_a_job_names_uploads_that_are_there(around: Surroundings, task: dict[str, Any], digest: str) -> None:
+    body = json.loads(json.dumps({"tasks": [task]}).replace("DIGEST", digest))
+    headers = {"Authorization": f"Bearer {around.tokens['user']}"}
+    answer = around.client.post("/api/v1/jobs", json=body, headers=headers)
+    assert answer.status_code == 400
+    assert "upload" in answer.json()["error"]["message"]
+
+
+COMPARED = re.compile(r"\b(token|signature|credentials)\)? (==|!=) | (==|!=) \(?\w*(token|signature)\b")
+
+
+def test_tokens_are_never_compared_with_an_operator() -> None:
+    """Comparisons that end early tell by their time how much was right. (Digests of files are no secrets.)"""
+    keyring, auth = (Path(module.__file__ or "").read_text() for module in (holdfast_keyring, holdfast_auth))
+    assert keyring.count("hmac.compare_digest(") == 2
+    assert not COMPARED.search(keyring)
+    assert not COMPARED.search(auth)
+    assert COMPARED.search("if token == other")

@@ -307,3 +307,13 @@ def test_missing_credentials_are_named(endpoint: str, monkeypatch: pytest.Monkey
         store.ensure("any-bucket")
     fault = store.classify(caught.value)
     assert (fault.kind, fault.reason) == (FaultKind.GIVE_UP, Reason.BAD_CREDENTIALS)
+
+
+def test_a_link_that_a_job_left_in_a_bucket_is_no_way_out(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "buckets")
+    store.ensure("a-bucket")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "buckets/a-bucket/door").symlink_to(tmp_path / "outside")
+    with pytest.raises(StorageError, match="behind a link out of bucket"):
+        store.put("a-bucket", "door/x/y", io.BytesIO(b"1"))
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -114,6 +114,11 @@ class LocalStore:
         if not self.exists(bucket):
             raise StorageError(f"there is no bucket {bucket}", fix="create it first")
         target = self.root / bucket / key
+        # Jobs write into buckets, and may have put a link there that leads elsewhere on the controller's computer.
+        if not target.parent.resolve().is_relative_to((self.root / bucket).resolve()):
+            raise StorageError(
+                f"{key} lies behind a link out of bucket {bucket}", fix="remove the link, or use another name"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with _new_file(self.root) as half:
             with open(half, "wb") as file:

@@ -1,0 +1,148 @@
+"""Where a secret is, and where it is not, while a job runs and after: files, database, logs, answers, processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+GIVEN, WRITTEN = "hunter2-given-on-the-command-line", "s3cr3t-written-in-the-yaml"
+SECRETS = (GIVEN.encode(), WRITTEN.encode())
+HOLDS = "export MARK=$(printf %s holding); while [ ! -e ~/go ]; do sleep 0.1; done"
+
+
+def task(folder: Path, run: str, more: str = "") -> Path:
+    path = folder / "task.yaml"
+    path.write_text(f"secrets:\n  GIVEN: null\n  WRITTEN: {WRITTEN}\n{more}run: |\n  {run}\n")
+    return path
+
+
+def launch(controller: Any, path: Path) -> int:
+    # Not as an argument, which everybody on this computer could read.
+    (path.parent / "secrets.env").write_text(f"GIVEN={GIVEN}\n")
+    before = {job["job_id"] for job in controller.client.jobs()["jobs"]}
+    controller.holdfast("jobs", "launch", path, "--secret-file", path.parent / "secrets.env", "-d", "-y")
+    (job,) = {job["job_id"] for job in controller.client.jobs()["jobs"]} - before
+    return int(job)
+
+
+def files_with_a_secret(folder: Path) -> list[Path]:
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if any(secret in data for secret in SECRETS):
+                found.append(path)
+    return found
+
+
+def processes_with_a_secret() -> tuple[set[int], set[int]]:
+    """Those that have one in their arguments, and those that have one in their environment."""
+    arguments, environments = set(), set()
+    for pid in psutil.pids():
+        if pid == os.getpid():
+            continue
+        for name, found in (("cmdline", arguments), ("environ", environments)):
+            try:
+                data = Path(f"/proc/{pid}/{name}").read_bytes()
+            except OSError:
+                continue
+            if any(secret in data for secret in SECRETS):
+                found.add(pid)
+    return arguments, environments
+
+
+def told(controller: Any, job: int) -> str:
+    """All that the controller tells of a job, by every command and every call."""
+    commands = [
+        ("jobs", "queue", "-a", "-v"), ("jobs", "queue", "-a", "-o", "json"), ("jobs", "show", job),
+        ("jobs", "show", job, "-o", "json"), ("jobs", "logs", job, "--no-follow"), ("controller", "logs"),
+    ]  # fmt: skip
+    said = [controller.holdfast(*words, check=False) for words in commands]
+    text = "".join(done.stdout + done.stderr for done in said)
+    client = controller.client
+    headers = {"Authorization": f"Bearer {client.endpoint.token}"}
+    for path in (f"jobs/{job}", "jobs", "controller", "clouds", f"jobs/{job}/logs", "controller/logs"):
+        text += requests.get(f"{client.endpoint.url}/api/v1/{path}", headers=headers, timeout=30).text
+    return text
+
+
+def is_clean(text: str) -> bool:
+    return not any(secret.decode() in text for secret in SECRETS)
+
+
+@pytest.fixture
+def done_with(controller: Any) -> Iterator[None]:
+    yield
+    controller.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+
+
+@pytest.mark.usefixtures("done_with")
+def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_path: Path) -> None:
+    run = f'[ "$GIVEN" = {GIVEN[:7]}"{GIVEN[7:]}" ] || exit 9; {HOLDS}'.replace(GIVEN[7:], "${GIVEN:7}")
+    job = launch(controller, task(tmp_path, run))
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
+    controller.until(lambda: processes_with_a_secret()[1], "its workload")
+
+    arguments, environments = processes_with_a_secret()
+    assert arguments == set()
+    for pid in environments:
+        assert b"SKYPILOT_TASK_ID=" in Path(f"/proc/{pid}/environ").read_bytes(), "the user's own process"
+
+    machines = controller.home / "local" / "instances"
+    held = files_with_a_secret(controller.home)
+    assert all(machines in path.parents and "machine" in path.relative_to(machines).parts for path in held), held
+    for path in held:
+        assert path.stat().st_mode & 0o077 == 0, f"{path} is its owner's alone"
+    assert is_clean(told(controller, job))
+    with sqlite3.connect(controller.home / "holdfast.db") as database:
+        assert is_clean("\n".join(database.iterdump()))
+
+    for home in machines.glob("*/machine/**/sky_workdir"):
+        (home.parent / "go").touch()
+    controller.holdfast("jobs", "cancel", job, "--yes", "--no-graceful", check=False)
+    controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
+    assert files_with_a_secret(controller.home) == []
+    assert is_clean(told(controller, job))
+
+
+@pytest.mark.usefixtures("done_with")
+@pytest.mark.parametrize(
+    ("run", "more", "status"),
+    [
+        ("exit 3", "", "FAILED"),
+        ("true", "setup: |\n  exit 4\n", "FAILED_SETUP"),
+        ("true", "workdir: {url: 'http://user:${WRITTEN}@127.0.0.1:9/x.git', ref: '${GIVEN}'}\n", None),
+        ("true", "file_mounts: {'/data/${WRITTEN}': {name: a-bucket, mode: COPY}}\n", None),
+    ],
+)
+def test_a_job_that_fails_tells_no_secret(
+    controller: Any, tmp_path: Path, run: str, more: str, status: str | None
+) -> None:
+    job = launch(controller, task(tmp_path, run, more))
+    controller.until(lambda: controller.job(job)["ended_at"], "its end")
+    assert status in (None, controller.job(job)["status"])
+    if "workdir" in more:
+        assert "git clone failed" in controller.job(job)["message"]
+    controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
+    assert is_clean(told(controller, job))
+    assert files_with_a_secret(controller.home) == []
+
+
+def test_what_is_refused_is_refused_without_it(controller: Any, tmp_path: Path) -> None:
+    for wrong in ("num_nodes: 0\n", "resources: {gpus: 'H100:99'}\n", f"envs: {{A: [{WRITTEN}]}}\n"):
+        path = task(tmp_path, "true", wrong)
+        (tmp_path / "secrets.env").write_text(f"GIVEN={GIVEN}\n")
+        done = controller.holdfast("jobs", "launch", path, "--secret-file", tmp_path / "secrets.env", "-y", check=False)
+        assert done.returncode != 0
+        assert is_clean(done.stdout + done.stderr)
+    assert files_with_a_secret(controller.home) == []
