@@ -14,6 +14,7 @@ import structlog
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Bootstrap, Cloud, Fault, Instance, InstanceState, LaunchRequest, Owner
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.store import codec
 from holdfast.controller.store.intents import Intent, IntentKind
@@ -104,7 +105,9 @@ class Actor:
         request = self._request(intent)
         cloud = self.clouds[request.offer.cloud]
         try:
+            reach("launch.calling")
             instances = cloud.launch(request)
+            reach("launch.called")
         except Exception as error:  # noqa: BLE001 - the cloud's own table says what it means
             return self._launch_failed(intent, request, cloud.classify(error), tries)
         machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
@@ -113,6 +116,7 @@ class Actor:
 
     def _launch_failed(self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int) -> Outcome | Later:
         log.info("launch.failed", job=intent.job_id, code=fault.code, kind=fault.kind.value, error=fault.message)
+        reach("launch.refused")
         text = f"{fault.code}: {fault.message}"
         if fault.kind is FaultKind.FIND_OUT and tries + 1 < _MOST_UNKNOWN:
             # The same token again: if it did happen, this call returns what it bought.
@@ -164,7 +168,9 @@ class Actor:
         try:
             ranks = dict((id, rank) for rank, id in instances) or self._found_by_token(cloud, intent)
             if ranks:
+                reach("terminate.calling")
                 cloud.terminate(offer.region, list(ranks))
+                reach("terminate.called")
             seen = cloud.describe(offer.region, list(ranks)) if ranks else []
         except Exception as error:  # noqa: BLE001 - never given up, whatever it is
             fault = cloud.classify(error)
@@ -172,6 +178,7 @@ class Actor:
             return Later(min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}")
         lifetimes = _lifetimes(seen)
         if all(i.state is InstanceState.GONE for i in seen):
+            reach("terminate.confirmed")
             return Outcome("gone", gone, lifetimes=lifetimes)
         return Later(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
 

@@ -19,6 +19,7 @@ import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Engine
 
+from holdfast.controller import crashpoints
 from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import create_app
 from holdfast.controller.api.uploads import remove_halves
@@ -74,6 +75,10 @@ class Pools:
 
 def serve(home: Path) -> None:
     """Run a daemon on `home` until it is told to stop. Raises CannotStart or SettingsError if it can not begin."""
+    try:
+        crashpoints.arm(os.environ.get(crashpoints.VARIABLE, ""))
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = read_settings(home)
     with _only_one(home):
@@ -210,6 +215,7 @@ class Daemon:
         temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(told) + "\n")
         temporary.replace(path)
+        crashpoints.reach("endpoint.published")
 
     def _request_stop(self) -> None:
         if self._server is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.controller.clock import Clock
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.store import jobs
 from holdfast.controller.store.jobs import Claim
 from holdfast.controller.store.tables import ControllerRow, Meta
@@ -33,11 +34,13 @@ class Lease:
         row = {"id": self.owner, "started_at": now, "lease_until": now + LEASE_S, "endpoint": endpoint}
         with self.database.begin() as conn:
             conn.execute(insert(Controllers).values(**row))
+        reach("lease.begun")
 
     def renew(self) -> None:
         until = self.clock.now() + LEASE_S
         with self.database.begin() as conn:
             conn.execute(update(Controllers).where(Controllers.c.id == self.owner).values(lease_until=until))
+        reach("lease.renewed")
 
     def claim_all(self) -> list[Claim]:
         """Claim every unsettled job that no living daemon owns."""
@@ -45,6 +48,7 @@ class Lease:
         while True:
             with self.database.begin() as conn:
                 batch = jobs.claim(conn, self.owner, self.clock.now(), limit=_BATCH, take_all=self.alone)
+            reach("lease.claimed")
             claims.extend(batch)
             if len(batch) < _BATCH:
                 return claims

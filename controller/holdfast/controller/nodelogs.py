@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 
 
@@ -83,8 +84,10 @@ class NodeLogs:
                 folder.mkdir(parents=True, exist_ok=True)
             with (folder / f"{rank}.log").open("ab", buffering=0) as raw:
                 raw.write(fresh)
+            reach("log.appending")
             with (folder / "index").open("ab", buffering=0) as index:
                 index.write(b"%d %d\n" % (rank, len(fresh)))
+            reach("log.appended")
             return size + len(fresh)
 
     def reader(self, key: AttemptKey) -> ChunkReader:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.clock import Clock
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
@@ -225,6 +226,7 @@ class Reconciler:
             for event in _silences(views[claim.job_id]):
                 self._take_turn(Turn(claim.job_id, event))
             self._take_turn(Turn(claim.job_id))
+        reach("jobs.adopted")
         command.done.set_result(None)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
@@ -297,12 +299,16 @@ class Reconciler:
                 added = self._intending.write_down_removal(conn, after, now)
                 if not added:
                     jobs.guard(conn, owned.claim, {"settled": True})
+                    reach("job.settling")
+            reach("turn.recording")
+        reach("turn.recorded")
         self._market.remember(refusals, after.id)
         return added
 
     def _after(self, owned: _Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:
         """What was recorded is now true: act on it, and tell the nodes."""
         before, owned.view = owned.view, decided.job
+        _reach_recorded(turn)
         if decided.wake_at is not None and decided.wake_at != owned.wake_at:
             self._at(decided.wake_at, Turn(owned.view.id, is_wake=True))
         owned.wake_at = decided.wake_at
@@ -317,6 +323,7 @@ class Reconciler:
         self._tell_nodes(before, owned.view)
         if added is not None and owned.view.is_settled and not self.dispatcher.has_open(owned.view.id):
             log.info("job.settled", job=owned.view.id)
+            reach("job.settled")
             self._drop(owned.view.id)
 
     # --- small parts ------------------------------------------------------------------------------------
@@ -356,10 +363,19 @@ def _close(conn: Connection, intent: Intent, outcome: Outcome, now: float) -> No
     intents.close(conn, intent.id, outcome=outcome.result, error=outcome.error, now=now)
     if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE):
         jobs.record_lifetimes(conn, (intent.job_id, intent.task, intent.generation), outcome.lifetimes)
+    reach("intent.closing")
 
 
 def _is_new(conn: Connection, checkpoint: Checkpoint) -> bool:
+    reach("checkpoint.recording")
     return jobs.advance_checkpoint_seq(conn, checkpoint.key, checkpoint.rank, checkpoint.seq)
+
+
+def _reach_recorded(turn: Turn) -> None:
+    if turn.performed is not None:
+        reach("intent.closed")
+    if turn.checkpoint is not None:
+        reach("checkpoint.recorded")
 
 
 def _attempt(job: JobView | None, key: AttemptKey) -> AttemptView | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.concealing import conceal
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.market import Market
 from holdfast.controller.storage.service import StorageService
@@ -94,6 +95,8 @@ class Submissions:
             task_ids = [_task_id(now, job_name, task.name, job_id, i, len(compiled)) for i, task in enumerate(compiled)]
             jobs.add_tasks(conn, job_id, compiled, task_ids)
             jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": len(compiled), "user": user})], now)
+            reach("job.accepting")
+        reach("job.accepted")
         return Accepted(job_id, job_name, tuple(task_ids), warnings, Claim(job_id, self.owner, 1))
 
     def compile(self, tasks: Sequence[Task], job_name: str, now: float) -> list[NewTask]:

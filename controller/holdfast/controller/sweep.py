@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from holdfast.controller.clouds.base import Cloud, Instance
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.recovery.job import AttemptView, JobView
 from holdfast.recovery.statuses import AttemptState
@@ -41,6 +42,7 @@ class Sweep:
             except Exception as error:  # noqa: BLE001 - no list, no verdict
                 log.warning("sweep.list_failed", cloud=name, error=cloud.classify(error).message)
                 continue
+            reach("sweep.listed")
             views = self.views()
             ended += self._end_orphans(cloud, listed)
             self._look_up_missing(name, views, {i.id for i in listed})
@@ -51,7 +53,9 @@ class Sweep:
         for instance in orphans:
             log.warning("sweep.orphan", cloud=cloud.name, instance=instance.id, attempt=_key(instance))
             try:
+                reach("orphan.ending")
                 cloud.terminate(instance.region, [instance.id])
+                reach("orphan.ended")
             except Exception as error:  # noqa: BLE001 - the next sweep tries again
                 log.warning("sweep.terminate_failed", instance=instance.id, error=cloud.classify(error).message)
         return len(orphans)

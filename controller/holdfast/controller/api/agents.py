@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from holdfast.controller.api.auth import Node, Parts, admit, bearer
 from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.api.uploads import Digest, file_of
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
 
@@ -29,6 +30,7 @@ def spec(node: Node, daemon: Parts) -> dict[str, Any]:
         found = daemon.specs.spec(conn, *node.place)
     if found is None:
         raise Refused("there is no such attempt", where="Authorization", status=401)
+    reach("spec.told")
     return found
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.clouds.base import Interruptible
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.reconcile import Turn
 from holdfast.controller.services import Services
 from holdfast.controller.store import queries
@@ -122,6 +123,7 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
     recorded = [daemon.reconciler.post(Turn(id, events.CancelRequested(grace))) for id in wanted]
     for done in recorded:
         done.result(_RECORDED_WITHIN_S)
+    reach("cancel.recorded")
     return {
         "cancelled": sorted(wanted),
         "finished": sorted(set(known) - set(wanted)) if not body.all else [],
@@ -145,6 +147,7 @@ def preempt(daemon: User, job_id: JobId, body: Preempt) -> dict[str, Any]:
     except Exception as error:
         said = cloud.classify(error).message
         raise Refused(f"the cloud {attempt.offer.cloud} refused: {said}", where="job_id", status=409) from error
+    reach("preemption.asked")
     told = "without notice" if body.notice_s is None else f"with a notice of {body.notice_s:g} s"
     note = Note("job.rehearsal", rank=body.node, message=f"a preemption of node {body.node} was asked for, {told}")
     daemon.reconciler.post(Turn(job_id, notes=(note,)))

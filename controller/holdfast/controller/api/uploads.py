@@ -15,6 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import Responses, refusals
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.submission import Refused
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"], responses=refusals(400, 401, 503))
@@ -64,9 +65,11 @@ async def put(daemon: User, digest: Digest, request: Request) -> Response:
             os.fsync(file.fileno())
         if sha.hexdigest() != digest:
             raise Refused("the bytes that came are not those of this digest", where="digest", fix="send it again")
+        reach("upload.keeping")
         os.replace(temporary, path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+    reach("upload.kept")
     return Response(status_code=201)
 
 

@@ -20,6 +20,7 @@ from holdfast.controller.clouds.local.isolation import Isolation
 from holdfast.controller.clouds.local.refusals import LocalRefusal
 from holdfast.controller.clouds.local.settings import LocalSettings
 from holdfast.controller.clouds.local.zones import Zones
+from holdfast.controller.crashpoints import reach
 from holdfast.recovery.market import Offer
 
 PRUNE_EVERY_S = 600.0
@@ -71,6 +72,7 @@ class LocalCloud:
         ids = [instance_id(request.owner.token, rank) for rank in range(request.num_nodes)]
         try:
             prepared = self._prepare(request, ids, kind)
+            reach("local_machines.prepared")
             launcher.start(prepared)
         except (LocalRefusal, launcher.HostFailed) as refused:
             self._give_back(ids)
