@@ -13,6 +13,7 @@ from sqlalchemy import Engine, select
 
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.clock import Clock
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.settings import Settings
 from holdfast.controller.storage import mounts
 from holdfast.controller.storage.mounts import BucketWish, StoragePlan
@@ -81,20 +82,37 @@ class StorageService:
         for bucket in doomed:
             store = self.stores[bucket.store]
             try:
+                reach("bucket.removing")
                 store.remove(bucket.bucket)
             except Exception as error:  # noqa: BLE001 - repeated until it is gone
                 fault = store.classify(error)
                 return Later(fault.retry_after_s or 4 * RETRY_AFTER_S, f"removing bucket {bucket.bucket}: {error}")
+        reach("bucket.removed")
         with self.database.begin() as conn:
             recorded.removed(conn, intent.job_id, self.clock.now())
+        reach("bucket.forgotten")
         return Outcome("removed", events.Tick())
 
     def _bring_about(self, job_id: int, wish: BucketWish) -> None:
-        created = mounts.make(wish, self.stores)
-        # Written down before the bucket is filled: from here on it can be found and removed again.
+        """Whose the bucket is is written down before it is made: after a crash in between, it is found and removed."""
+        is_new = wish.create and not self.stores[wish.store].exists(wish.bucket)
         with self.database.begin() as conn:
-            recorded.record(conn, job_id, [UsedBucket(wish.store, wish.bucket, wish.persistent, created)])
+            recorded.record(conn, job_id, [UsedBucket(wish.store, wish.bucket, wish.persistent, is_new)])
+        reach("bucket.making")
+        try:
+            made = mounts.make(wish, self.stores)
+        except StorageError:
+            self._disown(job_id, wish)
+            raise
+        if is_new and not made:  # another made it at this very moment
+            self._disown(job_id, wish)
+        reach("bucket.made")
         mounts.fill(wish, self.stores, archive=lambda digest: self.uploads / digest)
+        reach("bucket.filled")
+
+    def _disown(self, job_id: int, wish: BucketWish) -> None:
+        with self.database.begin() as conn:
+            recorded.disown(conn, job_id, wish.store, wish.bucket)
 
     def _failed(self, intent: Intent, wish: BucketWish, error: Exception) -> Outcome | Later:
         text = f"bucket {wish.bucket} ({wish.store}): {error}"

@@ -34,6 +34,12 @@ def record(conn: Connection, job_id: int, used: Sequence[UsedBucket]) -> None:
             )
 
 
+def disown(conn: Connection, job_id: int, store: str, bucket: str) -> None:
+    """The bucket was not made for this job after all."""
+    where = (Buckets.c.job_id == job_id, Buckets.c.store == store, Buckets.c.bucket == bucket)
+    conn.execute(update(Buckets).where(*where).values(created=False))
+
+
 def removable(conn: Connection, job_id: int) -> list[UsedBucket]:
     """Buckets that this job made, that shall not persist, and that no other job uses."""
     rows = conn.execute(
