@@ -111,7 +111,7 @@ class Agent:
         outbox = Outbox(
             Report(ip=self._config.node_ip or self._controller.own_address()),
             notices=[file.state.notice] if file.state.notice else [],
-            log_size=shipper.size,
+            sizes=lambda: {"logs": {"size": shipper.size()}, "checkpoints": {"seq": teller.newest_seq()}},
         )
         supervisor = Supervisor(
             spec,

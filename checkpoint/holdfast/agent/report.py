@@ -32,13 +32,16 @@ class Report:
 
 
 class Outbox:
-    """The report, the standing notice, and what of them was not yet said on this connection."""
+    """The report, the standing notice, and what of them was not yet said on this connection.
 
-    def __init__(self, report: Report, *, notices: list[dict[str, Any]], log_size: Callable[[], int]) -> None:
+    `sizes`: how much the streams beside it have to say, as the protocol has it (`logs`, `checkpoints`).
+    """
+
+    def __init__(self, report: Report, *, notices: list[dict[str, Any]], sizes: Callable[[], dict[str, Any]]) -> None:
         self._lock = threading.Lock()
         self._report = report
         self._notices = list(notices)
-        self._log_size = log_size
+        self._sizes = sizes
         self._unsaid: list[dict[str, Any]] = []
         self.wake_fd, self._wake_writer = os.pipe()
         os.set_blocking(self.wake_fd, False)
@@ -55,7 +58,7 @@ class Outbox:
             if changed == self._report:
                 return
             self._report = changed
-            self._unsaid.append({"type": "report", **asdict(changed), "logs": {"size": self._log_size()}})
+            self._unsaid.append({"type": "report", **asdict(changed), **self._sizes()})
         self.wake()
 
     def give_notice(self, notice: dict[str, Any]) -> None:
@@ -72,7 +75,7 @@ class Outbox:
             hello: dict[str, Any] = {
                 "type": "hello",
                 "report": asdict(self._report),
-                "logs": {"size": self._log_size()},
+                **self._sizes(),
             }
             hello.update(agent=VERSION, at=time.time())
             return [hello, *({"type": "notice", **notice} for notice in self._notices)]

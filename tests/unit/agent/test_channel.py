@@ -64,7 +64,7 @@ def start(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def start() -> tuple[list[Any], threading.Event]:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        outbox = Outbox(Report(), notices=[], log_size=lambda: 0)
+        outbox = Outbox(Report(), notices=[], sizes=lambda: {"logs": {"size": 0}})
         made = Channel(
             Controller(endpoint, "t", 0), outbox, (), direct=direct, written_off=lambda: None, log=lambda _: None
         )

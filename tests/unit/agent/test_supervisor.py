@@ -69,7 +69,7 @@ class Node:
         self.places.make()
         self.storage = Storage(root / "home")
         self.orders = Orders(StateFile(self.places.state), log=lambda _: None)
-        self.outbox = Outbox(Report(), notices=[], log_size=lambda: 0)
+        self.outbox = Outbox(Report(), notices=[], sizes=lambda: {"logs": {"size": 0}})
         self.supervisor: Supervisor | None = None
 
     def make(self, run: str | None = None, setup: str | None = None, **spec: Any) -> Supervisor:
