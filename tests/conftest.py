@@ -16,6 +16,7 @@ settings.register_profile(
 settings.register_profile("deep", settings.get_profile("ci"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+KILLS = "kills_survived"
 OURS = ("HOLDFAST_", "SKYPILOT_", "SKY_")
 # What changes how a terminal is written to.
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
@@ -28,3 +29,12 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.delenv(name)
         patch.setenv("HOLDFAST_HOME", str(tmp_path_factory.mktemp("nobodys") / "home"))
         yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How often a daemon was killed (tests/crash) with nothing lost, in all."""
+    told = [
+        value for r in terminalreporter.stats.get("passed", []) for name, value in r.user_properties if name == KILLS
+    ]
+    if told:
+        terminalreporter.write_line(f"survived {sum(told)} kills of the daemon in {len(told)} stories")

@@ -1,0 +1,248 @@
+"""Six real jobs on a daemon that dies on the way: trained, preempted, cancelled, failed, and cleaned up after.
+
+What is right afterwards is judged by what the workloads themselves wrote down, and by the cloud's record of its
+machines; never by the controller alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.controller.clock import SystemClock
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.local import layout
+from holdfast.controller.clouds.local.cloud import LocalCloud
+from holdfast.controller.clouds.local.settings import LocalSettings
+from holdfast.sdk import uploads
+from holdfast.sdk.client import ApiError, Client, ConnectionLost
+from keeper import Keeper
+
+WORK = Path(__file__).resolve().parents[1] / "crash" / "work"
+NOTICE_S = 3.0
+STATUSES = {
+    "scratch": "SUCCEEDED",
+    "healthy": "SUCCEEDED",
+    "noticed": "SUCCEEDED",
+    "killed": "SUCCEEDED",
+    "cancelled": "CANCELLED",
+    "fails": "FAILED",
+}
+TRAINED = {"/checkpoint": {"name": "crash-checkpoints", "mode": "MOUNT_CACHED"}}
+# One zone has little room, so that launches are refused on the way.
+ZONES = """
+local:
+  zones:
+    east-a: {region: east, capacity: 2}
+    east-b: {region: east, price_factor: 1.1}
+    west-a: {region: west, price_factor: 1.2}
+"""
+
+
+class Scenario:
+    """Plays the six jobs in `home`, with a daemon that dies as planned."""
+
+    def __init__(self, home: Path, plan: Sequence[str], *, orphan: bool = False) -> None:
+        home.mkdir(mode=0o700)
+        (home / "config.yaml").write_text(ZONES)
+        self.home = home
+        self.judge = home / "local" / "buckets" / "judge"
+        self.judge.mkdir(parents=True)
+        self.cloud = LocalCloud(home, LocalSettings(), SystemClock())
+        self.orphan = orphan
+        self.jobs: dict[str, int] = {}
+        self.task_ids: dict[str, str] = {}
+        self.keeper = Keeper(home, plan)
+
+    # --- what happens -----------------------------------------------------------------------------------
+
+    def play(self, *, wait_for_deaths: bool = False, every_death: bool = True) -> None:
+        """From the first submission until all is quiet. `wait_for_deaths`: no job ends before the plan is through.
+        `every_death`: the plan must be through in the end.
+        """
+        until = self.keeper.until
+        self.submit_all()
+        if self.orphan:
+            self.launch_orphan()
+        until(lambda: len({(r["job"], r["rank"]) for r in self.record("begin")}) == 7, "every workload to begin")
+        while self.keeper.is_to_be_killed:
+            self.keeper.kill()
+        self.interrupt("noticed", notice_s=NOTICE_S)
+        until(lambda: self.durable_step("killed"), "a checkpoint in the bucket")
+        self.interrupt("killed", notice_s=None)
+        self.cancel("cancelled")
+        for name in ("noticed", "killed"):
+            until(lambda name=name: len(self.record("begin", name)) == 2, f"{name} to go on elsewhere")
+        until(lambda: self.job("cancelled")["status"] == "CANCELLED", "the end of the cancelled job")
+        if wait_for_deaths:
+            until(lambda: self.keeper.is_done, "every death")
+        (self.judge / "finish").touch()
+        until(lambda: self.statuses() == STATUSES, lambda: f"every job's right end, but {self.statuses()}")
+        until(lambda: self.keeper.is_done or not every_death, "every death")
+        until(self.is_quiet, lambda: f"quiet, but {self.unsettled()} and machines {self.living_machines()} are left")
+
+    def submit_all(self) -> None:
+        for name in STATUSES:
+            kind = name if name in ("fails", "scratch") else "train"
+            task: dict[str, Any] = {"name": name, "run": f"exec python3 work.py {kind}", "workdir": str(WORK)}
+            task |= {"resources": {"use_spot": True}, "envs": {"JUDGE": f"{self.cloud.buckets_on_node()}/judge"}}
+            match name:
+                case "cancelled":
+                    task["num_nodes"] = 2
+                case "scratch":
+                    task["file_mounts"] = {"/scratch": {"name": "crash-scratch", "mode": "MOUNT", "persistent": False}}
+                case "healthy" | "noticed" | "killed":
+                    task["file_mounts"] = TRAINED
+            told = self.keeper.ask(lambda client, name=name, task=task: submit(client, name, task))
+            self.jobs[name], self.task_ids[name] = told["job_id"], told["task_ids"][0]
+
+    def interrupt(self, name: str, *, notice_s: float | None) -> None:
+        """Have the cloud take the job's machine: once, however often the daemon has to be asked."""
+        machine = self.record("begin", name)[0]["machine"]
+
+        def was_asked() -> bool:
+            if not self.was_interrupted(machine):
+                # Whether a call that failed had its effect, the machine knows.
+                with contextlib.suppress(ConnectionLost, ApiError):
+                    self.keeper.client.preempt(self.jobs[name], notice_s=notice_s)
+            return self.was_interrupted(machine)
+
+        self.keeper.until(was_asked, f"the preemption of {name}")
+
+    def cancel(self, name: str) -> None:
+        self.keeper.ask(lambda client: client.cancel(ids=[self.jobs[name]], grace_s=10))
+
+    def launch_orphan(self) -> None:
+        """A machine with this controller's name on it that it knows nothing of, and that nobody ever tells to stop."""
+        controller = self.keeper.ask(lambda client: client.controller())["id"]
+        agent = next(p for p in (self.home / "artifacts").iterdir() if p.read_bytes().startswith(b"#!/usr/bin/env"))
+        self.cloud.launch(
+            LaunchRequest(
+                owner=Owner(controller, 999, 0, 1, token="hf-orphan"),
+                offer=next(offer for offer in self.cloud.offers()),
+                num_nodes=1,
+                bootstrap=Bootstrap("http://127.0.0.1:9", "hf1.999.0.1.orphan", {"agent": agent.name}),
+                name="orphan",
+            )
+        )
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.keeper.stop()
+        for machine in self.living_machines():
+            layout.give_order(str(self.home / "local" / "instances" / machine), layout.TERMINATE, {})
+        self.keeper.failure = ""
+        self.keeper.until(lambda: not self.living_machines(), "the end of every machine")
+
+    # --- what is seen -----------------------------------------------------------------------------------
+
+    def statuses(self) -> dict[str, str]:
+        return {name: self.job(name)["status"] for name in STATUSES}
+
+    def job(self, name: str) -> dict[str, Any]:
+        return dict(self.keeper.ask(lambda client: client.job(self.jobs[name])))
+
+    def durable_step(self, name: str) -> int:
+        """The newest checkpoint of the job's first machine that the controller knows to be in the bucket; 0: none."""
+        shown, first = self.job(name), self.record("begin", name)[0]["machine"]
+        at = next(a["generation"] for a in shown["attempts"] for n in a["nodes"] if n["instance_id"] == first)
+        told = [e for e in shown["timeline"] if e["kind"] == "checkpoint.durable" and e["generation"] == at]
+        return max((e["data"]["step"] for e in told), default=0)
+
+    def record(self, event: str, name: str | None = None) -> list[dict[str, Any]]:
+        """What the workloads wrote down, in order."""
+        path = self.judge / "record"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [r for r in lines if r["event"] == event and (name is None or r["job"] == self.jobs[name])]
+
+    def was_interrupted(self, machine: str) -> bool:
+        """Whether the cloud was told to take it: by an order, a deadline, or its tombstone."""
+        folder = self.home / "local" / "instances" / machine
+        state = json.loads((folder / "state.json").read_text())
+        return "deadline" in state or state.get("reason") == "PREEMPTED" or bool(list(folder.glob("orders/interrupt*")))
+
+    def living_machines(self) -> list[str]:
+        return [path.parent.name for path in self.home.glob("local/instances/*/machine")]
+
+    def unsettled(self) -> list[Any]:
+        """Jobs and intents that the controller has not done with."""
+        with sqlite3.connect(f"file:{self.home / 'holdfast.db'}?mode=ro", uri=True) as db:
+            jobs = db.execute("SELECT id FROM job WHERE NOT settled").fetchall()
+            return jobs + db.execute("SELECT job_id, kind FROM intent WHERE done_at IS NULL").fetchall()
+
+    def is_quiet(self) -> bool:
+        return not self.unsettled() and not self.living_machines()
+
+    # --- what must be so --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Everything that holds whatever died."""
+        assert not self.record("twice"), "two workloads of a task at a time"
+        assert self.keeper.ask(lambda client: client.jobs())["total"] == len(STATUSES), "submitted once each"
+        for name in STATUSES:
+            shown = self.job(name)
+            begins = self.record("begin", name)
+            assert {r["task_id"] for r in begins} == {shown["task_id"]} == {self.task_ids[name]}
+            machines = {n["instance_id"]: (a["generation"], n["rank"]) for a in shown["attempts"] for n in a["nodes"]}
+            taken = {machines[m][0] for m in machines if m and self.was_interrupted(m)}
+            assert shown["recovery_count"] == len(taken) == (name in ("noticed", "killed")), "preemptions, and no more"
+            ran = {machines[r["machine"]] for r in begins}
+            assert len(ran) == len(begins) == len(taken) + shown["num_nodes"], "each workload was started once"
+            self._check_progress(name, shown)
+            self._check_logs(name, machines)
+        assert not (self.home / "local" / "buckets" / "crash-scratch").exists(), "the bucket that was not to persist"
+        assert (self.home / "local" / "buckets" / "crash-checkpoints").is_dir()
+        self._check_nothing_is_left()
+
+    def _check_progress(self, name: str, shown: dict[str, Any]) -> None:
+        """What was durable is gone on from; what was told of checkpoints is told once."""
+        begins, ends = self.record("begin", name), {r["machine"]: r for r in self.record("end", name)}
+        for before, after in itertools.pairwise(begins):
+            if shown["num_nodes"] == 1 and before["machine"] in ends:
+                assert after["step"] == ends[before["machine"]]["step"], "with a notice, nothing is lost"
+            if before["machine"] in ends:
+                assert before["pid"] == ends[before["machine"]]["pid"]
+        told = [e for e in shown["timeline"] if e["kind"].startswith("checkpoint.")]
+        lines = [(e["kind"], e["generation"], e["rank"], json.dumps(e["data"])) for e in told]
+        assert len(lines) == len(set(lines)), "a checkpoint is told once"
+        if shown["recovery_count"]:
+            assert begins[-1]["step"] >= self.durable_step(name), "what is in the bucket is not lost"
+
+    def _check_logs(self, name: str, machines: dict[str, tuple[int, int]]) -> None:
+        """The log that is kept is what was printed: all of it, but for the end of what was killed without notice."""
+        kept_lines = 0
+        ended = {r["machine"] for r in self.record("end", name)}
+        for begin in self.record("begin", name):
+            generation, rank = machines[begin["machine"]]
+            path = self.home / "logs" / str(self.jobs[name]) / "0" / str(generation) / f"{rank}.log"
+            kept = path.read_bytes() if path.exists() else b""
+            printed = (self.judge / f"{begin['machine']}.printed").read_bytes()
+            assert printed.startswith(kept), f"{path}: {kept!r}"
+            assert kept == printed or begin["machine"] not in ended, f"{path} lacks {printed[len(kept) :]!r}"
+            kept_lines += kept.count(b"\n")
+        with self.keeper.client.logs(self.jobs[name], follow=False) as stream:
+            transcript = b"".join(stream).decode()
+        said = re.findall(r"^(?:\(rank \d\) )?(?:step \d+|this one is to \w+)$", transcript, re.MULTILINE)
+        assert len(said) == kept_lines, transcript
+
+    def _check_nothing_is_left(self) -> None:
+        mounts = Path("/proc/mounts").read_text()
+        assert str(self.home) not in mounts
+        lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+        left = [line for line in lines if str(self.home) in line and "holdfast.controller serve" not in line]
+        assert not left
+
+
+def submit(client: Client, name: str, task: dict[str, Any]) -> dict[str, Any]:
+    """As `holdfast jobs launch` does; the key makes a repeat harmless."""
+    with uploads.pack_tasks([task]) as packed:
+        uploads.send(client, packed.archives)
+        return dict(client.submit(name, packed.tasks, user="", key=name))
