@@ -39,7 +39,9 @@ log = structlog.get_logger(__name__)
 # A turn that the database refused is taken again after this long; a job whose decision raised is looked at again later.
 _DATABASE_RETRY_S = 1.0
 _ERROR_RETRY_S = 30.0
-_IDLE_S = 3600.0
+_IDLE_S = 5.0
+# The loop comes round at least every `_IDLE_S`: when so much time has passed unseen, the process or its computer slept.
+_SLEPT_S = 15.0
 
 OnDirective = Callable[[AttemptKey, Directive], None]
 
@@ -105,6 +107,7 @@ class Reconciler:
         self._timers: list[tuple[float, int, Turn | Intent]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
+        self._seen_at = clock.now()
         self.on_directive: OnDirective = lambda _key, _directive: None
         self.dispatcher: Dispatcher
 
@@ -165,6 +168,7 @@ class Reconciler:
     def turn(self, *, block: bool) -> bool:
         """Take one item: what is due first, else what is queued. False once stopped, or when not `block` and idle."""
         now = self._clock.now()
+        self._notice_sleep(now)
         if self._timers and self._timers[0][0] <= now:
             self._due(heapq.heappop(self._timers))
             return True
@@ -177,6 +181,14 @@ class Reconciler:
             return False
         self._take(item)
         return True
+
+    def _notice_sleep(self, now: float) -> None:
+        """A controller that slept heard nobody: before any timer says that a node was silent, all are given time."""
+        slept_s, self._seen_at = now - self._seen_at, now
+        if slept_s > _SLEPT_S:
+            log.warning("controller.slept", seconds=round(slept_s, 1))
+            for job_id in list(self._jobs):
+                self._take_turn(Turn(job_id, events.ControllerBack()))
 
     def _due(self, timer: tuple[float, int, Turn | Intent]) -> None:
         at, _, what = timer
@@ -223,6 +235,7 @@ class Reconciler:
         for intent in open_intents:
             self.dispatcher.perform(intent, self._instances(intent))
         for claim in command.claims:
+            self._take_turn(Turn(claim.job_id, events.ControllerBack()))
             for event in _silences(views[claim.job_id]):
                 self._take_turn(Turn(claim.job_id, event))
             self._take_turn(Turn(claim.job_id))

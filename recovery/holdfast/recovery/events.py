@@ -19,6 +19,11 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class ControllerBack:
+    """Nobody listened until now: the controller was away or asleep. No node could be heard, so none was silent."""
+
+
+@dataclass(frozen=True)
 class CancelRequested:
     grace_s: float
 
@@ -115,6 +120,7 @@ class AttemptGone:
 
 Event = (
     Tick
+    | ControllerBack
     | CancelRequested
     | StorageReady
     | StorageFailed

@@ -22,6 +22,8 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
     match event:
         case events.Tick():
             return job
+        case events.ControllerBack():
+            return _silences_begin_anew(job, now)
         case events.CancelRequested():
             return _cancel(job, event, now, out)
         case events.StorageReady():
@@ -37,6 +39,18 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _cloud_said(job, event, now, out)
         case _:
             assert_never(event)
+
+
+def _silences_begin_anew(job: JobView, now: float) -> JobView:
+    """Each silent node gets the whole time again to call."""
+    for task in job.tasks:
+        for attempt in task.attempts:
+            nodes = tuple(
+                n if n.silent_since is None else replace(n, silent_since=max(n.silent_since, now))
+                for n in attempt.nodes
+            )
+            job = job.with_task(job.tasks[task.index].with_attempt(replace(attempt, nodes=nodes)))
+    return job
 
 
 def _cancel(job: JobView, event: events.CancelRequested, now: float, out: list[Action]) -> JobView:

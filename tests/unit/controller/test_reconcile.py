@@ -166,3 +166,38 @@ def test_termination_is_repeated_until_the_cloud_says_gone(world: Any) -> None:
     world.pass_time(50)
     assert world.living() == []
     assert world.job(job)["cleanup"] is None
+
+
+def test_time_in_which_no_controller_listened_is_no_silence_of_a_nodes(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.tell(job, events.NodeSilent(0, 1, 0))  # as at the end of every daemon
+    world.clock.advance(10 * world.limits.silent_s)
+    world.restart()
+    world.pass_time(world.limits.silent_s - 5)
+    world.report(job, NodePhase.RUNNING)
+    assert world.job(job)["recovery_count"] == 0
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    world.pass_time(world.limits.silent_s + 5)
+    assert world.job(job)["recovery_count"] == 1, "who stays silent is still written off"
+
+
+def test_a_controller_that_slept_gives_silent_nodes_their_time_again(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    world.pass_time(world.limits.silent_s - 5)
+    world.clock.advance(10 * world.limits.silent_s)  # the computer's lid was closed
+    world.settle()
+    world.report(job, NodePhase.RUNNING)
+    world.pass_time(60)
+    assert world.job(job)["recovery_count"] == 0
+    assert world.view(job).tasks[0].attempts[0].nodes[0].connected
+
+
+def test_a_controller_that_slept_takes_no_connected_node_for_silent(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.clock.advance(10 * world.limits.silent_s)
+    world.pass_time(2 * world.limits.silent_s)
+    assert world.job(job)["recovery_count"] == 0

@@ -227,7 +227,7 @@ class Move:
 
 
 ANSWERS = ["storage", "launched", "refused", "gone"]
-NODES = ["report", "silent", "notice", "seen", "lost"]
+NODES = ["report", "silent", "notice", "seen", "lost", "back"]
 USERS = ["cancel"]
 moves = st.builds(
     Move,
@@ -299,6 +299,8 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
             return report(task, attempt, move, at)
         case "silent":
             return events.NodeSilent(*at)
+        case "back":
+            return events.ControllerBack()
         case "notice":
             return events.NoticeGiven(*at, deadline=walk.now + [-1, 30, 120][move.n % 3])
         case "seen":
