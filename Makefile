@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench fuzz fuse clean
+.PHONY: help demo test test-slow test-all check bench fuzz fuse net clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -22,13 +22,13 @@ help: ## this list
 demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse ## the tests, without the slow ones
+test: $(INSTALLED) fuse net ## the tests, without the slow ones
 	$(PYTEST) -m "not slow"
 
-test-slow: $(INSTALLED) fuse ## the slow ones: whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net ## the slow ones: whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-all: $(INSTALLED) fuse ## every test
+test-all: $(INSTALLED) fuse net ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -48,6 +48,9 @@ fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; 
 
 fuse:
 	@scripts/ensure-fuse.sh
+
+net:
+	@scripts/ensure-net.sh
 
 clean: ## remove all that this Makefile made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

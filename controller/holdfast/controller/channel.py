@@ -28,7 +28,6 @@ log = structlog.get_logger(__name__)
 Place = tuple[AttemptKey, int]
 """An attempt and a rank of it"""
 
-BEAT_S = 5.0
 _MISSED_BEATS = 3
 
 
@@ -49,11 +48,17 @@ class Channel:
     """
 
     def __init__(
-        self, reconciler: Reconciler, logs: NodeLogs, recorded: Callable[[AttemptKey, int], tuple[int, bool]]
+        self,
+        reconciler: Reconciler,
+        logs: NodeLogs,
+        recorded: Callable[[AttemptKey, int], tuple[int, bool]],
+        *,
+        beat_s: float,
     ) -> None:
         self._reconciler = reconciler
         self._logs = logs
         self._recorded = recorded
+        self._beat_s = beat_s
         self._connections: dict[Place, _Connection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_log: Callable[[int], None] = lambda _job_id: None
@@ -92,7 +97,7 @@ class Channel:
 
     async def _listen(self, socket: WebSocket, connection: _Connection) -> None:
         while True:
-            message = await asyncio.wait_for(socket.receive(), BEAT_S * _MISSED_BEATS)
+            message = await asyncio.wait_for(socket.receive(), self._beat_s * _MISSED_BEATS)
             if message["type"] == "websocket.disconnect":
                 return
             if message.get("bytes") is not None:
@@ -137,7 +142,7 @@ class Channel:
             before.outbox.put_nowait(None)
         self._connections[connection.place] = connection
         kept = self._logs.size(key, rank)
-        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": BEAT_S}
+        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": self._beat_s}
         connection.outbox.put_nowait({**welcome, "directive": asdict(self._wanted(key, is_live))})
         self._report_or_hold(connection, message["report"], message.get("logs"))
 

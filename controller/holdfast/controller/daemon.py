@@ -130,7 +130,7 @@ class Daemon:
         actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self.reconciler.answer)
         changes = Changes()
-        channel = Channel(self.reconciler, logs, self._recorded)
+        channel = Channel(self.reconciler, logs, self._recorded, beat_s=settings.nodes.beat_s)
         channel.on_log = changes.tell
 
         def tell_nodes(key: AttemptKey, wanted: Directive) -> None:
@@ -152,7 +152,7 @@ class Daemon:
             channel=channel,
             changes=changes,
             logs=logs,
-            specs=NodeSpecs(keyring, storage, digests, settings.limits),
+            specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
             submissions=Submissions(self.database, clock, keyring, market, storage, self.lease.owner),
             uploads=upload_folder,
             artifacts=artifact_folder,

@@ -25,12 +25,16 @@ _POWER_OFF_OTHERS_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class NodeSpecs:
-    """Writes node specs. `artifacts`: name → sha256 of what nodes may fetch."""
+    """Writes node specs. `artifacts`: name → sha256 of what nodes may fetch.
+
+    `power_off_after_s`: as set by the user; None: as is right for the node's cloud.
+    """
 
     keyring: Keyring
     storage: StorageService
     artifacts: Mapping[str, str]
     limits: Limits
+    power_off_after_s: float | None = None
 
     def spec(self, conn: Connection, key: AttemptKey, rank: int) -> dict[str, Any] | None:
         """The spec of one node, or None if there is no such attempt."""
@@ -64,8 +68,13 @@ class NodeSpecs:
             "artifacts": dict(self.artifacts),
             "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
             "drain_s": self.limits.drain_s,
-            "power_off_after_s": _POWER_OFF_AFTER_S.get(row["offer"]["cloud"], _POWER_OFF_OTHERS_S),
+            "power_off_after_s": self._power_off_after_s(row["offer"]["cloud"]),
         }
+
+    def _power_off_after_s(self, cloud: str) -> float:
+        if self.power_off_after_s is not None:
+            return self.power_off_after_s
+        return _POWER_OFF_AFTER_S.get(cloud, _POWER_OFF_OTHERS_S)
 
 
 def _workdir(workdir: Any) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@
 listen: {host: 127.0.0.1, port: 0}     # 0: a free port at the first start, the same one ever after; see `listening`
 uploads: {max_gib: 20}
 limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
+nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
 local: {…}                              # each cloud's own section
 ```
@@ -21,13 +22,26 @@ from holdfast.sdk.problems import Path as Keys
 from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
-_KNOWN = ("listen", "limits", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs",
-          "uploads")  # fmt: skip
+_KNOWN = ("listen", "limits", "nodes", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes",
+          "jobs", "uploads")  # fmt: skip
 _HIGHEST_PORT = 65_535
+_SHORTEST_BEAT_S = 0.1
 
 
 class SettingsError(Exception):
     """The configuration can not be used. The text says where and what to do."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """`beat_s`: how often a node gives a sign of life; three that fail to come are a silence.
+
+    `power_off_after_s`: a node on which nothing runs powers itself off after so long without a controller. None: six
+    hours, and a month on the local cloud.
+    """
+
+    beat_s: float = 5.0
+    power_off_after_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,7 @@ class Settings:
     database_url: str = ""
     log_level: str = "info"
     limits: Limits = field(default_factory=Limits)
+    nodes: NodeSettings = field(default_factory=NodeSettings)
     sections: dict[str, Any] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
     most_upload_bytes: int = 20 * 2**30
@@ -63,10 +78,10 @@ def read_settings(home: Path) -> Settings:
     source.check(source.data, (), _KNOWN)
     listen = source.section("listen", ("host", "port", *LISTEN_FIELDS))
     host = str(listen.get("host", "127.0.0.1"))
-    limits = source.section("limits", tuple(f.name for f in fields(Limits)))
-    for name, value in limits.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise source.error(("limits", name), f"expected seconds (a number from 0), found {value!r}")
+    limits = source.seconds("limits", tuple(f.name for f in fields(Limits)))
+    nodes = source.seconds("nodes", tuple(f.name for f in fields(NodeSettings)))
+    if nodes.get("beat_s", _SHORTEST_BEAT_S) < _SHORTEST_BEAT_S:
+        raise source.error(("nodes", "beat_s"), f"expected {_SHORTEST_BEAT_S:g} or more, found {nodes['beat_s']:g}")
     port = listen.get("port", 0)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _HIGHEST_PORT:
         raise source.error(("listen", "port"), f"expected a number from 0 to {_HIGHEST_PORT}, found {port!r}")
@@ -83,7 +98,8 @@ def read_settings(home: Path) -> Settings:
         port=port,
         database_url=str(source.data.get("database_url", "")),
         log_level=level,
-        limits=replace(Limits(), **{name: float(value) for name, value in limits.items()}),
+        limits=replace(Limits(), **limits),
+        nodes=replace(NodeSettings(), **nodes),
         sections={name: source.data[name] for name in _KNOWN if name in source.data},
         listening=listening,
         most_upload_bytes=_upload_limit(source),
@@ -133,6 +149,14 @@ class ConfigFile:
             raise self.error((name,), f"expected a mapping, found {value!r}")
         self.check(value, (name,), known)
         return value
+
+    def seconds(self, name: str, known: tuple[str, ...]) -> dict[str, float]:
+        """The mapping at `name`, whose values are all seconds."""
+        values = self.section(name, known)
+        for field_of, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise self.error((name, field_of), f"expected seconds (a number from 0), found {value!r}")
+        return {field_of: float(value) for field_of, value in values.items()}
 
     def check(self, mapping: dict[str, Any], path: Keys, known: tuple[str, ...]) -> None:
         for name in mapping:
