@@ -16,6 +16,7 @@ from holdfast.agent.websocket import Disconnected, WebSocket
 RETRY_FIRST_S, RETRY_CAP_S = 0.2, 5.0
 WELCOME_TIMEOUT_S = 10.0
 SILENT_BEATS, SILENT_MIN_S = 3.0, 3.0
+HEALTHY_S = 2.0  # a connection that lasted so long was a good one
 
 
 class Stream(Protocol):
@@ -93,14 +94,17 @@ class Channel:
                 complained = True
             else:
                 complained = False
+                began = time.monotonic()
                 self._hold(ws)
+                if time.monotonic() - began >= HEALTHY_S:
+                    self._backoff.reset()
             self._closing.wait(self._backoff.wait_s())
 
     def _hold(self, ws: WebSocket) -> None:
         """Use one connection until it is over."""
         try:
             self._converse(ws)
-        except (Disconnected, ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever came over the network: a node must never go deaf)
             self._log(f"the connection to the controller ended: {error!r}")
         finally:
             self.is_connected = False
@@ -109,15 +113,14 @@ class Channel:
             ws.close()
 
     def _converse(self, ws: WebSocket) -> None:
-        """Raises Disconnected; or ValueError and its like when the controller talks nonsense."""
+        """Raises Disconnected; or anything when the controller talks nonsense."""
         for frame in self._outbox.first_frames():
             ws.send_text(json.dumps(frame))
         welcome = _await_welcome(ws)
         beat_s = float(welcome["beat_s"])
-        self._backoff.reset()
         self.is_connected = True
         self._log("connected to the controller")
-        self._direct(welcome["directive"])
+        self._direct(_on_own_clock(welcome))
         for stream in self._streams:
             stream.attach(ws, welcome)
         while True:
@@ -135,9 +138,17 @@ class Channel:
             return
         message = json.loads(text)
         if message.get("type") == "directive":
-            self._direct(message["directive"])
+            self._direct(_on_own_clock(message))
         for stream in self._streams:
             stream.hear(message)
+
+
+def _on_own_clock(message: dict[str, Any]) -> dict[str, Any]:
+    """The message's directive with its deadline on this node's clock, which need not agree with the controller's."""
+    directive: dict[str, Any] = message["directive"]
+    if directive.get("deadline") is None or message.get("now") is None:
+        return directive
+    return {**directive, "deadline": time.time() + float(directive["deadline"]) - float(message["now"])}
 
 
 def _await_welcome(ws: WebSocket) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.agent.websocket import Disconnected, WebSocket
 
-FRAME_BYTES = 256 * 1024
+FRAME_BYTES = 32 * 1024  # each is a sign of life to both sides, so even a slow line must carry one in a beat or two
 HEADER_ROOM = 64
 WINDOW_BYTES = 1024 * 1024
 POLL_S = 0.02

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+from typing import Any
 
 from holdfast.agent import VERSION
 from holdfast.agent.channel import Backoff, Channel
@@ -27,13 +30,14 @@ from holdfast.agent.report import Outbox, Report
 from holdfast.agent.spec import NodeSpec
 from holdfast.agent.state import StateFile, read_json, write_json
 from holdfast.agent.storage import NodeStorage
-from holdfast.agent.supervisor import Supervisor
+from holdfast.agent.supervisor import LeftAlone, Supervisor
 from holdfast.agent.work import Work
 
 NO_SPEC_POWER_OFF_S = 600.0
 LAST_LOGS_S = 2.0
 SENT_BEFORE_END_S = 0.25
 UNMOUNT_S = 10.0
+SHUTDOWN = "shutdown"
 
 
 def main() -> int:
@@ -89,7 +93,7 @@ class Agent:
             try:
                 raw = self._controller.spec()
                 spec = NodeSpec.parse(raw)
-                write_json(self._places.spec, raw)
+                self._keep(raw)
                 return spec
             except (Unreachable, Refused) as error:
                 if str(error) != said:
@@ -98,9 +102,15 @@ class Agent:
                 time.sleep(backoff.wait_s())
         return None
 
+    def _keep(self, spec: dict[str, Any]) -> None:
+        try:
+            write_json(self._places.spec, spec)
+        except OSError as error:
+            log(f"this node's disk does not take the node spec, which a restarted agent has to ask for again: {error}")
+
     def _serve(self, spec: NodeSpec) -> int:
         """Live the node's life with the controller looking on."""
-        file = StateFile(self._places.state)
+        file = StateFile(self._places.state, log=log)
         orders = Orders(file, log=log)
         shipper = LogShipper(self._places.log)
         teller = CheckpointTeller(self._places.checkpoints)
@@ -122,6 +132,7 @@ class Agent:
             library=library_dir(self._places.root),
             before_end=lambda: (teller.wait_told(SENT_BEFORE_END_S), shipper.wait_sent(SENT_BEFORE_END_S)),
             log=log,
+            is_left_alone=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
         )
         supervisor.recall()
         channel = Channel(
@@ -130,9 +141,16 @@ class Agent:
         for thread in (channel, shipper, teller):
             thread.start()
         self._watch_notices(spec, orders, outbox)
+        self._heed_shutdown(spec, orders, outbox)
         try:
             supervisor.live()
-            self._rest(spec, orders, channel)
+            if not self._is_going_down(orders):
+                self._rest(spec, orders, channel)
+                return self._power_off()
+            log("ended, and the machine goes down")
+        except LeftAlone:
+            supervisor.kill()
+            storage.unmount()
             return self._power_off()
         except (StopNow, WrittenOff):
             log("told to stop: ending everything")
@@ -155,6 +173,29 @@ class Agent:
             NoticeWatch(spec.notice, endpoint, found=found, log=log).start()
         except ValueError as error:
             log(f"interruption notices are not watched: {error}")
+
+    def _heed_shutdown(self, spec: NodeSpec, orders: Orders, outbox: Outbox) -> None:
+        """SIGTERM is how a machine says that it goes down: a notice like a cloud's, with a drain's time.
+
+        Machines whose init ends every process at once must be told to leave the workload to the agent.
+        """
+
+        def heed() -> None:
+            notice = Notice(deadline=time.time() + spec.drain_s, action=SHUTDOWN, source="SIGTERM")
+            log("SIGTERM: the machine goes down")
+            if orders.shut_down(notice):
+                outbox.give_notice(notice.to_json())
+
+        def handle(*_: object) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            threading.Thread(target=heed, name="shutdown", daemon=True).start()  # a handler may not take locks
+
+        signal.signal(signal.SIGTERM, handle)
+
+    @staticmethod
+    def _is_going_down(orders: Orders) -> bool:
+        notice = orders.state.notice
+        return notice is not None and bool(notice["action"] == SHUTDOWN)
 
     def _rest(self, spec: NodeSpec, orders: Orders, channel: Channel) -> None:
         """After the end, until no controller has answered for long. Raises StopNow."""

@@ -62,6 +62,10 @@ class Orders:
                 self._changed.notify_all()
             return True
 
+    def shut_down(self, notice: Notice) -> bool:
+        """The machine itself says that it goes down. False where more is known already."""
+        return self.state.notice is None and self.give_notice(notice)
+
     def write_off(self) -> None:
         """The controller does not know this node any more."""
         with self._changed:

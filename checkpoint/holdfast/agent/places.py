@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +48,10 @@ class Places:
         self.run_dir.mkdir(exist_ok=True)
 
     def tell_user(self, line: str) -> None:
-        """Add a line of the agent's to the job's log, in one write."""
+        """Add a line of the agent's to the job's log, in one write. On a full disk it is left out."""
         descriptor = os.open(str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, f"holdfast: {line}\n".encode())
+            with suppress(OSError):
+                os.write(descriptor, f"holdfast: {line}\n".encode())
         finally:
             os.close(descriptor)

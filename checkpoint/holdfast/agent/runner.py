@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent import processes
-from holdfast.agent.state import read_json, write_json
+from holdfast.agent.state import keep_room, read_json, write_json
 
 PR_SET_CHILD_SUBREAPER = 36
 F_SETPIPE_SZ = 1031
@@ -92,6 +92,7 @@ class Runner:
     def run(self) -> None:
         """Until no process of the script is left."""
         write_json(self._directory / "runner.json", {"pid": os.getpid()})
+        keep_room(self._directory / "result.json")
         _become_subreaper()
         self._read_stop()
         if self._was_stopped:
@@ -105,6 +106,9 @@ class Runner:
             self._copy_output()
         self._copy_output()
         self._finish(self._exit_code)
+        while not self._is_result_written:
+            time.sleep(IDLE_S)  # for room on the disk: an exit code must not be lost
+            self._finish(self._exit_code)
 
     def _start(self, *, with_rc: bool) -> None:
         script, begun = self._job["script"], shlex.quote(str(self._directory / "begun"))
@@ -156,9 +160,11 @@ class Runner:
     def _finish(self, exit_code: int | None) -> None:
         if self._is_result_written:
             return
-        self._is_result_written = True
         result = {"exit_code": exit_code, "stopped": self._was_stopped, "at": time.time()}
-        write_json(self._directory / "result.json", result)
+        result["bytes_lost"] = self._bytes_lost
+        with suppress(OSError):
+            write_json(self._directory / "result.json", result)
+            self._is_result_written = True
 
     def _read_stop(self) -> None:
         """The agent's wish to end this, which may come with another time again."""
@@ -207,6 +213,7 @@ class Runner:
             if _append(self._log, note):
                 self._bytes_lost += len(data)
                 return
+            self._bytes_lost = 0
         self._bytes_lost = _append(self._log, data)
 
 

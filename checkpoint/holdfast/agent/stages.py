@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agent import processes
 from holdfast.agent.runner import ALREADY_RUNNING, take_lock
-from holdfast.agent.state import read_json, write_json
+from holdfast.agent.state import keep_room, read_json, write_json
 
 LOST_EXIT_CODE = 128 + signal.SIGKILL
 # Isolated (-I): PYTHON* variables must not reach the runner. No site (-S): it needs the standard library alone.
@@ -53,10 +54,11 @@ class Stage:
         return (self._directory / "runner.json").exists()
 
     def start(self, script: str, *, env: Mapping[str, str], cwd: Path) -> None:
-        """Run the script, unless it was started before: then nothing happens. Returns at once."""
+        """Run the script, unless it was started before: then nothing happens. Returns at once. Raises OSError."""
         if self.has_begun or self.is_alive():
             return
         self._directory.mkdir(parents=True, exist_ok=True)
+        keep_room(self._directory / "stop.json")
         path = self._directory / f"{self.name}.sh"
         path.write_text(script)
         job = {"script": str(path), "cwd": str(cwd), "log": str(self._log), "directory": str(self._directory)}
@@ -92,11 +94,13 @@ class Stage:
         is_alive = self.is_alive()
         stored = read_json(self._directory / "result.json")
         if stored is not None and (self._lingers or not is_alive):
-            return Result(stored["exit_code"], stored["stopped"])
+            lost = stored.get("bytes_lost")
+            message = f"{lost} bytes of output were lost: the node's disk was full" if lost else ""
+            return Result(stored["exit_code"], stored["stopped"], message)
         if is_alive:
             return None
         if self.has_begun:
-            self._end_orphans()
+            self.end_orphans()
             return Result(LOST_EXIT_CODE, stopped=False, message=f"the process that watched {self.name} was killed")
         if self._runner is not None and self._runner.returncode != ALREADY_RUNNING:
             return Result(None, stopped=False, message=f"{self.name} can not be started: {self._last_words()}")
@@ -111,7 +115,17 @@ class Stage:
         if runner is not None and self.is_alive():
             os.kill(runner["pid"], signal.SIGUSR1)
 
-    def _end_orphans(self) -> None:
+    def kill(self) -> None:
+        """Kill every process of it, without the help of its runner, which may hang. Repeat it while `is_alive`."""
+        runner = read_json(self._directory / "runner.json")
+        if runner is None or not self.is_alive():
+            return
+        tree = processes.descendants(runner["pid"])
+        for pid in tree or [runner["pid"]]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end_orphans(self) -> None:
         """The runner was killed, so nobody holds the processes together: they are known by their environment."""
         for pid in processes.with_variable(*self._marker):
             try:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+ROOM_BYTES = 16 * 1024
+SAME_DEADLINE_S = 1.0  # a deadline that is said again differs by what the way to here took
 WANTS = ("wait", "setup", "run", "drain", "stop")
 
 
@@ -43,7 +46,12 @@ class Directive:
 
     def followed_by(self, newer: Directive) -> Directive:
         """The directive to go by once `newer` came: directives only move forward."""
-        return newer if newer.reaches(self.want) else self
+        if not newer.reaches(self.want):
+            return self
+        if self.deadline is not None and newer.deadline is not None:
+            is_same = abs(newer.deadline - self.deadline) < SAME_DEADLINE_S
+            return replace(newer, deadline=self.deadline) if is_same else newer
+        return newer
 
 
 @dataclass(frozen=True)
@@ -61,24 +69,63 @@ class State:
 
 
 class StateFile:
-    """The state, on disk as soon as it changes."""
+    """The state, on disk as soon as it changes, if the disk takes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, log: Callable[[str], None] = lambda _line: None) -> None:
         self._path = path
+        self._log = log
         self.state = _read(path)
+        keep_room(path)
 
     def change(self, **changes: Any) -> None:
-        """Replace fields of the state and store it, whole or not at all."""
+        """Replace fields of the state and store it, whole or not at all.
+
+        A disk that takes nothing costs what a restarted agent would remember; it must not cost the workload.
+        """
         self.state = replace(self.state, **changes)
-        write_json(self._path, asdict(self.state))
+        try:
+            write_json(self._path, asdict(self.state))
+        except OSError as error:
+            self._log(f"this node's disk does not take the agent's state, which is lost if the agent dies: {error}")
+        keep_room(self._path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Store JSON so that a reader sees the old or the new, never a part. Readable by the owner alone."""
+    """Store JSON so that a reader sees the old or the new, never a part. Readable by the owner alone.
+
+    Where the disk is full, the room is used that `keep_room` has kept. Raises OSError.
+    """
+    data = json.dumps(value).encode()
     aside = path.with_name(path.name + ".new")
-    with open(os.open(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file)
+    try:
+        with open(os.open(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        try:
+            os.replace(_room(path), aside)
+        except FileNotFoundError:
+            raise error from None
+        with open(aside, "r+b") as file:
+            file.write(data)
+            file.truncate()
     os.replace(aside, path)
+
+
+def keep_room(path: Path) -> None:
+    """Keep blocks on the disk for the next `write_json` to `path`: it may have to come when there are none left."""
+    room = _room(path)
+    if room.exists():
+        return
+    try:
+        with open(os.open(str(room), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(bytes(ROOM_BYTES))
+    except OSError:
+        if room.exists():
+            os.unlink(room)  # only a part of it: no room to count on
+
+
+def _room(path: Path) -> Path:
+    return path.with_name(path.name + ".room")
 
 
 def read_json(path: Path) -> Any | None:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from holdfast.agent.places import Places
 from holdfast.agent.report import Outbox
 from holdfast.agent.spec import NodeSpec
 from holdfast.agent.stages import Result, Stage
-from holdfast.agent.state import write_json
+from holdfast.agent.state import keep_room, write_json
 from holdfast.agent.storage import NodeStorage, StorageFailed
 from holdfast.agent.work import Work
 
 FLUSH_SHARE, FLUSH_MIN_S = 0.25, 2.0
 NOTHING_TO_FLUSH_S = 0.5
 OVERTIME_S = 1.0
+KILL_S, RUNNER_KILL_S = 4.0, 0.5  # the runner is given this much of it to kill what is below it
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Outcome:
     message: str = ""
 
 
+class LeftAlone(Exception):
+    """Nothing runs here, and no controller has asked for this node for long."""
+
+
 class Failed(Exception):
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -46,7 +52,10 @@ class Failed(Exception):
 
 
 class Supervisor:
-    """Brings one node through its life. `before_end` is called once, right before `ended` is reported."""
+    """Brings one node through its life.
+
+    `before_end` is called once, right before `ended` is reported. `is_left_alone`: no controller has called for long.
+    """
 
     def __init__(
         self,
@@ -59,6 +68,7 @@ class Supervisor:
         library: Path,
         before_end: Callable[[], object],
         log: Callable[[str], None],
+        is_left_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spec = spec
         self._orders = orders
@@ -68,6 +78,7 @@ class Supervisor:
         self._library = library
         self._before_end = before_end
         self._log = log
+        self._is_left_alone = is_left_alone
         self._setup = self._stage("setup", lingers=True)
         self._run = self._stage("run", lingers=False)
         self._stages = (self._run, self._setup)
@@ -81,7 +92,7 @@ class Supervisor:
             self._outbox.change(phase="running" if self._run.has_begun else "setup")
 
     def live(self) -> None:
-        """From wherever the node stands to `ended`. Raises StopNow."""
+        """From wherever the node stands to `ended`. Raises StopNow, LeftAlone."""
         if self._orders.state.ended is not None:
             return
         try:
@@ -95,14 +106,19 @@ class Supervisor:
 
     def kill(self) -> None:
         """End every process of the workload now, and wait until that is so (a hung file system may make it vain)."""
-        give_up = time.monotonic() + 5.0
+        began = time.monotonic()
         for stage in self._stages:
-            stage.stop(kill_at=0)
-        while any(stage.is_alive() for stage in self._stages) and time.monotonic() < give_up:
+            with suppress(OSError):  # no room to say so: then the runner is not asked
+                stage.stop(kill_at=0)
+        while any(stage.is_alive() for stage in self._stages) and time.monotonic() - began < KILL_S:
             time.sleep(0.01)
+            if time.monotonic() - began > RUNNER_KILL_S:
+                for stage in self._stages:
+                    stage.kill()
+        self._run.end_orphans()
 
     def _walk(self) -> Outcome:
-        """The way without interruption. Raises StopNow, DrainNow, Failed."""
+        """The way without interruption. Raises StopNow, DrainNow, LeftAlone, Failed."""
         self._until_wanted("setup")
         self._prepare()
         self._run_stage(self._setup, self._spec.setup, phase="setup")
@@ -112,7 +128,9 @@ class Supervisor:
         return self._run_stage(self._run, self._spec.run, phase="running")
 
     def _until_wanted(self, want: str) -> None:
-        self._orders.until(lambda: self._orders.state.directive.reaches(want))
+        self._orders.until(lambda: self._orders.state.directive.reaches(want) or self._is_left_alone())
+        if not self._orders.state.directive.reaches(want):
+            raise LeftAlone
 
     def _prepare(self) -> None:
         """Files and mounts. After a restart only the mounts: the workload may have changed the files."""
@@ -142,7 +160,13 @@ class Supervisor:
             return Outcome(exit_code=0)
         if not self._run.has_begun or stage is self._run:
             self._enter(phase)
-        stage.start(script, env=self._env(stage.name), cwd=home(os.environ) / WORKDIR)
+        keep_room(self._notice)
+        try:
+            stage.start(script, env=self._env(stage.name), cwd=home(os.environ) / WORKDIR)
+        except OSError as error:
+            raise Failed(
+                Outcome(failed_stage=stage.name, message=f"{stage.name} can not be started: {error}")
+            ) from None
         result = self._orders.until(stage.result)
         assert result is not None
         outcome = _outcome(stage.name, result)
@@ -165,7 +189,8 @@ class Supervisor:
         while stage.is_alive():
             deadline = self._orders.deadline(self._spec.drain_s)
             notice = {"deadline": deadline, "reason": self._orders.state.directive.reason}
-            write_json(self._places.run_dir / "notice.json", notice)
+            with suppress(OSError):  # a full disk: SIGTERM says it too
+                write_json(self._notice, notice)
             stage.stop(kill_at=self._kill_at())
             self._orders.until(self._is_over_or_moved(stage, deadline), drainable=False)
 
@@ -248,6 +273,11 @@ class Supervisor:
             library=self._library,
         )
 
+    @property
+    def _notice(self) -> Path:
+        """Where the workload looks for word of its end."""
+        return self._places.run_dir / "notice.json"
+
     def _stage(self, name: str, *, lingers: bool) -> Stage:
         marker = ("HOLDFAST_RUN_DIR", str(self._places.run_dir))
         directory = self._places.stage(name)
@@ -256,9 +286,9 @@ class Supervisor:
 
 def _outcome(stage: str, result: Result) -> Outcome:
     if result.stopped:
-        return Outcome(exit_code=result.exit_code, interrupted=True)
+        return Outcome(exit_code=result.exit_code, interrupted=True, message=result.message)
     if result.exit_code == 0:
-        return Outcome(exit_code=0)
+        return Outcome(exit_code=0, message=result.message)
     return Outcome(result.exit_code, failed_stage=stage, message=result.message or _in_words(stage, result.exit_code))
 
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from holdfast.agent import tls
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 SEND_TIMEOUT_S = 15.0
 _ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -119,7 +119,7 @@ class WebSocket:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if secure:
                 sock = tls.secured(sock, host, fingerprint)
-            return cls(sock, _upgrade(sock, parts.netloc, parts.path or "/", headers))
+            return cls(sock, _upgrade(sock, parts.netloc, parts.path or "/", headers, timeout_s=timeout_s))
         except BaseException:
             sock.close()
             raise
@@ -142,11 +142,14 @@ class WebSocket:
         while True:
             frame = decode(self._buffer)
             if frame is not None:
+                self.last_received = time.monotonic()  # bytes that never make a frame are no sign of life
                 message = self._take(frame)
                 if message is not None:
                     return message
             elif not self._read(until - time.monotonic(), wake):
                 return None
+            if time.monotonic() >= until:
+                return None  # also in the middle of a message, and under a flood of pings
 
     def abort(self) -> None:
         """Cut the connection, from any thread: whoever sends or receives gets Disconnected."""
@@ -204,7 +207,6 @@ class WebSocket:
         if not data:
             raise Disconnected("the server closed the connection")
         self._buffer += data
-        self.last_received = time.monotonic()
         return True
 
     def _send(self, opcode: int, payload: bytes) -> None:
@@ -226,8 +228,9 @@ class WebSocket:
             self.last_sent = time.monotonic()
 
 
-def _upgrade(sock: socket.socket, host: str, path: str, headers: Mapping[str, str]) -> bytes:
-    """Shake hands; what came after the answer's head is returned."""
+def _upgrade(sock: socket.socket, host: str, path: str, headers: Mapping[str, str], *, timeout_s: float) -> bytes:
+    """Shake hands, in `timeout_s` at most; what came after the answer's head is returned."""
+    until = time.monotonic() + timeout_s
     key = base64.b64encode(os.urandom(16))
     lines = [f"GET {path} HTTP/1.1", f"Host: {host}", "Upgrade: websocket", "Connection: Upgrade"]
     lines += [f"Sec-WebSocket-Key: {key.decode()}", "Sec-WebSocket-Version: 13"]
@@ -236,7 +239,7 @@ def _upgrade(sock: socket.socket, host: str, path: str, headers: Mapping[str, st
     received = b""
     while b"\r\n\r\n" not in received:
         data = sock.recv(4096)
-        if not data or len(received) > MAX_HEAD_BYTES:
+        if not data or len(received) > MAX_HEAD_BYTES or time.monotonic() > until:
             raise Disconnected("the server did not answer the WebSocket upgrade")
         received += data
     head, _, rest = received.partition(b"\r\n\r\n")

@@ -9,12 +9,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from holdfast.controller.clock import Clock
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
@@ -29,6 +30,16 @@ Place = tuple[AttemptKey, int]
 """An attempt and a rank of it"""
 
 _MISSED_BEATS = 3
+_MOST_UNREAD = 1000
+_HELD_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """An `ended` that came before the last log bytes, and waits for them: what follows from it ends the machine."""
+
+    wanted: int
+    report: dict[str, Any]
 
 
 @dataclass
@@ -37,14 +48,19 @@ class _Connection:
 
     place: Place
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
-    # An `ended` that came before the last log bytes waits for them here: (bytes wanted, report).
-    held: tuple[int, dict[str, Any]] | None = None
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Raises RuntimeError when the agent takes nothing of what it is told."""
+        if self.outbox.qsize() > _MOST_UNREAD:
+            raise RuntimeError(f"the agent has left {_MOST_UNREAD} messages unread")
+        self.outbox.put_nowait(message)
 
 
 class Channel:
     """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
     `recorded` answers, from the database, for a node: its last checkpoint message, and whether its attempt is live.
+    `silent_s`: how long a node may be away before it is given up.
     """
 
     def __init__(
@@ -53,12 +69,17 @@ class Channel:
         logs: NodeLogs,
         recorded: Callable[[AttemptKey, int], tuple[int, bool]],
         *,
+        clock: Clock,
         beat_s: float,
+        silent_s: float,
     ) -> None:
         self._reconciler = reconciler
         self._logs = logs
         self._recorded = recorded
+        self._clock = clock
         self._beat_s = beat_s
+        self._held_s = min(_HELD_S, silent_s / 2)
+        self._held: dict[Place, _Held] = {}
         self._connections: dict[Place, _Connection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_log: Callable[[int], None] = lambda _job_id: None
@@ -71,7 +92,14 @@ class Channel:
     def _push(self, key: AttemptKey, wanted: Directive) -> None:
         for place, connection in self._connections.items():
             if place[0] == key:
-                connection.outbox.put_nowait({"type": "directive", "directive": asdict(wanted)})
+                said = {"type": "directive", "directive": asdict(wanted), "now": self._clock.now()}
+                connection.outbox.put_nowait(said)
+
+    def release(self, key: AttemptKey, rank: int) -> None:
+        """The node's machine is gone, and so is what was left of its log. From any thread."""
+        held = self._held.get((key, rank))
+        if held is not None:
+            self._let_go((key, rank), held)
 
     async def serve(self, socket: WebSocket, place: Place) -> None:
         """Speak with one agent until its connection ends."""
@@ -83,15 +111,15 @@ class Channel:
             await self._listen(socket, connection)
         except (WebSocketDisconnect, OSError, RuntimeError) as error:
             log.info("agent.disconnected", place=place, why=f"{type(error).__name__}: {error}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             log.warning("agent.protocol_error", place=place, error=f"{type(error).__name__}: {error}")
         finally:
             sender.cancel()
             if self._connections.get(place) is connection:
                 del self._connections[place]
-                if connection.held is not None:
-                    # The rest of the log may never come. How the workload ended is known, and counts more.
-                    self._report(place, connection.held[1])
+                held = self._held.get(place)
+                if held is not None and held.report.get("interrupted"):
+                    self._let_go(place, held)  # the next attempt waits for this one's end, and does not wait for a log
                 (job_id, task, generation), rank = place
                 self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
 
@@ -109,11 +137,11 @@ class Channel:
         header, _, data = frame.partition(b"\n")
         key, rank = connection.place
         kept = self._logs.append(key, rank, int(json.loads(header)["offset"]), data)
-        connection.outbox.put_nowait({"type": "log_ack", "offset": kept})
+        connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
-        if connection.held is not None and kept >= connection.held[0]:
-            report, connection.held = connection.held[1], None
-            self._report(connection.place, report)
+        held = self._held.get(connection.place)
+        if held is not None:
+            self._hold(connection.place, held, kept)
 
     async def _message(self, connection: _Connection, message: dict[str, Any]) -> None:
         (job_id, task, generation), rank = connection.place
@@ -143,6 +171,7 @@ class Channel:
         self._connections[connection.place] = connection
         kept = self._logs.size(key, rank)
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": self._beat_s}
+        welcome["now"] = self._clock.now()
         connection.outbox.put_nowait({**welcome, "directive": asdict(self._wanted(key, is_live))})
         self._report_or_hold(connection, message["report"], message.get("logs"))
 
@@ -154,12 +183,24 @@ class Channel:
 
     def _report_or_hold(self, connection: _Connection, report: dict[str, Any], logs: dict[str, Any] | None) -> None:
         """Pass a report on; `ended` only when the log is complete, since what follows ends the machine."""
-        wanted = int((logs or {}).get("size", 0))
-        ended = report.get("phase") == NodePhase.ENDED.value
-        if ended and wanted > self._logs.size(*connection.place):
-            connection.held = (wanted, report)
-        else:
+        if report.get("phase") != NodePhase.ENDED.value:
             self._report(connection.place, report)
+            return
+        held = _Held(int((logs or {}).get("size", 0)), report)
+        self._hold(connection.place, held, self._logs.size(*connection.place))
+
+    def _hold(self, place: Place, held: _Held, kept: int) -> None:
+        """Keep it until all of the log is kept, but no longer than is waited for more: the outcome counts more."""
+        held = replace(held)  # the timer of the one before finds that it is no more
+        self._held[place] = held
+        if kept >= held.wanted:
+            self._let_go(place, held)
+        else:
+            asyncio.get_running_loop().call_later(self._held_s, self._let_go, place, held)
+
+    def _let_go(self, place: Place, held: _Held) -> None:
+        if self._held.get(place) is held and self._held.pop(place, None) is held:
+            self._report(place, held.report)
 
     def _report(self, place: Place, report: dict[str, Any]) -> None:
         (job_id, task, generation), rank = place

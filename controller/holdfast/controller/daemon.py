@@ -24,11 +24,12 @@ from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import create_app
 from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
+from holdfast.controller.callers import MAX_MESSAGE_BYTES, HeadInTime, allow_many
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import Clock, SystemClock
 from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds
-from holdfast.controller.dispatch import Dispatcher
+from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.leases import LEASE_S, Lease, remember, remembered
@@ -81,6 +82,7 @@ def serve(home: Path) -> None:
         raise CannotStart(str(error)) from error
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = read_settings(home)
+    allow_many()
     with _only_one(home):
         configure_logging(home, settings.log_level)
         daemon = Daemon(settings, SystemClock())
@@ -128,15 +130,23 @@ class Daemon:
         self.pools = Pools()
         pin = self.tls.pin if self.tls else None
         actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin)
-        self.reconciler.dispatcher = Dispatcher(actor, self.pools, self.reconciler.answer)
+        self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer)
         changes = Changes()
-        channel = Channel(self.reconciler, logs, self._recorded, beat_s=settings.nodes.beat_s)
+        channel = Channel(
+            self.reconciler,
+            logs,
+            self._recorded,
+            clock=clock,
+            beat_s=settings.nodes.beat_s,
+            silent_s=settings.limits.silent_s,
+        )
         channel.on_log = changes.tell
 
         def tell_nodes(key: AttemptKey, wanted: Directive) -> None:
             channel.push(key, wanted)
             changes.tell(key[0])
 
+        self.channel = channel
         self.reconciler.on_directive = tell_nodes
         self.logs = logs
         self.sweep = Sweep(
@@ -169,6 +179,8 @@ class Daemon:
         config = uvicorn.Config(
             create_app(self.services),
             log_config=None,
+            http=HeadInTime,
+            ws_max_size=MAX_MESSAGE_BYTES,
             ws="websockets-sansio",
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=2,
@@ -220,6 +232,14 @@ class Daemon:
     def _request_stop(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
+
+    def _answer(self, answer: Performed | Seen) -> None:
+        """What a cloud said goes to the reconciler, after what a node that is gone has left to say."""
+        if isinstance(answer, Seen):
+            seen = answer.event
+            for rank in (rank for rank, fate in seen.fates.items() if fate is not None):
+                self.channel.release((answer.job_id, seen.task, seen.generation), rank)
+        self.reconciler.answer(answer)
 
     def _recorded(self, key: AttemptKey, rank: int) -> tuple[int, bool]:
         with self.database.connect() as conn:

@@ -44,6 +44,7 @@ class Controller:
         self.directive: dict[str, Any] = {"want": "wait", "node_ips": [], "deadline": None, "reason": ""}
         self.beat_s = 1.0
         self.acks_logs = True
+        self.clock_is_ahead_s = 0.0
         self.is_unknown_token = False
         self.log = bytearray()
         self.log_arrivals: list[tuple[float, int]] = []
@@ -90,7 +91,11 @@ class Controller:
         with self._changed:
             connections = list(self._connections)
         for connection in connections:
-            self._send(connection, {"type": "directive", "directive": self.directive})
+            self._send(connection, {"type": "directive", "directive": self.directive, "now": self.now()})
+
+    def now(self) -> float:
+        """On this controller's own clock."""
+        return now() + self.clock_is_ahead_s
 
     def until(self, is_true: Callable[[], Any], timeout_s: float = 20.0) -> Any:
         """Wait until something said makes `is_true` true, and return its value."""
@@ -154,7 +159,7 @@ class Controller:
                 log_offset = len(self.log)
                 self._changed.notify_all()
             welcome = {"type": "welcome", "log_offset": log_offset, "checkpoint_seq": self.acked_checkpoint}
-            self._send(connection, {**welcome, "beat_s": self.beat_s, "directive": self.directive})
+            self._send(connection, {**welcome, "beat_s": self.beat_s, "directive": self.directive, "now": self.now()})
             for message in connection:
                 self._hear(connection, message)
         except (ConnectionClosed, TimeoutError, OSError):
