@@ -34,10 +34,11 @@ PATIENCE_S = 60.0
 CONTROLLER, CONTROLLER_MAC = "10.77.0.1", "02:00:00:00:00:01"
 NOBODYS_MAC = "02:00:00:00:00:99"
 CLONE_NEWNET = 0x40000000
+# Agents call again every 5 s at the latest: who may be silent for less is written off for nothing.
 CONFIG = """
 listen: {host: 10.77.0.1, port: 8700}
-limits: {silent_s: 4, drain_s: 6, recheck_s: 1}
-nodes: {beat_s: 0.5, power_off_after_s: 4}
+limits: {silent_s: 8, drain_s: 3, recheck_s: 1}
+nodes: {beat_s: 0.5}
 """
 
 
@@ -103,6 +104,10 @@ class Machine:
         if self.is_on:
             self._neighbour(CONTROLLER, CONTROLLER_MAC, "eth0", of=self.pid)
         self._neighbour(f"10.77.0.{self._number}", f"02:00:00:00:00:{self._number}", "bridge0")
+
+    def signal(self, name: str = "go") -> None:
+        """Make the file /tmp/NAME, for which the workload waits."""
+        (self.disk / "tmp" / name).touch()
 
     def workload(self) -> list[psutil.Process]:
         """What runs `run`, whatever it did to get away."""
@@ -260,9 +265,15 @@ def network() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def rig(network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def config() -> str:
+    """The daemon's; a module may have its own."""
+    return CONFIG
+
+
+@pytest.fixture(scope="module")
+def rig(network: None, config: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     home = tmp_path_factory.mktemp("home")
-    (home / "config.yaml").write_text(CONFIG)
+    (home / "config.yaml").write_text(config)
     rig = Rig(home)
     rig.start()
     yield rig

@@ -29,18 +29,20 @@ def silent_in_the_timeline(rig: Any, job: int) -> bool:
     return not rig.job(job)["attempts"][0]["nodes"][0]["connected"]
 
 
-@pytest.mark.parametrize("direction", ["drop_to_controller", "drop_from_controller", "cut_off"])
+@pytest.mark.parametrize(
+    "direction", ["drop_to_controller", "drop_from_controller", pytest.param("cut_off", marks=pytest.mark.slow)]
+)
 def test_both_ends_notice_a_break_in_either_direction_and_the_job_goes_on(
     rig: Any, eventually: Any, direction: str
 ) -> None:
-    job = rig.launch(TICKER.format(steps=160))
+    job = rig.launch(TICKER.format(steps=100))
     machine = rig.machine(job)
     eventually(lambda: b"tick 5\n" in rig.log(job), "the first ticks")
     getattr(machine, direction)()
     eventually(lambda: silent_in_the_timeline(rig, job), "the controller to notice", 10)
     eventually(lambda: "the connection to the controller ended" in machine.agent_log, "the agent to notice", 10)
     machine.join()
-    check_untouched(rig, job, 160)
+    check_untouched(rig, job, 100)
 
 
 def test_what_ended_behind_a_partition_is_told_when_it_is_over(rig: Any, eventually: Any) -> None:

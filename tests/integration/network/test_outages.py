@@ -1,0 +1,57 @@
+"""The controller is away for longer than it would bear of a node; the workload neither knows nor cares."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import pytest
+
+AWAY_S = 10.0  # a node may be silent for 8
+LINES = 200_000
+TALKER = f"""
+echo begun; until [ -e /tmp/go ]; do sleep 0.02; done
+seq -f 'line %010.0f of the many that are printed while nobody listens' 1 {LINES}
+exit 3
+"""
+
+
+def whole_log() -> bytes:
+    text = b"line %010d of the many that are printed while nobody listens\n"
+    return b"begun\n" + b"".join(text % n for n in range(1, LINES + 1))
+
+
+def take_away(rig: Any, how: str) -> None:
+    {"frozen": rig.freeze, "killed": rig.kill, "stopped": rig.stop}[how]()
+
+
+def bring_back(rig: Any, how: str) -> None:
+    {"frozen": rig.thaw, "killed": rig.start, "stopped": rig.start}[how]()
+
+
+def scripts(machine: Any) -> set[int]:
+    """The processes that run `run` itself."""
+    return {p.pid for p in machine.workload() if p.cmdline()[-1].endswith("run.sh")}
+
+
+@pytest.mark.parametrize(
+    "how", ["stopped", *(pytest.param(how, marks=pytest.mark.slow) for how in ("frozen", "killed"))]
+)
+def test_logs_and_exit_status_arrive_afterwards_complete(rig: Any, eventually: Any, how: str) -> None:
+    job = rig.launch(TALKER)
+    machine = rig.machine(job)
+    eventually(lambda: rig.log(job) == b"begun\n", "the workload's begin")
+    before = scripts(machine)
+    take_away(rig, how)
+    back_at = time.monotonic() + AWAY_S
+    eventually(lambda: time.monotonic() >= back_at, "the time away")
+    assert scripts(machine) == before
+    assert len(before) == 1
+    machine.signal()
+    eventually(lambda: "ended: " in machine.agent_log, "the end of the workload")
+    bring_back(rig, how)
+    ended = rig.until_status(job, "FAILED")
+    assert (ended["recovery_count"], len(ended["attempts"])) == (0, 1)
+    assert "exited with code 3" in ended["message"]
+    assert hashlib.sha256(rig.log(job)).hexdigest() == hashlib.sha256(whole_log()).hexdigest()
