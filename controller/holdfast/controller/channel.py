@@ -31,6 +31,7 @@ Place = tuple[AttemptKey, int]
 
 _MISSED_BEATS = 3
 _MOST_UNREAD = 1000
+_MOST_UNRECORDED = 64
 _HELD_S = 60.0
 
 
@@ -48,6 +49,8 @@ class _Connection:
 
     place: Place
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
+    # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
+    unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
 
     def say(self, message: dict[str, Any]) -> None:
         """Raises RuntimeError when the agent takes nothing of what it is told."""
@@ -156,7 +159,7 @@ class Channel:
                 notice = events.NoticeGiven(task, generation, rank, float(message["deadline"]))
                 self._reconciler.tell(job_id, notice)
             case "checkpoint":
-                self._checkpoint(connection, message)
+                await self._checkpoint(connection, message)
             case "beat":
                 pass
             case unknown:
@@ -218,18 +221,23 @@ class Channel:
         )
         self._reconciler.tell(job_id, event)
 
-    def _checkpoint(self, connection: _Connection, message: dict[str, Any]) -> None:
+    async def _checkpoint(self, connection: _Connection, message: dict[str, Any]) -> None:
         key, rank = connection.place
         seq = int(message["seq"])
         known = {name: message.get(name) for name in ("step", "path", "at")}
         note = Note(f"checkpoint.{message['state']}", key[1], key[2], rank, data=known)
+        await connection.unrecorded.acquire()
         done = self._reconciler.post(Turn(key[0], checkpoint=Checkpoint(key, rank, seq, note)))
-        loop, outbox = asyncio.get_running_loop(), connection.outbox
+        loop = asyncio.get_running_loop()
 
-        def acknowledge(_: Future[None]) -> None:
-            loop.call_soon_threadsafe(outbox.put_nowait, {"type": "checkpoint_ack", "seq": seq})
+        def acknowledge() -> None:
+            connection.unrecorded.release()
+            connection.outbox.put_nowait({"type": "checkpoint_ack", "seq": seq})
 
-        done.add_done_callback(acknowledge)
+        def recorded(_: Future[None]) -> None:
+            loop.call_soon_threadsafe(acknowledge)
+
+        done.add_done_callback(recorded)
 
 
 async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:

@@ -1,78 +1,126 @@
-"""The daemon's end of the agents' channel: what a node has said last is acted on only when all of it is here."""
+"""What the daemon makes of an end whose log is not complete, and of agents that do not listen."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.controller.channel import Channel
+from holdfast.controller.channel import _MOST_UNREAD, _MOST_UNRECORDED, Channel, _Connection
+from holdfast.controller.clock import ManualClock
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery import events
+from holdfast.recovery.statuses import NodePhase
 
-KEY = (1, 0, 1)
-ENDED = {"phase": "ended", "exit_code": 0, "interrupted": True}
+KEY, RANK = (7, 0, 1), 0
+ENDED = {"phase": "ended", "exit_code": 3, "failed_stage": "run"}
+SIZE = 10
 
 
 class Reconciler:
-    """Remembers what it is told, in order."""
+    """Keeps what it is told, and records nothing."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.told: list[events.Event] = []
 
-    def tell(self, _job: int, event: events.Event) -> None:
-        self.told.append(type(event).__name__)
+    def tell(self, _job_id: int, event: events.Event) -> None:
+        self.told.append(event)
 
-    def post(self, turn: Any) -> Future[None]:
-        self.told.append(turn.checkpoint.note.kind)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+    def post(self, _turn: Any) -> Future[None]:
+        return Future()
 
-    def directive_of(self, _key: object) -> None:
-        return None
+    @property
+    def exit_codes(self) -> list[int | None]:
+        return [e.exit_code for e in self.told if isinstance(e, events.NodeReported) and e.phase is NodePhase.ENDED]
 
 
-class Socket:
-    """An agent's connection that says what it is given, and then breaks."""
-
-    def __init__(self, *said: dict[str, Any] | bytes) -> None:
-        frames = [{"bytes": f} if isinstance(f, bytes) else {"text": json.dumps(f)} for f in said]
-        self.frames = [{"type": "websocket.receive", **frame} for frame in frames]
-
-    async def accept(self) -> None: ...
-    async def close(self) -> None: ...
-    async def send_text(self, text: str) -> None: ...
-
-    async def receive(self) -> dict[str, Any]:
-        return self.frames.pop(0) if self.frames else {"type": "websocket.disconnect"}
+@pytest.fixture
+def reconciler() -> Reconciler:
+    return Reconciler()
 
 
-def hello(*, log_bytes: int, checkpoints: int) -> dict[str, Any]:
-    return {"type": "hello", "report": ENDED, "logs": {"size": log_bytes}, "checkpoints": {"seq": checkpoints}}
+@pytest.fixture
+def channel(reconciler: Any, tmp_path: Path) -> Channel:
+    return Channel(
+        reconciler, NodeLogs(tmp_path), lambda _key, _rank: (0, True), clock=ManualClock(), beat_s=5.0, silent_s=0.4
+    )
 
 
-CHECKPOINT = {"type": "checkpoint", "seq": 1, "state": "durable", "step": 5, "path": "/c/5", "at": 1.0}
-LOG = b'{"offset": 0}\nbye\n'
+def connection() -> _Connection:
+    return _Connection((KEY, RANK))
 
 
-@pytest.mark.parametrize("rest", [(CHECKPOINT, LOG), (LOG, CHECKPOINT)])
-def test_an_end_said_again_waits_for_the_checkpoints_and_the_log_that_came_before_it(
-    tmp_path: Path, rest: tuple[Any, ...]
-) -> None:
-    reconciler = Reconciler()
-    channel = Channel(reconciler, NodeLogs(tmp_path), lambda _key, _rank: (0, True))  # type: ignore[arg-type]
-    socket = Socket(hello(log_bytes=4, checkpoints=1), *rest)
-    asyncio.run(channel.serve(socket, (KEY, 0)))  # type: ignore[arg-type]
-    assert reconciler.told == ["checkpoint.durable", "NodeReported", "NodeSilent"]
+def frame(offset: int, data: bytes) -> bytes:
+    return b'{"offset": %d}\n' % offset + data
 
 
-def test_what_is_recorded_already_is_not_waited_for(tmp_path: Path) -> None:
-    reconciler = Reconciler()
-    channel = Channel(reconciler, NodeLogs(tmp_path), lambda _key, _rank: (1, True))  # type: ignore[arg-type]
-    asyncio.run(channel.serve(Socket(hello(log_bytes=0, checkpoints=1)), (KEY, 0)))  # type: ignore[arg-type]
-    assert reconciler.told == ["NodeReported", "NodeSilent"]
+def test_an_end_waits_for_the_rest_of_its_log(channel: Channel, reconciler: Reconciler) -> None:
+    async def story() -> None:
+        node = connection()
+        await channel._message(node, {"type": "report", **ENDED, "logs": {"size": SIZE}})
+        assert reconciler.exit_codes == []
+        channel._log_bytes(node, frame(0, b"x" * 4))
+        assert reconciler.exit_codes == []
+        channel._log_bytes(node, frame(4, b"x" * 6))
+        channel._log_bytes(node, frame(4, b"x" * 6))
+
+    asyncio.run(story())
+    assert reconciler.exit_codes == [3], "once"
+
+
+def test_an_end_waits_for_a_node_whose_line_broke_but_not_for_ever(channel: Channel, reconciler: Reconciler) -> None:
+    async def story() -> None:
+        said = {"type": "report", **ENDED, "logs": {"size": SIZE}}
+        await channel._message(connection(), said)
+        first = channel._held[KEY, RANK]
+        await channel._message(connection(), said)  # its line broke, and it calls again
+        channel._let_go((KEY, RANK), first)
+        assert reconciler.exit_codes == [], "the time of the second has just begun"
+        while not reconciler.exit_codes:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    assert reconciler.exit_codes == [3], "the outcome counts more than the rest of the log"
+
+
+def test_an_end_is_told_before_the_machines(channel: Channel, reconciler: Reconciler) -> None:
+    async def story() -> None:
+        await channel._message(connection(), {"type": "report", **ENDED, "logs": {"size": SIZE}})
+        channel.release(KEY, 1)
+        assert reconciler.exit_codes == []
+        channel.release(KEY, RANK)
+        channel.release(KEY, RANK)
+
+    asyncio.run(story())
+    assert reconciler.exit_codes == [3]
+
+
+def test_who_reads_nothing_of_what_it_is_told_is_hung_up_on(channel: Channel) -> None:
+    async def story() -> int:
+        node = connection()
+        for n in range(10 * _MOST_UNREAD):
+            try:
+                channel._log_bytes(node, frame(n, b"x"))
+            except RuntimeError:
+                break
+        return node.outbox.qsize()
+
+    assert asyncio.run(story()) <= _MOST_UNREAD + 1
+
+
+def test_checkpoints_are_heard_no_faster_than_they_are_recorded(channel: Channel) -> None:
+    async def story() -> int:
+        node, heard = connection(), 0
+        try:
+            for seq in range(1, 10 * _MOST_UNRECORDED):
+                said = {"type": "checkpoint", "seq": seq, "state": "saved"}
+                await asyncio.wait_for(channel._message(node, said), 0.1)
+                heard += 1
+        except TimeoutError:
+            pass
+        return heard
+
+    assert asyncio.run(story()) == _MOST_UNRECORDED
