@@ -25,7 +25,7 @@ def test_a_machine_powers_itself_off_after_its_task_has_ended_and_not_before(rig
     eventually(lambda: time.monotonic() >= until, "three times the wait after an end")
     assert machine.workload(), "it goes on while it has work"
     machine.signal()
-    ended_at = eventually(lambda: "ended: " in machine.agent_log and time.monotonic(), "the end of the workload")
+    ended_at = eventually(lambda: "ended: Outcome" in machine.agent_log and time.monotonic(), "the end of the workload")
     kept = machine.disk / "var/lib/holdfast"
     assert (kept / "log").read_bytes() == b"begun\nover\n"
     assert '"exit_code": 3' in (kept / "state.json").read_text()

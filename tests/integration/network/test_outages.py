@@ -49,7 +49,7 @@ def test_logs_and_exit_status_arrive_afterwards_complete(rig: Any, eventually: A
     assert scripts(machine) == before
     assert len(before) == 1
     machine.signal()
-    eventually(lambda: "ended: " in machine.agent_log, "the end of the workload")
+    eventually(lambda: "ended: Outcome" in machine.agent_log, "the end of the workload")
     bring_back(rig, how)
     ended = rig.until_status(job, "FAILED")
     assert (ended["recovery_count"], len(ended["attempts"])) == (0, 1)

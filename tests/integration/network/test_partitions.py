@@ -50,7 +50,7 @@ def test_what_ended_behind_a_partition_is_told_when_it_is_over(rig: Any, eventua
     machine = rig.machine(job)
     eventually(lambda: b"tick 5\n" in rig.log(job), "the first ticks")
     machine.cut_off()
-    eventually(lambda: "ended: " in machine.agent_log, "the end of the workload")
+    eventually(lambda: "ended: Outcome" in machine.agent_log, "the end of the workload")
     assert b"over" not in rig.log(job)
     machine.join()
     check_untouched(rig, job, 20)
