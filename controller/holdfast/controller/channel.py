@@ -16,6 +16,7 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.controller.clock import Clock
+from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
@@ -37,9 +38,11 @@ _HELD_S = 60.0
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """An `ended` that came before the last log bytes, and waits for them: what follows from it ends the machine."""
+    """An `ended` that came before the last log bytes or checkpoints, and waits for them: what follows from it ends the
+    machine. `log_size` in bytes; `seq` of the last checkpoint message."""
 
-    wanted: int
+    log_size: int
+    seq: int
     report: dict[str, Any]
 
 
@@ -49,6 +52,7 @@ class _Connection:
 
     place: Place
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
+    told_seq: int = 0  # of its checkpoint messages
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
 
@@ -142,9 +146,7 @@ class Channel:
         kept = self._logs.append(key, rank, int(json.loads(header)["offset"]), data)
         connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
-        held = self._held.get(connection.place)
-        if held is not None:
-            self._hold(connection.place, held, kept)
+        self._look_at_held(connection)
 
     async def _message(self, connection: _Connection, message: dict[str, Any]) -> None:
         (job_id, task, generation), rank = connection.place
@@ -152,10 +154,11 @@ class Channel:
             case "hello":
                 await self._hello(connection, message)
             case "report":
-                self._report_or_hold(connection, message, message.get("logs"))
+                self._report_or_hold(connection, message)
             case "notice":
                 if message.get("action") == "rebalance":
                     return
+                reach("agent.noticed")
                 notice = events.NoticeGiven(task, generation, rank, float(message["deadline"]))
                 self._reconciler.tell(job_id, notice)
             case "checkpoint":
@@ -166,6 +169,7 @@ class Channel:
                 log.warning("agent.unknown_message", place=connection.place, type=unknown)
 
     async def _hello(self, connection: _Connection, message: dict[str, Any]) -> None:
+        reach("agent.welcoming")
         key, rank = connection.place
         seq, is_live = await asyncio.to_thread(self._recorded, key, rank)
         before = self._connections.get(connection.place)
@@ -176,7 +180,8 @@ class Channel:
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": self._beat_s}
         welcome["now"] = self._clock.now()
         connection.outbox.put_nowait({**welcome, "directive": asdict(self._wanted(key, is_live))})
-        self._report_or_hold(connection, message["report"], message.get("logs"))
+        connection.told_seq = seq
+        self._report_or_hold(connection, {**message, **message["report"]})
 
     def _wanted(self, key: AttemptKey, is_live: bool) -> Directive:
         """The directive to welcome a node with. Only what is recorded as gone is told to stop: a job that is not in
@@ -184,19 +189,28 @@ class Channel:
         known = self._reconciler.directive_of(key)
         return known or (Directive(Want.WAIT) if is_live else STOP)
 
-    def _report_or_hold(self, connection: _Connection, report: dict[str, Any], logs: dict[str, Any] | None) -> None:
-        """Pass a report on; `ended` only when the log is complete, since what follows ends the machine."""
-        if report.get("phase") != NodePhase.ENDED.value:
-            self._report(connection.place, report)
-            return
-        held = _Held(int((logs or {}).get("size", 0)), report)
-        self._hold(connection.place, held, self._logs.size(*connection.place))
+    def _report_or_hold(self, connection: _Connection, message: dict[str, Any]) -> None:
+        """Pass a report on; `ended` only when all that the node has to say is here: what follows ends the machine.
 
-    def _hold(self, place: Place, held: _Held, kept: int) -> None:
-        """Keep it until all of the log is kept, but no longer than is waited for more: the outcome counts more."""
-        held = replace(held)  # the timer of the one before finds that it is no more
+        It is kept no longer than more is waited for: the outcome counts more.
+        """
+        if message.get("phase") != NodePhase.ENDED.value:
+            self._report(connection.place, message)
+            return
+        reach("agent.ended")
+        log_size = int((message.get("logs") or {}).get("size", 0))
+        held = _Held(log_size, int((message.get("checkpoints") or {}).get("seq", 0)), message)
+        self._held[connection.place] = held
+        self._look_at_held(connection)
+
+    def _look_at_held(self, connection: _Connection) -> None:
+        """Let an `ended` go that waits for nothing any more; what has come meanwhile earns the rest more time."""
+        place = connection.place
+        if (before := self._held.get(place)) is None:
+            return
+        held = replace(before)  # the timer of the one before finds that it is no more
         self._held[place] = held
-        if kept >= held.wanted:
+        if held.log_size <= self._logs.size(*place) and held.seq <= connection.told_seq:
             self._let_go(place, held)
         else:
             asyncio.get_running_loop().call_later(self._held_s, self._let_go, place, held)
@@ -238,6 +252,8 @@ class Channel:
             loop.call_soon_threadsafe(acknowledge)
 
         done.add_done_callback(recorded)
+        connection.told_seq = max(connection.told_seq, seq)
+        self._look_at_held(connection)
 
 
 async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:
