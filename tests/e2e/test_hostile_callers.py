@@ -63,6 +63,7 @@ def channel(controller: Any, token: str, rank: int = 1) -> ClientConnection:
     return connect(f"ws://{host}:{port}/agent/v1/channel", additional_headers=headers, proxy=None, max_size=None)
 
 
+@pytest.mark.slow
 def test_connections_that_say_nothing_are_hung_up_on(controller: Any, daemon: Any) -> None:
     callers = [socket.create_connection(address(controller)) for _ in range(FLOOD)]
     for n, caller in enumerate(callers):
@@ -118,6 +119,7 @@ def test_enormous_frames_are_refused_by_their_head(controller: Any, daemon: Any,
             node.recv(timeout=20)
 
 
+@pytest.mark.slow
 def test_a_flood_of_hellos_in_one_nodes_name_leaves_one_connection(controller: Any, daemon: Any, sleeper: Any) -> None:
     _, token = sleeper
     with contextlib.ExitStack() as stack:

@@ -137,6 +137,7 @@ def test_a_line_that_carries_one_way_only_is_given_up_and_made_anew(
     check(controller, lines=1000)
 
 
+@pytest.mark.slow
 def test_lines_cut_in_the_middle_of_frames_lose_and_double_nothing(controller: Any, node: Any, relay: Any) -> None:
     start(controller, node, lines=400_000)
     (node.home / "go").touch()
