@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,3 +48,89 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if told:
         terminalreporter.write_line(f"survived {sum(told)} kills of the daemon in {len(told)} stories")
+
+
+@dataclass
+class Postgres:
+    """A PostgreSQL server of the tests' own, on a port of this computer. It refuses to run as root, so it does not."""
+
+    programs: Path
+    folder: Path
+    port: int
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def start(self) -> None:
+        where = f"-h 127.0.0.1 -p {self.port} -k {self.folder}"
+        quick = "-c fsync=off -c full_page_writes=off -c max_connections=200"
+        said = ("-l", f"{self.folder}/log", "-o", f"{where} {quick}")
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-w", *said, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """`mode`: "fast" breaks off what is under way, "immediate" is a crash."""
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-w", "-m", mode, "stop")
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def new_database(self) -> str:
+        """The URL of a new database."""
+        name = f"t{next(self._numbers)}"
+        self.sql(f"CREATE DATABASE {name}")
+        return f"postgresql://holdfast@127.0.0.1:{self.port}/{name}"
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """What psql says to it."""
+        where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "holdfast", "-d", database)
+        return self._run("psql", *where, "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement)
+
+    def make(self) -> None:
+        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "holdfast", "--no-sync", "-E", "UTF8")
+
+    def _run(self, program: str, *words: str) -> str:
+        nobody: Any = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
+        done = subprocess.run(
+            [self.programs / program, *words],
+            cwd=self.folder,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+            **(nobody if os.getuid() == 0 else {}),
+        )
+        assert done.returncode == 0, f"{program} {words}: {done.stdout}"
+        return str(done.stdout)
+
+
+def _postgres_programs() -> Path | None:
+    """The folder of initdb and its like: Debian keeps it off PATH."""
+    on_path = shutil.which("initdb")
+    beside = [Path(on_path).resolve().parent] if on_path else []
+    candidates = [*beside, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    return next((path for path in candidates if (path / "pg_ctl").exists() and (path / "postgres").exists()), None)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server that runs; a test that stops it starts it again."""
+    programs = _postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL's server is not installed: run scripts/ensure-postgres.sh")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    if os.getuid() == 0:
+        shutil.chown(folder, "nobody")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Postgres(programs, folder, port)
+    try:
+        server.make()
+        server.start()
+        yield server
+    finally:
+        with contextlib.suppress(AssertionError):
+            server.stop("immediate")
+        shutil.rmtree(folder, ignore_errors=True)

@@ -41,10 +41,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Later:
-    """Nothing is settled; try again in `after_s`. `error` is kept and shown; None when there is none to speak of."""
+    """Nothing is settled; try again in `after_s`. `error` is kept and shown; None when there is none to speak of.
+
+    `was_tried`: the outside was called, as far as is known.
+    """
 
     after_s: float
     error: str | None = None
+    was_tried: bool = True
 
 
 class Buckets(Protocol):

@@ -1,12 +1,16 @@
 """The daemon's end of the agents' channel (docs/agent-protocol.md): reports in, directives and acknowledgements out.
 
-Lives on the event loop. What agents say goes to the reconciler as events; log bytes go straight to their files.
+Lives on the event loop. What agents say goes to the reconciler as events; log bytes go straight to where they are kept.
+Whatever asks a database or a disk is done in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
@@ -15,20 +19,20 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from holdfast.controller.attendance import Attendance
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import NodeLogs
+from holdfast.controller.nodelogs import Logs
 from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
+from holdfast.controller.store.connections import Place as Place
+from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
-from holdfast.recovery.directive import STOP, Directive, Want
+from holdfast.recovery.directive import Directive
 from holdfast.recovery.statuses import NodePhase
 
 log = structlog.get_logger(__name__)
-
-Place = tuple[AttemptKey, int]
-"""An attempt and a rank of it"""
 
 _MISSED_BEATS = 3
 _MOST_UNREAD = 1000
@@ -36,23 +40,20 @@ _MOST_UNRECORDED = 64
 _HELD_S = 60.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """An `ended` that came before the last log bytes or checkpoints, and waits for them: what follows from it ends the
-    machine. `log_size` in bytes; `seq` of the last checkpoint message."""
+@dataclass(eq=False)
+class Connection:
+    """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
-    log_size: int
-    seq: int
-    report: dict[str, Any]
-
-
-@dataclass
-class _Connection:
-    """One agent's connection. `outbox` keeps what is sent in order; None closes."""
+    `told`: the last directive that was put there. `report`: the last that was passed on, at `passed_on_at` (monotonic).
+    """
 
     place: Place
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     told_seq: int = 0  # of its checkpoint messages
+    told: Directive | None = None
+    report: dict[str, Any] | None = None
+    passed_on_at: float = 0.0
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
 
@@ -62,19 +63,36 @@ class _Connection:
             raise RuntimeError(f"the agent has left {_MOST_UNREAD} messages unread")
         self.outbox.put_nowait(message)
 
+    def tell(self, wanted: Directive, now: float) -> None:
+        """Send a directive, unless it is what was sent last. `now`: the controller's clock, which it counts by."""
+        if wanted != self.told:
+            self.told = wanted
+            self.outbox.put_nowait({"type": "directive", "directive": asdict(wanted), "now": now})
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """An `ended` that came before the last log bytes or checkpoints, and waits for them: what follows from it ends the
+    machine. `log_size` and `kept` in bytes; `seq` of the last checkpoint message."""
+
+    connection: Connection
+    log_size: int
+    seq: int
+    report: dict[str, Any]
+    kept: int = 0
+
 
 class Channel:
     """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
-    `recorded` answers, from the database, for a node: its last checkpoint message, and whether its attempt is live.
     `silent_s`: how long a node may be away before it is given up.
     """
 
     def __init__(
         self,
         reconciler: Reconciler,
-        logs: NodeLogs,
-        recorded: Callable[[AttemptKey, int], tuple[int, bool]],
+        logs: Logs,
+        attendance: Attendance,
         *,
         clock: Clock,
         beat_s: float,
@@ -82,12 +100,12 @@ class Channel:
     ) -> None:
         self._reconciler = reconciler
         self._logs = logs
-        self._recorded = recorded
+        self._attendance = attendance
         self._clock = clock
         self._beat_s = beat_s
         self._held_s = min(_HELD_S, silent_s / 2)
         self._held: dict[Place, _Held] = {}
-        self._connections: dict[Place, _Connection] = {}
+        self._connections: dict[Place, Connection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_log: Callable[[int], None] = lambda _job_id: None
 
@@ -99,62 +117,80 @@ class Channel:
     def _push(self, key: AttemptKey, wanted: Directive) -> None:
         for place, connection in self._connections.items():
             if place[0] == key:
-                said = {"type": "directive", "directive": asdict(wanted), "now": self._clock.now()}
-                connection.outbox.put_nowait(said)
+                self.tell(connection, wanted)
+
+    def tell(self, connection: Connection, wanted: Directive) -> None:
+        """Tell one node its directive, on the event loop."""
+        connection.tell(wanted, self._clock.now())
 
     def release(self, key: AttemptKey, rank: int) -> None:
         """The node's machine is gone, and so is what was left of its log. From any thread."""
         held = self._held.get((key, rank))
         if held is not None:
-            self._let_go((key, rank), held)
+            self._let_go(held)
+
+    def connections(self) -> list[Connection]:
+        """Those that there are. From any thread."""
+        return list(self._connections.values())
 
     async def serve(self, socket: WebSocket, place: Place) -> None:
         """Speak with one agent until its connection ends."""
         self._loop = asyncio.get_running_loop()
         await socket.accept()
-        connection = _Connection(place)
+        connection = Connection(place)
         sender = asyncio.create_task(_send(socket, connection.outbox))
         try:
             await self._listen(socket, connection)
-        except (WebSocketDisconnect, OSError, RuntimeError) as error:
+        except (WebSocketDisconnect, OSError, RuntimeError, *UNAVAILABLE) as error:
             log.info("agent.disconnected", place=place, why=f"{type(error).__name__}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             log.warning("agent.protocol_error", place=place, error=f"{type(error).__name__}: {error}")
         finally:
             sender.cancel()
-            if self._connections.get(place) is connection:
-                del self._connections[place]
-                held = self._held.get(place)
-                if held is not None and held.report.get("interrupted"):
-                    self._let_go(place, held)  # the next attempt waits for this one's end, and does not wait for a log
-                (job_id, task, generation), rank = place
-                self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
+            await self._left(connection)
 
-    async def _listen(self, socket: WebSocket, connection: _Connection) -> None:
+    async def _left(self, connection: Connection) -> None:
+        place = connection.place
+        if self._connections.get(place) is not connection:
+            return
+        del self._connections[place]
+        held = self._held.get(place)
+        if held is not None and held.report.get("interrupted"):
+            self._let_go(held)  # the next attempt waits for this one's end, and does not wait for a log
+        try:
+            is_silent = await asyncio.to_thread(self._attendance.leave, place, connection.token)
+        except UNAVAILABLE as error:
+            log.warning("database.refused", place=place, error=str(error))
+            is_silent = True
+        if is_silent:
+            (job_id, task, generation), rank = place
+            self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
+
+    async def _listen(self, socket: WebSocket, connection: Connection) -> None:
         while True:
             message = await asyncio.wait_for(socket.receive(), self._beat_s * _MISSED_BEATS)
             if message["type"] == "websocket.disconnect":
                 return
             if message.get("bytes") is not None:
-                self._log_bytes(connection, message["bytes"])
+                await self._log_bytes(connection, message["bytes"])
             else:
                 await self._message(connection, json.loads(message["text"]))
 
-    def _log_bytes(self, connection: _Connection, frame: bytes) -> None:
+    async def _log_bytes(self, connection: Connection, frame: bytes) -> None:
         header, _, data = frame.partition(b"\n")
         key, rank = connection.place
-        kept = self._logs.append(key, rank, int(json.loads(header)["offset"]), data)
+        kept = await asyncio.to_thread(self._logs.append, key, rank, int(json.loads(header)["offset"]), data)
         connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
-        self._look_at_held(connection)
+        self._look_at_held(connection, kept)
 
-    async def _message(self, connection: _Connection, message: dict[str, Any]) -> None:
+    async def _message(self, connection: Connection, message: dict[str, Any]) -> None:
         (job_id, task, generation), rank = connection.place
         match message["type"]:
             case "hello":
                 await self._hello(connection, message)
             case "report":
-                self._report_or_hold(connection, message)
+                await self._report_or_hold(connection, message)
             case "notice":
                 if message.get("action") == "rebalance":
                     return
@@ -168,59 +204,61 @@ class Channel:
             case unknown:
                 log.warning("agent.unknown_message", place=connection.place, type=unknown)
 
-    async def _hello(self, connection: _Connection, message: dict[str, Any]) -> None:
+    async def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
         reach("agent.welcoming")
         key, rank = connection.place
-        seq, is_live = await asyncio.to_thread(self._recorded, key, rank)
+        arrival = await asyncio.to_thread(self._attendance.arrive, connection.place, connection.token)
+        kept = await asyncio.to_thread(self._logs.size, key, rank)
         before = self._connections.get(connection.place)
         if before is not None:
             before.outbox.put_nowait(None)
         self._connections[connection.place] = connection
-        kept = self._logs.size(key, rank)
-        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": seq, "beat_s": self._beat_s}
-        welcome["now"] = self._clock.now()
-        connection.outbox.put_nowait({**welcome, "directive": asdict(self._wanted(key, is_live))})
-        connection.told_seq = seq
-        self._report_or_hold(connection, {**message, **message["report"]})
+        # What the reconciler knows is newer than what was read, if it has the job; it tells of no change before this.
+        connection.told = self._reconciler.directive_of(key) or arrival.wanted
+        connection.told_seq = arrival.checkpoint_seq
+        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
+        welcome |= {"beat_s": self._beat_s, "now": self._clock.now(), "directive": asdict(connection.told)}
+        connection.outbox.put_nowait(welcome)
+        await self._report_or_hold(connection, {**message, **message["report"]})
 
-    def _wanted(self, key: AttemptKey, is_live: bool) -> Directive:
-        """The directive to welcome a node with. Only what is recorded as gone is told to stop: a job that is not in
-        this daemon's hands (yet) is left as it is, since WAIT moves no node back."""
-        known = self._reconciler.directive_of(key)
-        return known or (Directive(Want.WAIT) if is_live else STOP)
-
-    def _report_or_hold(self, connection: _Connection, message: dict[str, Any]) -> None:
+    async def _report_or_hold(self, connection: Connection, message: dict[str, Any]) -> None:
         """Pass a report on; `ended` only when all that the node has to say is here: what follows ends the machine.
 
         It is kept no longer than more is waited for: the outcome counts more.
         """
         if message.get("phase") != NodePhase.ENDED.value:
-            self._report(connection.place, message)
+            self.pass_on(connection, message)
             return
         reach("agent.ended")
+        kept = await asyncio.to_thread(self._logs.size, *connection.place)
         log_size = int((message.get("logs") or {}).get("size", 0))
-        held = _Held(log_size, int((message.get("checkpoints") or {}).get("seq", 0)), message)
-        self._held[connection.place] = held
-        self._look_at_held(connection)
+        seq = int((message.get("checkpoints") or {}).get("seq", 0))
+        self._held[connection.place] = _Held(connection, log_size, seq, message)
+        self._look_at_held(connection, kept)
 
-    def _look_at_held(self, connection: _Connection) -> None:
-        """Let an `ended` go that waits for nothing any more; what has come meanwhile earns the rest more time."""
-        place = connection.place
-        if (before := self._held.get(place)) is None:
+    def _look_at_held(self, connection: Connection, kept: int | None = None) -> None:
+        """Let an `ended` go that waits for nothing any more; what has come meanwhile earns the rest more time.
+
+        `kept`: bytes of its log; None where no more of them have come.
+        """
+        if (before := self._held.get(connection.place)) is None:
             return
-        held = replace(before)  # the timer of the one before finds that it is no more
-        self._held[place] = held
-        if held.log_size <= self._logs.size(*place) and held.seq <= connection.told_seq:
-            self._let_go(place, held)
+        # The timer of the one before finds that it is no more.
+        held = replace(before, connection=connection, kept=before.kept if kept is None else kept)
+        self._held[connection.place] = held
+        if held.log_size <= held.kept and held.seq <= connection.told_seq:
+            self._let_go(held)
         else:
-            asyncio.get_running_loop().call_later(self._held_s, self._let_go, place, held)
+            asyncio.get_running_loop().call_later(self._held_s, self._let_go, held)
 
-    def _let_go(self, place: Place, held: _Held) -> None:
+    def _let_go(self, held: _Held) -> None:
+        place = held.connection.place
         if self._held.get(place) is held and self._held.pop(place, None) is held:
-            self._report(place, held.report)
+            self.pass_on(held.connection, held.report)
 
-    def _report(self, place: Place, report: dict[str, Any]) -> None:
-        (job_id, task, generation), rank = place
+    def pass_on(self, connection: Connection, report: dict[str, Any]) -> None:
+        """Hand a report to the reconciler. From any thread."""
+        (job_id, task, generation), rank = connection.place
         event = events.NodeReported(
             task,
             generation,
@@ -231,11 +269,12 @@ class Channel:
             failed_stage=report.get("failed_stage"),
             interrupted=bool(report.get("interrupted")),
             mount_lost=bool(report.get("mount_lost")),
-            message=str(report.get("message") or "")[:2000],
+            message=str(report.get("message") or "").replace("\0", "")[:2000],  # PostgreSQL keeps no NUL
         )
+        connection.report, connection.passed_on_at = report, time.monotonic()
         self._reconciler.tell(job_id, event)
 
-    async def _checkpoint(self, connection: _Connection, message: dict[str, Any]) -> None:
+    async def _checkpoint(self, connection: Connection, message: dict[str, Any]) -> None:
         key, rank = connection.place
         seq = int(message["seq"])
         known = {name: message.get(name) for name in ("step", "path", "at")}
@@ -249,7 +288,8 @@ class Channel:
             connection.outbox.put_nowait({"type": "checkpoint_ack", "seq": seq})
 
         def recorded(_: Future[None]) -> None:
-            loop.call_soon_threadsafe(acknowledge)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(acknowledge)
 
         done.add_done_callback(recorded)
         connection.told_seq = max(connection.told_seq, seq)

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
 from apscheduler.schedulers.background import BackgroundScheduler
-from sqlalchemy import Engine
 
 from holdfast.controller import crashpoints
 from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import create_app
 from holdfast.controller.api.uploads import remove_halves
+from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
 from holdfast.controller.callers import MAX_MESSAGE_BYTES, HeadInTime, allow_many
 from holdfast.controller.changes import Changes
@@ -30,16 +31,21 @@ from holdfast.controller.channel import Channel
 from holdfast.controller.clock import Clock, SystemClock
 from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
+from holdfast.controller.files import FolderFiles, SharedFiles
 from holdfast.controller.intending import Intending
-from holdfast.controller.keyring import AttemptKey, Keyring
-from holdfast.controller.leases import LEASE_S, Lease, remember, remembered
+from holdfast.controller.keyring import AttemptKey, Keyring, shared_keyring
+from holdfast.controller.leases import Lease, remembered
+from holdfast.controller.listener import CannotStart as CannotStart
+from holdfast.controller.listener import listen
 from holdfast.controller.logging import configure_logging
 from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
+from holdfast.controller.ownership import Ownership
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
+from holdfast.controller.sharedlogs import SharedLogs
 from holdfast.controller.storage.service import StorageService, stores_of
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store.database import open_database
@@ -48,14 +54,13 @@ from holdfast.controller.sweep import Sweep
 from holdfast.controller.tls import tls_of
 from holdfast.recovery.directive import Directive
 
+if TYPE_CHECKING:
+    from holdfast.controller.peers import Peers
+
 log = structlog.get_logger(__name__)
 
 SWEEP_S = 15.0
 _THREADS_PER_CLOUD = 16
-
-
-class CannotStart(Exception):
-    """The daemon can not run here. The text says why and what to do."""
 
 
 class Pools:
@@ -83,7 +88,7 @@ def serve(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = read_settings(home)
     allow_many()
-    with _only_one(home):
+    with only_one(home):
         configure_logging(home, settings.log_level)
         daemon = Daemon(settings, SystemClock())
         try:
@@ -101,25 +106,32 @@ class Daemon:
         self.clock = clock
         self.tls = tls_of(settings.listening, host=settings.host, clock=clock)
         self.database = open_database(settings.url)
-        self.socket = _listen(settings, self.database)
-        endpoint = f"{'https' if self.tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
+        self.socket = listen(settings, self.database)
+        # Where this daemon listens, and where users and machines are told to call: a balancer's address, perhaps.
+        self.address = f"{'https' if self.tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
+        endpoint = settings.advertise or self.address
         with self.database.begin() as conn:
             controller = remembered(conn, "controller", uuid.uuid4().hex[:12])
-        self.lease = Lease(self.database, clock, alone=settings.url.startswith("sqlite"))
-        self.lease.begin(endpoint)
-        keyring = Keyring.of(home)
-        artifact_folder, upload_folder = home / "artifacts", home / "uploads"
+        self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s)
+        keyring = self._keyring()
+        self.lease.begin(self.address)
+        artifact_folder, upload_folder = (settings.local_home or home) / "artifacts", home / "uploads"
         for folder in (artifact_folder, upload_folder):
             folder.mkdir(mode=0o700, exist_ok=True)
         remove_halves(upload_folder)
-        digests = {name: a.digest for name, a in make_artifacts(artifact_folder).items()}
-        self.clouds = enabled_clouds(settings.sections, home, clock)
+        self._artifacts = make_artifacts(artifact_folder)
+        digests = {name: a.digest for name, a in self._artifacts.items()}
+        self.clouds = enabled_clouds(
+            settings.sections, home, clock, local_home=settings.local_home, has_local=settings.local_home is not None
+        )
         market = Market(self.clouds, clock)
         with self.database.connect() as conn:
             market.load(conn)
+        self.logs: NodeLogs | SharedLogs = NodeLogs(home) if settings.is_alone else SharedLogs(self.database)
+        folders = FolderFiles(upload_folder, artifact_folder)
+        self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
         stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]))
-        storage = StorageService(stores, self.database, upload_folder, clock)
-        logs = NodeLogs(home)
+        storage = StorageService(stores, self.database, self._archive, clock, default_store=next(iter(stores), "s3"))
         self.reconciler = Reconciler(
             database=self.database,
             clock=clock,
@@ -127,15 +139,17 @@ class Daemon:
             limits=settings.limits,
             intending=Intending(controller),
         )
+        self.ownership = Ownership(self.lease, self.reconciler)
         self.pools = Pools()
         pin = self.tls.pin if self.tls else None
         actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin)
-        self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer)
+        self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer, self.lease.is_held)
         changes = Changes()
+        attendance = Attendance(self.database, clock, self.lease.owner)
         channel = Channel(
             self.reconciler,
-            logs,
-            self._recorded,
+            self.logs,
+            attendance,
             clock=clock,
             beat_s=settings.nodes.beat_s,
             silent_s=settings.limits.silent_s,
@@ -148,7 +162,7 @@ class Daemon:
 
         self.channel = channel
         self.reconciler.on_directive = tell_nodes
-        self.logs = logs
+        self.peers = None if settings.is_alone else self._peers(attendance, channel, market, changes)
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
         )
@@ -161,11 +175,10 @@ class Daemon:
             reconciler=self.reconciler,
             channel=channel,
             changes=changes,
-            logs=logs,
+            logs=self.logs,
             specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
-            submissions=Submissions(self.database, clock, keyring, market, storage, self.lease.owner),
-            uploads=upload_folder,
-            artifacts=artifact_folder,
+            submissions=Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.has),
+            files=self.files,
             controller_id=controller,
             started_at=clock.now(),
             endpoint=endpoint,
@@ -197,27 +210,65 @@ class Daemon:
         if self._ticker.running:
             self._ticker.shutdown(wait=False)
         self.reconciler.stop()
+        if self.peers is not None:
+            self.peers.stop()
         self.pools.shutdown()
+        self.ownership.end()
         (self.settings.home / "controller.json").unlink(missing_ok=True)
         self.database.dispose()
         log.info("controller.stopped")
 
     def _begin(self) -> None:
-        claims = self.lease.claim_all()
-        self._repair_logs()
+        if isinstance(self.logs, NodeLogs):
+            self._repair(self.logs)
+        if isinstance(self.files, SharedFiles):
+            for artifact in self._artifacts.values():
+                self.files.share(artifact.digest, artifact.path)
         self.reconciler.start()
-        self.reconciler.adopt(claims).result()
-        self._ticker.add_job(self.lease.renew, "interval", seconds=LEASE_S / 3)
+        self.ownership.begin()
+        if self.peers is not None:
+            self.peers.start(self.settings.url)
+        every_s = self.lease.length_s / 3
+        self._ticker.add_job(self.ownership.tick, "interval", seconds=every_s, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
         self._ticker.start()
         self._publish()
-        log.info("controller.started", endpoint=self.services.endpoint, jobs=len(claims))
+        log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))
+
+    def _keyring(self) -> Keyring:
+        folder = self.settings.keyring
+        if self.settings.is_alone:
+            return Keyring.of(folder)
+        others_live = self.lease.others() > 0
+        with self.database.begin() as conn:
+            return shared_keyring(folder, conn, others_live=others_live)
+
+    def _peers(self, attendance: Attendance, channel: Channel, market: Market, changes: Changes) -> Peers:
+        from holdfast.controller.peers import Peers  # it needs the extra [postgres]
+
+        return Peers(
+            database=self.database,
+            clock=self.clock,
+            attendance=attendance,
+            reconciler=self.reconciler,
+            channel=channel,
+            ownership=self.ownership,
+            market=market,
+            changes=changes,
+        )
+
+    def _archive(self, digest: str) -> Path:
+        """Raises FileNotFoundError."""
+        found = self.files.path(digest)
+        if found is None:
+            raise FileNotFoundError(f"the upload {digest} is missing")
+        return found
 
     def _publish(self) -> None:
         """Say where to find this daemon, once it answers."""
         path = self.settings.home / "controller.json"
         told: dict[str, object] = {
-            "endpoint": self.services.endpoint,
+            "endpoint": self.address,
             "pid": os.getpid(),
             "version": version("holdfast"),
         }
@@ -241,19 +292,14 @@ class Daemon:
                 self.channel.release((answer.job_id, seen.task, seen.generation), rank)
         self.reconciler.answer(answer)
 
-    def _recorded(self, key: AttemptKey, rank: int) -> tuple[int, bool]:
-        with self.database.connect() as conn:
-            is_live = key in stored_jobs.live_attempts(conn, key[0])
-            return stored_jobs.checkpoint_seq(conn, key, rank), is_live
-
     def _is_live(self, key: AttemptKey) -> bool:
         with self.database.connect() as conn:
             return key in stored_jobs.live_attempts(conn, key[0])
 
-    def _repair_logs(self) -> None:
+    def _repair(self, logs: NodeLogs) -> None:
         with self.database.connect() as conn:
             for key in stored_jobs.live_attempts(conn):
-                self.logs.repair(key)
+                logs.repair(key)
 
 
 class _Server(uvicorn.Server):
@@ -269,7 +315,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _only_one(home: Path) -> Iterator[None]:
+def only_one(home: Path) -> Iterator[None]:
     """Hold the home for this process: two daemons on one SQLite database would each think themselves alone."""
     with (home / "controller.lock").open("w") as lock:
         try:
@@ -279,30 +325,3 @@ def _only_one(home: Path) -> Iterator[None]:
                 f"a controller already runs on {home}; see `holdfast controller status`, or give another --home"
             ) from error
         yield
-
-
-def _listen(settings: Settings, database: Engine) -> socket.socket:
-    """The socket to serve on. A port once chosen is kept: that is where running machines call.
-
-    Raises CannotStart when the port is taken and machines may be calling it.
-    """
-    with database.begin() as conn:
-        kept = int(remembered(conn, "port", str(settings.port)))
-        live = bool(stored_jobs.live_attempts(conn))
-    wanted = settings.port or kept
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((settings.host, wanted))
-    except OSError as error:
-        if settings.port or live:
-            listening.close()
-            why = "running machines call there" if live else "config.yaml says so (listen.port)"
-            problem = f"port {wanted} of {settings.host} can not be had ({error.strerror}), and {why}"
-            raise CannotStart(f"{problem}; free it and start again") from error
-        listening.bind((settings.host, 0))
-    listening.listen(2048)
-    listening.setblocking(False)
-    with database.begin() as conn:
-        remember(conn, "port", str(listening.getsockname()[1]))
-    return listening

@@ -20,6 +20,7 @@ from holdfast.recovery.market import Offer
 log = structlog.get_logger(__name__)
 
 _WORKER_ERROR_RETRY_S = 30.0
+_NOT_NOW = Later(0.5, was_tried=False)
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,13 @@ class Dispatcher:
     """`pools`: the executor for a cloud's name. `answer`: called from workers, must be thread-safe.
 
     A termination waits for the launch of the same attempt to be answered: ending machines while they are still being
-    bought would miss some of them.
+    bought would miss some of them. `may_act`: whether the lease is held; without it, nothing outside is touched.
     """
 
     actor: Actor
     pools: Pools
     answer: Answer
+    may_act: Callable[[], bool] = lambda: True
     _tries: dict[int, int] = field(default_factory=dict)
     _launching: set[AttemptKey] = field(default_factory=set)
     _held: dict[AttemptKey, Intent] = field(default_factory=dict)
@@ -64,6 +66,10 @@ class Dispatcher:
         self._tries.setdefault(intent.id, intent.tries)
         if intent.kind is IntentKind.LAUNCH:
             self._launching.add(_key(intent))
+
+    def knows(self, intent: Intent) -> bool:
+        """Whether `intent` was taken up, and not settled since."""
+        return intent.id in self._open.get(intent.job_id, ())
 
     def perform(self, intent: Intent, instances: Sequence[tuple[int, str]]) -> None:
         """Perform an intent that was taken up. `instances`: (rank, id) of the attempt's machines known so far."""
@@ -96,11 +102,16 @@ class Dispatcher:
         return bool(self._open.get(job_id, set()) - {but})
 
     def forget(self, job_id: int) -> None:
-        self._open.pop(job_id, None)
+        """The job is settled, or another's. What is under way for it is answered to nobody."""
+        for intent_id in self._open.pop(job_id, ()):
+            self._tries.pop(intent_id, None)
+        self._launching = {key for key in self._launching if key[0] != job_id}
+        self._held = {key: intent for key, intent in self._held.items() if key[0] != job_id}
 
     def _work(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> None:
+        result: Outcome | Later
         try:
-            result = self.actor.perform(intent, instances, tries)
+            result = self.actor.perform(intent, instances, tries) if self.may_act() else _NOT_NOW
         except Exception as error:
             log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
             result = Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")

@@ -1,18 +1,29 @@
-"""The controller's secrets: one key on disk, from which tokens are derived and with which users' secrets are sealed."""
+"""The controller's secrets: one key on disk, from which tokens are derived and with which users' secrets are sealed.
+
+Several controllers on one database have the same. The database knows it by its fingerprints alone.
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.fernet import Fernet
+from sqlalchemy import Connection
+
+from holdfast.controller.leases import remember, remembered
+from holdfast.controller.settings import SettingsError
+
+KEY_FILE, TOKEN_FILE = "secret.key", "token"
 
 AttemptKey = tuple[int, int, int]
 """(job id, task index, generation)"""
@@ -28,8 +39,13 @@ class Keyring:
     @staticmethod
     def of(home: Path) -> Keyring:
         """The keyring under `home`, made on first use. Its files are readable by their owner alone."""
-        key = _read_or_make(home / "secret.key", lambda: secrets.token_hex(32))
-        return Keyring(bytes.fromhex(key), _read_or_make(home / "token", lambda: secrets.token_urlsafe(32)))
+        key = _read_or_make(home / KEY_FILE, lambda: secrets.token_hex(32))
+        return Keyring(bytes.fromhex(key), _read_or_make(home / TOKEN_FILE, lambda: secrets.token_urlsafe(32)))
+
+    def fingerprints(self) -> dict[str, str]:
+        """File → what tells it from another and gives nothing of it away."""
+        values = {KEY_FILE: self.key, TOKEN_FILE: self.user_token.encode()}
+        return {name: hashlib.sha256(b"holdfast:" + value).hexdigest()[:16] for name, value in values.items()}
 
     def attempt_token(self, key: AttemptKey) -> str:
         """A token that is worth this one attempt."""
@@ -66,14 +82,47 @@ class Keyring:
         return Fernet(base64.urlsafe_b64encode(derived))
 
 
-def _read_or_make(path: Path, make: Callable[[], str]) -> str:
+class WrongKeyring(SettingsError):
+    """The keyring is not that of the database. The text says what to do."""
+
+
+def shared_keyring(folder: Path, conn: Connection, *, others_live: bool) -> Keyring:
+    """The keyring in `folder`, which must be that of the database. The first daemon of all may make it.
+
+    A user token may be changed while no other daemon lives; the key never, since it sealed what is stored. Raises
+    WrongKeyring.
+    """
+    fix = f"copy {KEY_FILE} and {TOKEN_FILE} there from another controller, or set `keyring` to a folder that has them"
+    is_known = bool(remembered(conn, f"keyring.{KEY_FILE}", ""))
+    missing = [name for name in (KEY_FILE, TOKEN_FILE) if not (folder / name).exists()]
+    if is_known and missing:
+        raise WrongKeyring(f"{folder / missing[0]}: there is none, and this database has a keyring already; {fix}")
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    with os.fdopen(handle, "w") as file:
-        value = make()
-        file.write(value + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return value
+        found = Keyring.of(folder)
+    except (OSError, ValueError) as error:
+        raise WrongKeyring(f"{folder}: the keyring can not be read: {error}; {fix}") from error
+    for name, fingerprint in found.fingerprints().items():
+        recorded = remembered(conn, f"keyring.{name}", fingerprint)
+        may_change = not recorded or (name == TOKEN_FILE and not others_live)
+        if fingerprint != recorded and not may_change:
+            seen = f"its fingerprint is {fingerprint}, and that of this database is {recorded}"
+            raise WrongKeyring(f"{folder / name}: this is not what the other controllers use: {seen}; {fix}")
+        remember(conn, f"keyring.{name}", fingerprint)
+    return found
+
+
+def _read_or_make(path: Path, make: Callable[[], str]) -> str:
+    """Complete or not at all, whoever makes it at the same time: several daemons may share the folder."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, new = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # readable by its owner alone
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(make() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+        finally:
+            os.unlink(new)
+    return path.read_text().strip()

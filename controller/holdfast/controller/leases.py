@@ -2,65 +2,111 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
-from holdfast.controller.store import jobs
+from holdfast.controller.store import connections, jobs, wake
+from holdfast.controller.store.database import database_now, head, insert_into
 from holdfast.controller.store.jobs import Claim
 from holdfast.controller.store.tables import ControllerRow, Meta
+from holdfast.controller.store.wake import Topic
 
 Controllers = ControllerRow.__table__  # type: ignore[attr-defined]
 Metas = Meta.__table__  # type: ignore[attr-defined]
 
 LEASE_S = 10.0
 _BATCH = 500
+_DEAD_KEPT_S = 3600.0
 
 
-@dataclass(frozen=True)
 class Lease:
-    """One daemon's lease. `alone`: no other daemon can be running on this database."""
+    """One daemon's lease of `length_s`. `alone`: no other daemon can be running on this database.
 
-    database: Engine
-    clock: Clock
-    alone: bool
-    owner: str = field(default_factory=lambda: uuid.uuid4().hex)
+    Two clocks: the database's says when others may take over, and all agree on it. This process's monotonic one, which
+    runs on while the process is frozen, says when it must no longer act, and does so earlier: it counts from before
+    each renewal was asked for.
+    """
+
+    def __init__(self, database: Engine, clock: Clock, *, alone: bool, length_s: float = LEASE_S) -> None:
+        self.owner = uuid.uuid4().hex
+        self.length_s = length_s
+        self._database = database
+        self._clock = clock
+        self._alone = alone
+        self._endpoint = ""
+        self._held_until = 0.0
 
     def begin(self, endpoint: str) -> None:
-        now = self.clock.now()
-        row = {"id": self.owner, "started_at": now, "lease_until": now + LEASE_S, "endpoint": endpoint}
-        with self.database.begin() as conn:
-            conn.execute(insert(Controllers).values(**row))
+        self._endpoint = endpoint
+        self.confirm(self.renew())
+        with self._database.begin() as conn:
+            gone = database_now(conn, self._clock.now()) - _DEAD_KEPT_S
+            conn.execute(delete(Controllers).where(Controllers.c.lease_until < gone))
+            if self._alone:
+                connections.release_others(conn, self.owner)
         reach("lease.begun")
 
-    def renew(self) -> None:
-        until = self.clock.now() + LEASE_S
-        with self.database.begin() as conn:
-            conn.execute(update(Controllers).where(Controllers.c.id == self.owner).values(lease_until=until))
+    def renew(self) -> float:
+        """Renew the lease in the database. Returns what `confirm` wants, once nothing lost is in hand any more."""
+        asked_at = time.monotonic()
+        with self._database.begin() as conn:
+            now = database_now(conn, self._clock.now())
+            mine = Controllers.c.id == self.owner
+            renewed = conn.execute(update(Controllers).where(mine).values(lease_until=now + self.length_s))
+            if renewed.rowcount == 0:
+                row = {"id": self.owner, "endpoint": self._endpoint, "knows": head()}
+                times = {"started_at": now, "lease_until": now + self.length_s}
+                conn.execute(insert(Controllers).values(**row, **times))
         reach("lease.renewed")
+        return asked_at
+
+    def confirm(self, asked_at: float) -> None:
+        """Act again, for as long as the lease that was asked for at `asked_at` (monotonic) lasts."""
+        self._held_until = asked_at + self.length_s
+
+    def is_held(self) -> bool:
+        """Whether this daemon may act on what it has in hand. False after it was frozen, or cut off, for too long."""
+        return self._alone or time.monotonic() < self._held_until
+
+    def end(self) -> None:
+        """Give the lease back: others need not wait for it to run out."""
+        with self._database.begin() as conn:
+            conn.execute(update(Controllers).where(Controllers.c.id == self.owner).values(lease_until=0.0))
+            connections.release_all_but(conn, self.owner, ())
+            wake.notify(conn, Topic.CLAIM)
 
     def claim_all(self) -> list[Claim]:
         """Claim every unsettled job that no living daemon owns."""
         claims: list[Claim] = []
         while True:
-            with self.database.begin() as conn:
-                batch = jobs.claim(conn, self.owner, self.clock.now(), limit=_BATCH, take_all=self.alone)
+            with self._database.begin() as conn:
+                batch = jobs.claim(conn, self.owner, self._clock.now(), limit=_BATCH, take_all=self._alone)
             reach("lease.claimed")
             claims.extend(batch)
             if len(batch) < _BATCH:
                 return claims
 
+    def own(self) -> list[Claim]:
+        """All unsettled jobs of this daemon, by the database."""
+        with self._database.connect() as conn:
+            return jobs.claims_of(conn, self.owner)
+
+    def others(self) -> int:
+        """How many other daemons live."""
+        with self._database.connect() as conn:
+            living = Controllers.c.lease_until >= database_now(conn, self._clock.now())
+            query = select(func.count()).where(living, Controllers.c.id != self.owner)
+            return int(conn.execute(query).scalar_one())
+
 
 def remembered(conn: Connection, name: str, made: str) -> str:
     """The fact `name` of this database; `made` becomes it if there is none."""
-    found: str | None = conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar()
-    if found is None:
-        conn.execute(insert(Metas).values(name=name, value=made))
-        return made
-    return found
+    conn.execute(insert_into(conn, Metas).values(name=name, value=made).on_conflict_do_nothing())
+    return str(conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar_one())
 
 
 def remember(conn: Connection, name: str, value: str) -> None:

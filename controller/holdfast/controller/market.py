@@ -38,11 +38,12 @@ class Market:
         self._read_at: float | None = None
 
     def load(self, conn: Connection) -> None:
-        """Take up the refusals that are remembered."""
+        """Take up the refusals that are recorded, by whichever daemon."""
         rows = conn.execute(select(Refusals).where(Refusals.c.until > self._clock.now() - _MEMORY_S)).mappings()
+        known = [(codec.refusal(dict(row)), row["job_id"]) for row in rows]
         with self._lock:
-            for row in rows:
-                self._add(codec.refusal(dict(row)), row["job_id"])
+            for refusal, job_id in known:
+                self._add(refusal, job_id)
 
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""
@@ -69,10 +70,9 @@ class Market:
             self._of_job.pop(job_id, None)
 
     def _add(self, refusal: Refusal, job_id: int | None) -> None:
-        if job_id is None:
-            self._refusals.append(refusal)
-        else:
-            self._of_job.setdefault(job_id, []).append(refusal)
+        known = self._refusals if job_id is None else self._of_job.setdefault(job_id, [])
+        if refusal not in known:
+            known.append(refusal)
 
     def forget_offers(self) -> None:
         """The next view reads every price list again."""

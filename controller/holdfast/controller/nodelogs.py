@@ -1,8 +1,8 @@
-"""What the workloads printed: one raw file per node, kept by byte offset, and one index per attempt.
+"""What the workloads printed: kept by byte offset, in files of one daemon's own (in a database: `sharedlogs`).
 
-`HOME/logs/<job>/<task>/<generation>/<rank>.log` holds exactly the bytes that the node had, in order: a chunk is
-appended only where the file ends, so nothing is lost and nothing is there twice, whatever is sent again. `index` says
-in which order chunks of several ranks came in: lines `<rank> <length>`.
+One raw file per node, and one index per attempt. `HOME/logs/<job>/<task>/<generation>/<rank>.log` holds exactly the
+bytes that the node had, in order: a chunk is appended only where the file ends, so nothing is lost and nothing is there
+twice, whatever is sent again. `index` says in which order chunks of several ranks came in: lines `<rank> <length>`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
@@ -25,8 +26,35 @@ class Chunk:
     length: int
 
 
-class ChunkReader:
-    """Reads an attempt's index on from where it stopped."""
+class ChunkReader(Protocol):
+    """Reads what came in for an attempt, on from where it stopped."""
+
+    def new(self) -> list[Chunk]:
+        """Chunks that came since the last call, in the order they came."""
+        ...
+
+
+class Logs(Protocol):
+    """Every node's log. Writers append from any thread; readers take what is there. All may be called at any time."""
+
+    def size(self, key: AttemptKey, rank: int) -> int:
+        """Bytes kept of a node's log: the offset from which more is wanted."""
+        ...
+
+    def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
+        """Keep `data`, which begins at `offset` of the node's log; returns how many bytes are kept of it in all.
+
+        What is known already is passed over. Data beyond a gap is not kept: the node sends again from what is returned.
+        """
+        ...
+
+    def reader(self, key: AttemptKey) -> ChunkReader: ...
+
+    def read(self, key: AttemptKey, chunk: Chunk) -> bytes: ...
+
+
+class IndexReader:
+    """Reads an attempt's index file."""
 
     def __init__(self, index: Path) -> None:
         self._index = index
@@ -34,7 +62,6 @@ class ChunkReader:
         self._ends: dict[int, int] = {}
 
     def new(self) -> list[Chunk]:
-        """Chunks that came since the last call, in the order they came."""
         try:
             with self._index.open("rb") as file:
                 file.seek(self._position)
@@ -53,7 +80,7 @@ class ChunkReader:
 
 
 class NodeLogs:
-    """Writers append from any thread; readers take what is there."""
+    """Logs in files below `home`."""
 
     def __init__(self, home: Path) -> None:
         self._root = home / "logs"
@@ -63,17 +90,12 @@ class NodeLogs:
         return self._root / str(key[0]) / str(key[1]) / str(key[2])
 
     def size(self, key: AttemptKey, rank: int) -> int:
-        """Bytes kept of a node's log: the offset from which more is wanted."""
         try:
             return (self.folder(key) / f"{rank}.log").stat().st_size
         except FileNotFoundError:
             return 0
 
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
-        """Keep `data`, which begins at `offset` of the node's log; returns how many bytes are kept of it in all.
-
-        What is known already is passed over. Data beyond a gap is not kept: the node sends again from what is returned.
-        """
         folder = self.folder(key)
         with self._lock:
             size = self.size(key, rank)
@@ -90,8 +112,8 @@ class NodeLogs:
             reach("log.appended")
             return size + len(fresh)
 
-    def reader(self, key: AttemptKey) -> ChunkReader:
-        return ChunkReader(self.folder(key) / "index")
+    def reader(self, key: AttemptKey) -> IndexReader:
+        return IndexReader(self.folder(key) / "index")
 
     def repair(self, key: AttemptKey) -> None:
         """Make the index name every byte that is kept: a crash may have come between the two writes."""

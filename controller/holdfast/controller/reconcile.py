@@ -12,11 +12,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.clock import Clock
@@ -25,13 +23,18 @@ from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.market import Market, record_refusals
-from holdfast.controller.store import intents, jobs
+from holdfast.controller.store import connections, intents, jobs, letters, wake
+from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.controller.store.jobs import Claim, LeaseLost
+from holdfast.controller.store.wake import Topic
+from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, instances_of, resolve, silences
+from holdfast.controller.turns import Checkpoint as Checkpoint
+from holdfast.controller.turns import Turn as Turn
 from holdfast.recovery import actions, events
 from holdfast.recovery.actions import Note, Step
 from holdfast.recovery.directive import STOP, Directive, directive
-from holdfast.recovery.job import AttemptView, JobView, Limits, View
+from holdfast.recovery.job import JobView, Limits, View
 from holdfast.recovery.step import step
 
 log = structlog.get_logger(__name__)
@@ -46,51 +49,11 @@ _SLEPT_S = 15.0
 OnDirective = Callable[[AttemptKey, Directive], None]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A node's word on a checkpoint: goes to the timeline once per `seq`."""
-
-    key: AttemptKey
-    rank: int
-    seq: int
-    note: Note
+class _RecordedBefore(Exception):
+    """The turn came by a letter that is gone."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One thing that happened to one job. `done` is answered once it is recorded.
-
-    `is_wake`: set by a timer for the job's wake time, and void once that has changed.
-    """
-
-    job_id: int
-    event: events.Event = field(default_factory=events.Tick)
-    performed: tuple[Intent, Outcome] | None = None
-    checkpoint: Checkpoint | None = None
-    notes: tuple[Note, ...] = ()
-    is_wake: bool = False
-    done: Future[None] = field(default_factory=Future, compare=False)
-
-
-@dataclass(frozen=True)
-class _Adopt:
-    claims: tuple[Claim, ...]
-    done: Future[None] = field(default_factory=Future, compare=False)
-
-
-@dataclass(frozen=True)
-class _Look:
-    key: AttemptKey
-
-
-@dataclass
-class _Owned:
-    claim: Claim
-    view: JobView
-    wake_at: float | None = None
-
-
-_Item = Turn | _Adopt | _Look | Performed | Seen
+_Item = Turn | Adopt | Recheck | Look | Performed | Seen
 
 
 class Reconciler:
@@ -103,18 +66,21 @@ class Reconciler:
         self._limits = limits
         self._intending = intending
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._jobs: dict[int, _Owned] = {}
+        self._jobs: dict[int, Owned] = {}
         self._timers: list[tuple[float, int, Turn | Intent]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
         self._seen_at = clock.now()
+        self._paused_until = 0.0
         self.on_directive: OnDirective = lambda _key, _directive: None
+        self.forward: Callable[[Turn], None] = resolve
         self.dispatcher: Dispatcher
 
     # --- from any thread --------------------------------------------------------------------------------
 
     def post(self, turn: Turn) -> Future[None]:
-        """Have `turn` taken; the future is answered when it is recorded (at once for a job that is not ours)."""
+        """Have `turn` taken; the future is answered when it is recorded. One for a job that is not ours goes to
+        `forward`, which answers it."""
         self._queue.put(turn)
         return turn.done
 
@@ -123,7 +89,13 @@ class Reconciler:
 
     def adopt(self, claims: Sequence[Claim]) -> Future[None]:
         """Take up jobs that were claimed: their views, their open intents, their wake times."""
-        command = _Adopt(tuple(claims))
+        command = Adopt(tuple(claims))
+        self._queue.put(command)
+        return command.done
+
+    def recheck(self) -> Future[None]:
+        """Let go of jobs that others have claimed, before anything more is done for them."""
+        command = Recheck()
         self._queue.put(command)
         return command.done
 
@@ -132,7 +104,7 @@ class Reconciler:
 
     def look_later(self, key: AttemptKey) -> None:
         """Have the cloud asked about an attempt's machines."""
-        self._queue.put(_Look(key))
+        self._queue.put(Look(key))
 
     def view(self, job_id: int) -> JobView | None:
         owned = self._jobs.get(job_id)
@@ -146,7 +118,7 @@ class Reconciler:
         view = self.view(key[0])
         if view is None:
             return None
-        attempt = _attempt(view, key)
+        attempt = attempt_of(view, key)
         return directive(attempt) if attempt else STOP
 
     # --- the thread -------------------------------------------------------------------------------------
@@ -172,7 +144,7 @@ class Reconciler:
         if self._timers and self._timers[0][0] <= now:
             self._due(heapq.heappop(self._timers))
             return True
-        timeout = max(0.0, self._timers[0][0] - now) if self._timers else _IDLE_S
+        timeout = min(_IDLE_S, max(0.0, self._timers[0][0] - now)) if self._timers else _IDLE_S
         try:
             item = self._queue.get(block, timeout)
         except queue.Empty:
@@ -193,7 +165,8 @@ class Reconciler:
     def _due(self, timer: tuple[float, int, Turn | Intent]) -> None:
         at, _, what = timer
         if isinstance(what, Intent):
-            self.dispatcher.perform(what, self._instances(what))
+            if self.dispatcher.knows(what):
+                self.dispatcher.perform(what, self._instances(what))
             return
         if what.is_wake:
             owned = self._jobs.get(what.job_id)
@@ -207,9 +180,11 @@ class Reconciler:
         match item:
             case Turn():
                 self._take_turn(item)
-            case _Adopt():
+            case Adopt():
                 self._take_adoption(item)
-            case _Look(key):
+            case Recheck():
+                self._take_recheck(item)
+            case Look(key):
                 self._look(key)
             case Seen():
                 self._take_turn(Turn(item.job_id, item.event))
@@ -218,33 +193,54 @@ class Reconciler:
             case Performed(intent, Later() as later):
                 self._take_later(intent, later)
 
-    def _take_adoption(self, command: _Adopt) -> None:
-        ids = [claim.job_id for claim in command.claims]
+    def _take_adoption(self, command: Adopt) -> None:
+        new = [claim for claim in command.claims if not self._has(claim)]
+        if not new:
+            command.done.set_result(None)
+            return
+        ids = [claim.job_id for claim in new]
         try:
             with self._database.connect() as conn:
+                standing = jobs.still_standing(conn, new)
                 views = jobs.load(conn, ids)
                 open_intents = intents.open_intents(conn, ids)
-        except DBAPIError as error:
-            log.warning("database.refused", error=str(error.orig))
-            threading.Timer(_DATABASE_RETRY_S, self._queue.put, [command]).start()
+                heard = connections.held(conn, ids, self._clock.now())
+        except UNAVAILABLE as error:
+            self._try_again(command, error)
             return
-        for claim in command.claims:
-            self._jobs[claim.job_id] = _Owned(claim, views[claim.job_id])
-        for intent in open_intents:
-            self.dispatcher.take_up(intent)
-        for intent in open_intents:
-            self.dispatcher.perform(intent, self._instances(intent))
-        for claim in command.claims:
+        for claim in standing:
+            self._jobs[claim.job_id] = Owned(claim, views[claim.job_id])
+        self._take_up([intent for intent in open_intents if intent.job_id in self._jobs])
+        for claim in (claim for claim in new if claim in standing):
             self._take_turn(Turn(claim.job_id, events.ControllerBack()))
-            for event in _silences(views[claim.job_id]):
+            for event in silences(views[claim.job_id], heard):
                 self._take_turn(Turn(claim.job_id, event))
             self._take_turn(Turn(claim.job_id))
         reach("jobs.adopted")
         command.done.set_result(None)
 
+    def _take_recheck(self, command: Recheck) -> None:
+        claims = [owned.claim for owned in self._jobs.values()]
+        try:
+            with self._database.connect() as conn:
+                lost = set(claims) - jobs.still_standing(conn, claims)
+        except UNAVAILABLE as error:
+            self._try_again(command, error)
+            return
+        for claim in lost:
+            log.warning("lease.lost", job=claim.job_id)
+            self._drop(claim.job_id)
+        command.done.set_result(None)
+
+    def _try_again(self, command: Adopt | Recheck, error: Exception) -> None:
+        log.warning("database.refused", error=str(error))
+        threading.Timer(_DATABASE_RETRY_S, self._queue.put, [command]).start()
+
     def _take_later(self, intent: Intent, later: Later) -> None:
+        if not self.dispatcher.knows(intent):
+            return  # the job has gone to another controller
         wake_at = self._clock.now() + later.after_s
-        tries = self.dispatcher.tried(intent)
+        tries = self.dispatcher.tried(intent) if later.was_tried else 0
         if later.error is not None and tries == 1:
             said = Note(f"{intent.kind}.again", intent.task, intent.generation or None, message=later.error)
             self._take_turn(Turn(intent.job_id, notes=(said,)))
@@ -252,44 +248,70 @@ class Reconciler:
             try:
                 with self._database.begin() as conn:
                     intents.tried(conn, intent.id, error=later.error, wake_at=wake_at)
-            except DBAPIError as error:
-                log.warning("database.refused", error=str(error.orig))
+            except UNAVAILABLE as error:
+                log.warning("database.refused", error=str(error))
         self._at(wake_at, intent)
 
     def _take_turn(self, turn: Turn) -> None:
         owned = self._jobs.get(turn.job_id)
         if owned is None:
-            _resolve(turn.done)
+            self.forward(turn)
             return
         now = self._clock.now()
+        if now < self._paused_until:
+            self._at(self._paused_until, turn)
+            return
         try:
+            if owned.is_doubtful:
+                self._look_again(owned)
             decided = step(View(owned.view, self._market.view(turn.job_id), self._limits), turn.event, now)
             added = self._record(owned, turn, decided, now)
         except LeaseLost as lost:
             log.warning("lease.lost", job=turn.job_id, why=str(lost))
             self._drop(turn.job_id)
-            _resolve(turn.done)
-        except DBAPIError as error:
-            log.warning("database.refused", job=turn.job_id, error=str(error.orig))
-            self._at(now + _DATABASE_RETRY_S, turn)
+            self.forward(turn)
+        except _RecordedBefore:
+            resolve(turn)
+        except UNAVAILABLE as error:
+            log.warning("database.refused", job=turn.job_id, error=str(error))
+            owned.is_doubtful = True
+            self._paused_until = now + _DATABASE_RETRY_S
+            self._at(self._paused_until, turn)
         except Exception:
             # A bug of ours must not harm the job: it is left as it is, and looked at again.
             log.exception("turn.failed", job=turn.job_id, turn=repr(turn.event))
             self._at(now + _ERROR_RETRY_S, turn)
         else:
             self._after(owned, turn, decided, added)
-            _resolve(turn.done)
+            resolve(turn)
 
-    def _record(self, owned: _Owned, turn: Turn, decided: Step, now: float) -> list[Intent] | None:
+    def _look_again(self, owned: Owned) -> None:
+        """Take up what is recorded of a job: a transaction whose end was not heard may have ended well.
+
+        Raises LeaseLost.
+        """
+        job_id = owned.claim.job_id
+        with self._database.connect() as conn:
+            if not jobs.still_standing(conn, [owned.claim]):
+                raise LeaseLost(f"job {job_id} is settled, or another's")
+            view = jobs.load(conn, [job_id])[job_id]
+            open_intents = intents.open_intents(conn, [job_id])
+        before, owned.view, owned.is_doubtful = owned.view, view, False
+        self._take_up([intent for intent in open_intents if not self.dispatcher.knows(intent)])
+        self._tell_nodes(before, view)
+
+    def _record(self, owned: Owned, turn: Turn, decided: Step, now: float) -> list[Intent] | None:
         """One guarded transaction. Returns the new intents, or None where nothing had to be written."""
         before, after = owned.view, decided.job
-        said = turn.notes or turn.performed or turn.checkpoint
+        said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
         if after == before and not decided.actions and not said:
             return None
         notes = [*turn.notes, *(a for a in decided.actions if isinstance(a, Note))]
         refusals = [a.refusal for a in decided.actions if isinstance(a, actions.Refuse)]
         performed = turn.performed[0].id if turn.performed else None
         with self._database.begin() as conn:
+            if turn.letter is not None and not letters.take(conn, turn.letter):
+                raise _RecordedBefore
             cancel = after.cancel
             jobs.guard(
                 conn,
@@ -313,12 +335,13 @@ class Reconciler:
                 if not added:
                     jobs.guard(conn, owned.claim, {"settled": True})
                     reach("job.settling")
+            wake.notify(conn, Topic.JOB, after.id)
             reach("turn.recording")
         reach("turn.recorded")
         self._market.remember(refusals, after.id)
         return added
 
-    def _after(self, owned: _Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:
+    def _after(self, owned: Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:
         """What was recorded is now true: act on it, and tell the nodes."""
         before, owned.view = owned.view, decided.job
         _reach_recorded(turn)
@@ -326,10 +349,9 @@ class Reconciler:
             self._at(decided.wake_at, Turn(owned.view.id, is_wake=True))
         owned.wake_at = decided.wake_at
         waiting = self.dispatcher.settled(turn.performed[0]) if turn.performed else None
-        for intent in added or []:
-            self.dispatcher.take_up(intent)
-        for intent in [*(added or []), *([waiting] if waiting else [])]:
-            self.dispatcher.perform(intent, self._instances(intent))
+        self._take_up(added or [])
+        if waiting:
+            self.dispatcher.perform(waiting, self._instances(waiting))
         for check in decided.actions:
             if isinstance(check, actions.Check):
                 self._look((owned.view.id, check.task, check.generation))
@@ -339,10 +361,20 @@ class Reconciler:
             reach("job.settled")
             self._drop(owned.view.id)
 
+    def _take_up(self, new: Sequence[Intent]) -> None:
+        for intent in new:
+            self.dispatcher.take_up(intent)
+        for intent in new:
+            self.dispatcher.perform(intent, self._instances(intent))
+
     # --- small parts ------------------------------------------------------------------------------------
 
     def _at(self, at: float, what: Turn | Intent) -> None:
         heapq.heappush(self._timers, (at, next(self._order), what))
+
+    def _has(self, claim: Claim) -> bool:
+        owned = self._jobs.get(claim.job_id)
+        return owned is not None and owned.claim == claim
 
     def _drop(self, job_id: int) -> None:
         self._jobs.pop(job_id, None)
@@ -350,13 +382,13 @@ class Reconciler:
         self._market.forget_job(job_id)
 
     def _look(self, key: AttemptKey) -> None:
-        attempt = _attempt(self.view(key[0]), key)
+        attempt = attempt_of(self.view(key[0]), key)
         if attempt is not None:
-            self.dispatcher.look(key, attempt.offer, _instances(attempt))
+            self.dispatcher.look(key, attempt.offer, instances_of(attempt))
 
     def _instances(self, intent: Intent) -> list[tuple[int, str]]:
-        attempt = _attempt(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation))
-        return _instances(attempt) if attempt else []
+        attempt = attempt_of(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation))
+        return instances_of(attempt) if attempt else []
 
     def _tell_nodes(self, before: JobView, after: JobView) -> None:
         told = {(t.index, a.generation): directive(a) for t in before.tasks for a in t.attempts}
@@ -365,11 +397,6 @@ class Reconciler:
             wanted = now.get(place, STOP)
             if told.get(place) != wanted:
                 self.on_directive((after.id, *place), wanted)
-
-
-def _resolve(done: Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)
 
 
 def _close(conn: Connection, intent: Intent, outcome: Outcome, now: float) -> None:
@@ -389,24 +416,3 @@ def _reach_recorded(turn: Turn) -> None:
         reach("intent.closed")
     if turn.checkpoint is not None:
         reach("checkpoint.recorded")
-
-
-def _attempt(job: JobView | None, key: AttemptKey) -> AttemptView | None:
-    if job is None or key[1] >= len(job.tasks):
-        return None
-    return job.tasks[key[1]].attempt(key[2])
-
-
-def _instances(attempt: AttemptView) -> list[tuple[int, str]]:
-    return [(n.rank, n.instance_id) for n in attempt.nodes if n.instance_id is not None]
-
-
-def _silences(job: JobView) -> list[events.NodeSilent]:
-    """After a restart no node is connected, whatever the rows say."""
-    return [
-        events.NodeSilent(t.index, a.generation, n.rank)
-        for t in job.tasks
-        for a in t.attempts
-        for n in a.nodes
-        if n.connected
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -12,8 +11,9 @@ from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Cloud
+from holdfast.controller.files import Files
 from holdfast.controller.keyring import Keyring
-from holdfast.controller.nodelogs import NodeLogs
+from holdfast.controller.nodelogs import Logs
 from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.settings import Settings
@@ -22,7 +22,7 @@ from holdfast.controller.submission import Submissions
 
 @dataclass(frozen=True)
 class Services:
-    """`artifacts`: directory of files by sha256. `request_stop`: have the daemon end; jobs go on."""
+    """`files`: what users uploaded, and what nodes run, by sha256. `request_stop`: have the daemon end; jobs go on."""
 
     settings: Settings
     clock: Clock
@@ -32,11 +32,10 @@ class Services:
     reconciler: Reconciler
     channel: Channel
     changes: Changes
-    logs: NodeLogs
+    logs: Logs
     specs: NodeSpecs
     submissions: Submissions
-    uploads: Path
-    artifacts: Path
+    files: Files
     controller_id: str
     started_at: float
     endpoint: str

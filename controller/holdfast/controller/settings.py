@@ -1,8 +1,15 @@
 """What the daemon is told: HOLDFAST_HOME and its `config.yaml`.
 
 ```yaml
-listen: {host: 127.0.0.1, port: 0}     # 0: a free port at the first start, the same one ever after; see `listening`
+listen:
+  host: 127.0.0.1                       # TLS and names: see `listening`
+  port: 0                               # a free port at the first start, the same one ever after
+  advertise: https://holdfast.lan:8080  # where users and machines reach it, when that is elsewhere: a balancer
 uploads: {max_gib: 20}
+database:
+  url: postgresql://holdfast@db/holdfast  # also HOLDFAST_DATABASE_URL; without one, SQLite in HOLDFAST_HOME
+  lease_s: 10                           # a controller that has not been heard of for so long loses its jobs
+keyring: /etc/holdfast/keyring          # folder of `secret.key` and `token`; also HOLDFAST_KEYRING
 limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
 nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
@@ -12,9 +19,12 @@ local: {…}                              # each cloud's own section
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from holdfast.controller.listening import LISTEN_FIELDS, Listening, ListeningError, read_listening
 from holdfast.recovery.job import Limits
@@ -22,10 +32,13 @@ from holdfast.sdk.problems import Path as Keys
 from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
-_KNOWN = ("listen", "limits", "nodes", "log_level", "database_url", "local", "s3", "aws", "gcp", "azure", "kubernetes",
-          "jobs", "uploads")  # fmt: skip
+_KNOWN = (
+    *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring"),
+    *("local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs"),
+)
 _HIGHEST_PORT = 65_535
 _SHORTEST_BEAT_S = 0.1
+_SHORTEST_LEASE_S = 1.0
 
 
 class SettingsError(Exception):
@@ -46,12 +59,16 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """`clouds`: the section of each cloud, by name, as read."""
+    """`sections`: the section of each cloud, by name, as read. `advertise`: the URL at which users and machines reach
+    this controller, where it is not the socket's own. `keyring`: the folder of its secrets."""
 
     home: Path
     host: str = "127.0.0.1"
     port: int = 0
+    advertise: str = ""
     database_url: str = ""
+    lease_s: float = 10.0
+    keyring_folder: Path | None = None
     log_level: str = "info"
     limits: Limits = field(default_factory=Limits)
     nodes: NodeSettings = field(default_factory=NodeSettings)
@@ -66,17 +83,41 @@ class Settings:
     @property
     def hosts(self) -> frozenset[str]:
         """The names by which this controller may be called."""
-        return frozenset({self.host.lower(), *self.listening.names})
+        advertised = urlsplit(self.advertise).hostname
+        return frozenset({self.host.lower(), *self.listening.names, *([advertised] if advertised else [])})
+
+    @property
+    def is_alone(self) -> bool:
+        """No other controller can share this one's database: it is a file of its home."""
+        return self.url.startswith("sqlite")
+
+    @property
+    def keyring(self) -> Path:
+        return self.keyring_folder or self.home
+
+    @property
+    def local_home(self) -> Path | None:
+        """The folder under which this computer's machines live. None: the local cloud is off.
+
+        Controllers behind one address may be on several computers, where each would take the others' machines for
+        lost. So they have it only if a folder that all of them share is named.
+        """
+        section = self.sections.get("local")
+        named = section.get("directory") if isinstance(section, Mapping) else None
+        if named:
+            return Path(str(named)).expanduser().resolve()
+        return self.home if self.is_alone or not self.advertise else None
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
-def read_settings(home: Path) -> Settings:
+def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """Settings of `home`, from its config.yaml if there is one. Raises SettingsError, which names line and field."""
     source = ConfigFile.of(home)
     source.check(source.data, (), _KNOWN)
-    listen = source.section("listen", ("host", "port", *LISTEN_FIELDS))
+    listen = source.section("listen", ("host", "port", "advertise", *LISTEN_FIELDS))
+    database = source.section("database", ("url", "lease_s"))
     host = str(listen.get("host", "127.0.0.1"))
     limits = source.seconds("limits", tuple(f.name for f in fields(Limits)))
     nodes = source.seconds("nodes", tuple(f.name for f in fields(NodeSettings)))
@@ -92,11 +133,15 @@ def read_settings(home: Path) -> Settings:
         listening = read_listening(listen, host=host, home=home)
     except ListeningError as error:
         raise source.error(("listen", error.field), str(error)) from error
-    return Settings(
+    keyring = environ.get("HOLDFAST_KEYRING") or source.data.get("keyring")
+    found = Settings(
         home=home,
         host=host,
         port=port,
-        database_url=str(source.data.get("database_url", "")),
+        advertise=_address(source, listen.get("advertise") or ""),
+        database_url=str(environ.get("HOLDFAST_DATABASE_URL") or database.get("url") or ""),
+        lease_s=_lease_s(source, database),
+        keyring_folder=Path(str(keyring)).expanduser() if keyring else None,
         log_level=level,
         limits=replace(Limits(), **limits),
         nodes=replace(NodeSettings(), **nodes),
@@ -104,6 +149,25 @@ def read_settings(home: Path) -> Settings:
         listening=listening,
         most_upload_bytes=_upload_limit(source),
     )
+    if found.local_home is not None and not home.resolve().is_relative_to(found.local_home):
+        why = f"{home} is not below it, and only what is below it is kept from the machines' eyes"
+        raise source.error(("local", "directory"), f"{found.local_home}: {why}; put HOLDFAST_HOME there")
+    return found
+
+
+def _lease_s(source: ConfigFile, database: Mapping[str, Any]) -> float:
+    value = database.get("lease_s", Settings.lease_s)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _SHORTEST_LEASE_S <= value < 3600:
+        raise source.error(("database", "lease_s"), f"expected seconds (from {_SHORTEST_LEASE_S:g}), found {value!r}")
+    return float(value)
+
+
+def _address(source: ConfigFile, value: object) -> str:
+    """The URL of a balancer, without a slash at its end. Raises SettingsError."""
+    url = str(value).rstrip("/")
+    if url and not (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname):
+        raise source.error(("listen", "advertise"), f"expected a URL like http://holdfast.lan:8080, found {value!r}")
+    return url
 
 
 def _upload_limit(source: ConfigFile) -> int:

@@ -6,12 +6,13 @@ Nothing is written before everything was checked. A refusal is a `Refused`: what
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.concealing import conceal
@@ -77,6 +78,7 @@ class Submissions:
     market: Market
     storage: StorageService
     owner: str
+    has_upload: Callable[[str], bool]
 
     def accept(self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None) -> Accepted:
         """Make the job durable. Raises Refused, and then nothing has changed."""
@@ -87,15 +89,23 @@ class Submissions:
         self._check_uploads(compiled)
         priority = max(task.priority or 0 for task in tasks)
         warnings = self._warnings(tasks)
-        with self.database.begin() as conn:
-            if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
+        columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
+        try:
+            with self.database.begin() as conn:
+                if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
+                    return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
+                job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
+                count = len(compiled)
+                task_ids = [_task_id(now, job_name, task.name, job_id, i, count) for i, task in enumerate(compiled)]
+                jobs.add_tasks(conn, job_id, compiled, task_ids)
+                jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": count, "user": user})], now)
+                reach("job.accepting")
+        except IntegrityError:
+            # Another controller has just accepted the same submission.
+            with self.database.connect() as conn:
+                if key is None or (known := jobs.find_by_key(conn, key)) is None:
+                    raise
                 return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
-            columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
-            job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
-            task_ids = [_task_id(now, job_name, task.name, job_id, i, len(compiled)) for i, task in enumerate(compiled)]
-            jobs.add_tasks(conn, job_id, compiled, task_ids)
-            jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": len(compiled), "user": user})], now)
-            reach("job.accepting")
         reach("job.accepted")
         return Accepted(job_id, job_name, tuple(task_ids), warnings, Claim(job_id, self.owner, 1))
 
@@ -168,7 +178,7 @@ class Submissions:
     def _check_uploads(self, tasks: Sequence[NewTask]) -> None:
         """Raises Refused for a file that was never handed over: its node could only wait for it in vain."""
         for digest in {digest for task in tasks for digest in _digests(task.spec)}:
-            if not (self.storage.uploads / digest).is_file():
+            if not self.has_upload(digest):
                 raise Refused(f"there is no upload {digest[:12]}…", where="tasks", fix="send it before the job")
 
     def _plan(self, task: NewTask, view: MarketView, now: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import ChunkReader, NodeLogs
+from holdfast.controller.nodelogs import ChunkReader, Logs
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AttemptInfo:
 class Transcript:
     """Renders the attempts that `list_attempts` names, in order. `list_attempts` is asked again at every `more`."""
 
-    def __init__(self, logs: NodeLogs, list_attempts: Callable[[], list[AttemptInfo]]) -> None:
+    def __init__(self, logs: Logs, list_attempts: Callable[[], list[AttemptInfo]]) -> None:
         self._logs = logs
         self._list = list_attempts
         self._at = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
@@ -12,7 +11,7 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from holdfast.controller.api.auth import Node, Parts, admit, bearer
 from holdfast.controller.api.schemas import content, refusals
-from holdfast.controller.api.uploads import Digest, file_of
+from holdfast.controller.api.uploads import Digest, checked
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
@@ -39,13 +38,13 @@ def upload(node: Node, daemon: Parts, digest: Digest) -> FileResponse:
     """A tar.gz that the node's own task names; any other is not found."""
     if digest not in node.uploads:
         raise _no_file()
-    return _file(daemon.uploads, digest)
+    return _file(daemon, digest)
 
 
 @router.get("/artifacts/{digest}", response_class=FileResponse, responses=_FILE)
 def artifact(_: Node, daemon: Parts, digest: Digest) -> FileResponse:
     """The agent, or a tool that it needs."""
-    return _file(daemon.artifacts, digest)
+    return _file(daemon, digest)
 
 
 @router.websocket("/channel")
@@ -60,9 +59,9 @@ async def channel(socket: WebSocket) -> None:
     await daemon.channel.serve(socket, node.place)
 
 
-def _file(folder: Path, digest: str) -> FileResponse:
-    path = file_of(folder, digest)
-    if not path.exists():
+def _file(daemon: Services, digest: str) -> FileResponse:
+    path = daemon.files.path(checked(digest))
+    if path is None:
         raise _no_file()
     return FileResponse(path, media_type="application/octet-stream")
 

@@ -14,7 +14,7 @@ from holdfast.controller.clouds.base import Interruptible
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.reconcile import Turn
 from holdfast.controller.services import Services
-from holdfast.controller.store import queries
+from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.queries import Filter
 from holdfast.controller.submission import Refused
 from holdfast.recovery import events
@@ -155,11 +155,12 @@ def preempt(daemon: User, job_id: JobId, body: Preempt) -> dict[str, Any]:
 
 
 def _running_attempt(daemon: Services, job_id: int) -> AttemptView:
-    view = daemon.reconciler.view(job_id)
+    with daemon.database.connect() as conn:
+        view = jobs.load(conn, [job_id]).get(job_id)
     if view is None:
-        with daemon.database.connect() as conn:
-            known = queries.find_ids(conn, Filter(ids=(job_id,)))
-        raise Refused(f"job {job_id} has ended", where="job_id", status=409) if known else no_such_job(job_id)
+        raise no_such_job(job_id)
+    if view.has_ended:
+        raise Refused(f"job {job_id} has ended", where="job_id", status=409)
     live = [a for t in view.tasks for a in t.attempts if a.state is not AttemptState.REQUESTED and not a.terminating]
     if not live:
         raise Refused(f"job {job_id} has no machine now", where="job_id", fix="try again when it runs", status=409)

@@ -33,7 +33,7 @@ _TAR_GZ = {"application/gzip": {"schema": {"type": "string", "format": "binary"}
 @router.head("/{digest}", response_class=Response, responses=_HAVE | _LACKS)
 def has(daemon: User, digest: Digest) -> Response:
     """Whether a file need not be sent again."""
-    return Response(status_code=200 if file_of(daemon.uploads, digest).exists() else 404)
+    return Response(status_code=200 if daemon.files.has(checked(digest)) else 404)
 
 
 @router.put(
@@ -45,13 +45,12 @@ def has(daemon: User, digest: Digest) -> Response:
 )
 async def put(daemon: User, digest: Digest, request: Request) -> Response:
     """Keep the body, if it is what its name says. Written beside and renamed, so half an upload is never seen."""
-    path = file_of(daemon.uploads, digest)
-    if path.exists():
+    if await run_in_threadpool(daemon.files.has, checked(digest)):
         return Response(status_code=200)
     most = daemon.settings.most_upload_bytes
     if int(request.headers.get("content-length", "0")) > most:
         raise _too_large(most)
-    handle, temporary = tempfile.mkstemp(dir=daemon.uploads, prefix=_ASIDE)
+    handle, temporary = tempfile.mkstemp(dir=daemon.files.folder, prefix=_ASIDE)
     try:
         sha, size = hashlib.sha256(), 0
         with os.fdopen(handle, "wb") as file:
@@ -66,7 +65,7 @@ async def put(daemon: User, digest: Digest, request: Request) -> Response:
         if sha.hexdigest() != digest:
             raise Refused("the bytes that came are not those of this digest", where="digest", fix="send it again")
         reach("upload.keeping")
-        os.replace(temporary, path)
+        await run_in_threadpool(daemon.files.keep, digest, Path(temporary))
     finally:
         Path(temporary).unlink(missing_ok=True)
     reach("upload.kept")
@@ -79,11 +78,11 @@ def remove_halves(folder: Path) -> None:
         half.unlink(missing_ok=True)
 
 
-def file_of(folder: Path, digest: str) -> Path:
-    """The file of a digest. Refuses what is no sha256, so that no name leads out of `folder`."""
+def checked(digest: str) -> str:
+    """`digest`. Refuses what is no sha256, so that no name leads out of a folder."""
     if not _DIGEST.fullmatch(digest):
         raise Refused("not a sha256 in lower-case hexadecimal", where="digest")
-    return folder / digest
+    return digest
 
 
 def _too_large(most_bytes: int) -> Refused:

@@ -15,28 +15,39 @@ from holdfast.recovery.reasons import Reason
 NOT_BUILT = ("aws", "gcp", "azure", "kubernetes")
 
 
-def enabled_clouds(settings: Mapping[str, object], home: Path, clock: Clock) -> dict[str, Cloud]:
+def enabled_clouds(
+    settings: Mapping[str, object], home: Path, clock: Clock, *, local_home: Path | None = None, has_local: bool = True
+) -> dict[str, Cloud]:
     """Every cloud by name, those too that can not be used: `unusable` says why.
 
-    `settings` is `config.yaml` as a mapping, `home` is HOLDFAST_HOME. Raises the `SettingsError` (a ValueError)
-    of the cloud whose section can not be used; it names the field.
+    `settings` is `config.yaml` as a mapping, `home` is HOLDFAST_HOME, `local_home` where the local cloud keeps its
+    machines (default: `home`). Raises the `SettingsError` (a ValueError) of the cloud whose section can not be used; it
+    names the field.
     """
-    clouds: dict[str, Cloud] = {"local": _local(settings, home, clock)}
-    for name in NOT_BUILT:
-        clouds[name] = Absent(name)
+    clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
+    local = _local(settings, home, local_home or home, clock)
+    clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
     return clouds
 
 
+_NOT_BUILT = "this version of Holdfast can not use {} yet: choose another cloud"
+_NOT_SHARED = (
+    "several controllers are behind one address, and may be on several computers: use another cloud, or, where all run "
+    "on one computer, set local.directory to a folder that they share"
+)
+
+
 class Absent:
-    """A cloud that this version has no module for: it sells nothing, owns nothing, and does nothing but say so."""
+    """A cloud that can not be used here: it sells nothing, owns nothing, and does nothing but say `why`."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, why: str) -> None:
         self.name = name
+        self._why = why
 
     def unusable(self) -> str | None:
-        return f"this version of Holdfast can not use {self.name} yet: choose another cloud"
+        return self._why
 
     def notes(self) -> Sequence[str]:
         return ()
@@ -56,19 +67,18 @@ class Absent:
         return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
 
 
-def _local(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
+def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.local.cloud import LocalCloud
     from holdfast.controller.clouds.local.settings import LocalSettings, SettingsError
 
     try:
-        return LocalCloud(home, LocalSettings.from_mapping(settings.get("local")), clock)
+        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock)
     except SettingsError as error:
         raise error.at(ConfigFile.of(home).place(tuple(error.where.split(".")))) from error
 
 
-def buckets_on_node(cloud: Cloud) -> str:
-    """Where machines of the local cloud find this computer's buckets."""
+def buckets_on_node(cloud: Cloud) -> str | None:
+    """Where machines of the local cloud find this computer's buckets; None if that cloud is off."""
     from holdfast.controller.clouds.local.cloud import LocalCloud
 
-    assert isinstance(cloud, LocalCloud)
-    return cloud.buckets_on_node()
+    return cloud.buckets_on_node() if isinstance(cloud, LocalCloud) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,12 @@ from holdfast.recovery.market import FaultKind
 log = structlog.get_logger(__name__)
 
 
-def stores_of(settings: Settings, *, buckets_on_node: str) -> dict[str, Store]:
-    """The stores that this controller can use. `buckets_on_node`: where local machines find the local buckets."""
-    found: dict[str, Store] = {
-        "local": LocalStore(settings.home / "local" / "buckets", root_on_node=buckets_on_node),
-    }
+def stores_of(settings: Settings, *, buckets_on_node: str | None) -> dict[str, Store]:
+    """The stores that this controller can use. `buckets_on_node`: where local machines find the local buckets; None
+    where there is no local cloud."""
+    found: dict[str, Store] = {}
+    if settings.local_home is not None and buckets_on_node is not None:
+        found["local"] = LocalStore(settings.local_home / "local" / "buckets", root_on_node=buckets_on_node)
     if importlib.util.find_spec("boto3") is not None:
         from holdfast.controller.storage.s3 import S3Store
 
@@ -45,11 +46,11 @@ def stores_of(settings: Settings, *, buckets_on_node: str) -> dict[str, Store]:
 
 @dataclass(frozen=True)
 class StorageService:
-    """`uploads`: directory of users' archives by sha256. `default_store`: of a bucket that is only named."""
+    """`archive`: the file of a user's archive, by its sha256. `default_store`: of a bucket that is only named."""
 
     stores: Mapping[str, Store]
     database: Engine
-    uploads: Path
+    archive: Callable[[str], Path]
     clock: Clock
     default_store: str = "local"
 
@@ -107,7 +108,7 @@ class StorageService:
         if is_new and not made:  # another made it at this very moment
             self._disown(job_id, wish)
         reach("bucket.made")
-        mounts.fill(wish, self.stores, archive=lambda digest: self.uploads / digest)
+        mounts.fill(wish, self.stores, archive=self.archive)
         reach("bucket.filled")
 
     def _disown(self, job_id: int, wish: BucketWish) -> None:

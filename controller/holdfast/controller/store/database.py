@@ -2,45 +2,115 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Table,
+    create_engine,
+    event,
+    func,
+    inspect,
+    literal,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.url import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from holdfast.controller.settings import SettingsError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
+UNAVAILABLE = (DBAPIError, PoolTimeout)
+"""What is raised when the database can not be used now. What a transaction did before is not known: look again."""
+
+_MIGRATING = 0x686F6C6466617374  # the advisory lock of those who migrate
+_CONNECT_TIMEOUT_S = 5
+# A connection that is quiet within a transaction belongs to a process that is frozen or cut off. It holds rows that
+# others wait for, so it is ended well before its lease is.
+_SERVER_SIDE = "-c statement_timeout=30s -c lock_timeout=15s -c idle_in_transaction_session_timeout=4s"
+_POSTGRES: dict[str, Any] = {
+    "pool_pre_ping": True,
+    "pool_size": 8,
+    "max_overflow": 8,
+    "pool_timeout": 15.0,
+    "connect_args": {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "options": _SERVER_SIDE,
+        "application_name": "holdfast",
+        "keepalives_idle": 5,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    },
+}
+
 
 class CannotOpen(SettingsError):
     """The database can not be used. The text says why and what to do."""
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"the database {url.removeprefix('sqlite:///')} can not be opened: {why}")
+        super().__init__(f"the database {shown(url)} can not be opened: {why}")
+
+
+def shown(url: str) -> str:
+    """`url` as it may be shown: a file's name, or a URL without its password."""
+    if url.startswith("sqlite:///"):
+        return url.removeprefix("sqlite:///")
+    return re.sub(r"(//[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
 def open_database(url: str) -> Engine:
     """An engine on `url` with every migration applied.
 
     SQLite runs in WAL mode, so readers never wait for the writer; `synchronous=FULL`, because a job that was accepted
-    is not lost to a power cut. Raises `CannotOpen`.
+    is not lost to a power cut. A database that is one revision newer than this code is used as it is: a migration only
+    adds (docs/adr/0007). Raises `CannotOpen`.
     """
     try:
-        # An error's text goes to the log; the parameters of its statement are the user's, and stay out of it.
-        engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"), hide_parameters=True)
-        if engine.dialect.name == "sqlite":
-            event.listen(engine, "connect", _sqlite_pragmas)
+        engine = make_engine(url)
         found = revision_of(engine)
-        if found is not None and found > head():
+        if found is not None and int(found) > int(head()) + 1:
             raise CannotOpen(url, f"it is at revision {found}, this version knows {head()}; install a newer version")
-        if found != head():
+        if found is None or found < head():
+            _refuse_to_leave_behind(engine, url)
             migrate(engine)
     except (DBAPIError, ArgumentError) as error:
-        said = getattr(error, "orig", None) or error
-        raise CannotOpen(url, f"{said}; nothing in it was changed: put a sound copy there, or move it away") from error
+        raise CannotOpen(url, f"{_said(error)}; nothing in it was changed: {_what_to_do(url)}") from error
     return engine
+
+
+def make_engine(url: str) -> Engine:
+    """An engine on `url`, as it is. Raises ArgumentError, or CannotOpen where the driver is missing.
+
+    An error's text goes to the log; the parameters of its statement are the user's, and stay out of it.
+    """
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        engine = create_engine(parsed, hide_parameters=True)
+        event.listen(engine, "connect", _sqlite_pragmas)
+        return engine
+    if parsed.get_backend_name() != "postgresql":
+        raise CannotOpen(url, "it is neither SQLite nor PostgreSQL; begin database.url with postgresql://")
+    try:
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), hide_parameters=True, **_POSTGRES)
+    except ModuleNotFoundError as error:
+        raise CannotOpen(url, "its driver is not installed; run: pip install 'holdfast[postgres]'") from error
+
+
+def psycopg_url(url: str) -> str:
+    """`url` as psycopg itself takes it."""
+    parsed: URL = make_url(url).set(drivername="postgresql")
+    return parsed.render_as_string(hide_password=False)
 
 
 def head() -> str:
@@ -58,15 +128,72 @@ def revision_of(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Apply migrations up to `revision`. Safe to call on a database that is up to date."""
-    from alembic import command  # half a second to import, and seldom needed
-    from alembic.config import Config
+    """Apply migrations up to `revision`. Safe to call on a database that is up to date, and from many at once."""
+    with engine.begin() as connection:
+        migrate_on(connection, revision)
+
+
+def migrate_on(connection: Connection, revision: str = "head") -> None:
+    """`migrate`, as a part of the caller's transaction."""
+    from alembic import command
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL lock_timeout = '60s'"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+    command.upgrade(_alembic(connection), revision)
+
+
+def migrate_back(engine: Engine, revision: str) -> None:
+    """Undo migrations down to `revision`; what only newer ones could keep is lost."""
+    from alembic import command
+
+    with engine.begin() as connection:
+        command.downgrade(_alembic(connection), revision)
+
+
+def database_now(conn: Connection, now: float) -> ColumnElement[float]:
+    """Epoch seconds on the one clock that all who share the database share: the server's, or else `now`."""
+    if conn.dialect.name == "postgresql":
+        return func.date_part("epoch", func.clock_timestamp())
+    return literal(now)
+
+
+def insert_into(conn: Connection, table: FromClause) -> Any:
+    """An INSERT that knows ON CONFLICT, which both dialects write alike."""
+    assert isinstance(table, Table)
+    return (postgresql.insert if conn.dialect.name == "postgresql" else sqlite.insert)(table)
+
+
+def _alembic(connection: Connection) -> Any:
+    from alembic.config import Config  # half a second to import, and seldom needed
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    config.attributes["connection"] = connection
+    return config
+
+
+def _refuse_to_leave_behind(engine: Engine, url: str) -> None:
+    """A running controller can use a schema one revision newer than it knows, and no more. Raises CannotOpen."""
+    is_shared = engine.dialect.name == "postgresql" and inspect(engine).has_table("controller")
+    if not is_shared or all(column["name"] != "knows" for column in inspect(engine).get_columns("controller")):
+        return
+    alive = "lease_until >= date_part('epoch', clock_timestamp()) AND knows <> ''"
+    with engine.connect() as conn:
+        oldest = conn.execute(text(f"SELECT min(knows) FROM controller WHERE {alive}")).scalar()  # noqa: S608
+    if oldest is not None and int(oldest) + 1 < int(head()):
+        why = f"a running controller knows its revision {oldest} alone, and this version makes it {head()}"
+        raise CannotOpen(url, f"{why}; go there by the versions between, or stop that controller first")
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+def _what_to_do(url: str) -> str:
+    if url.startswith("postgres"):
+        return "see that it runs, and that database.url names it, a user and a password that it knows"
+    return "put a sound copy there, or move it away"
 
 
 def _sqlite_pragmas(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:

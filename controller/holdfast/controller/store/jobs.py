@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, or_, select, update
 
 from holdfast.controller.store import codec
+from holdfast.controller.store.database import database_now
 from holdfast.controller.store.tables import AttemptRow, ControllerRow, EventRow, JobRow, NodeRow, TaskRow
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
@@ -78,21 +79,39 @@ def add_tasks(conn: Connection, job_id: int, tasks: Sequence[NewTask], task_ids:
 
 
 def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: bool = False) -> list[Claim]:
-    """Claim up to `limit` unsettled jobs that nobody living owns. `take_all`: this daemon is known to be alone."""
+    """Claim up to `limit` unsettled jobs that nobody living owns. `take_all`: this daemon is known to be alone.
+
+    A lease that has run out is locked while its jobs are taken, so that its owner, if it lives after all, renews it
+    either before, and keeps them, or after, and finds them gone.
+    """
     free = Job.c.owner.is_(None)
     if take_all:
         free = or_(free, Job.c.owner != owner)
     else:
-        alive = select(Controller.c.id).where(Controller.c.lease_until >= now)
-        free = or_(free, Job.c.owner.not_in(alive))
+        ran_out = select(Controller.c.id).where(Controller.c.lease_until < database_now(conn, now))
+        dead = list(conn.execute(ran_out.with_for_update(skip_locked=True)).scalars())
+        free = or_(free, Job.c.owner.in_(dead), Job.c.owner.not_in(select(Controller.c.id)))
     wanted = select(Job.c.id).where(Job.c.settled.is_(False), free).order_by(Job.c.id).limit(limit)
+    ids = list(conn.execute(wanted.with_for_update(skip_locked=True)).scalars())
     rows = conn.execute(
-        update(Job)
-        .where(Job.c.id.in_(wanted.scalar_subquery()))
-        .values(owner=owner, epoch=Job.c.epoch + 1)
-        .returning(Job.c.id, Job.c.epoch)
+        update(Job).where(Job.c.id.in_(ids)).values(owner=owner, epoch=Job.c.epoch + 1).returning(Job.c.id, Job.c.epoch)
     )
+    return sorted((Claim(row.id, owner, row.epoch) for row in rows), key=lambda claim: claim.job_id)
+
+
+def claims_of(conn: Connection, owner: str) -> list[Claim]:
+    """The unsettled jobs of `owner`, as claimed."""
+    rows = conn.execute(select(Job.c.id, Job.c.epoch).where(Job.c.owner == owner, Job.c.settled.is_(False)))
     return [Claim(row.id, owner, row.epoch) for row in rows]
+
+
+def still_standing(conn: Connection, claims: Sequence[Claim]) -> set[Claim]:
+    """Those of `claims` that no other controller has taken since, and whose jobs are not settled."""
+    wanted = [claim.job_id for claim in claims]
+    rows = conn.execute(
+        select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(wanted), Job.c.settled.is_(False))
+    )
+    return {Claim(row.id, row.owner, row.epoch) for row in rows} & set(claims)
 
 
 def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
@@ -109,18 +128,10 @@ def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
 def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
     """The jobs as decision values, with the attempts that are not GONE."""
     ids = list(job_ids)
-    nodes: dict[tuple[int, int, int], list[NodeView]] = {}
     attempts: dict[tuple[int, int], list[AttemptView]] = {}
     tasks: dict[int, list[TaskView]] = {}
-    live = select(Attempt).where(Attempt.c.job_id.in_(ids), Attempt.c.state != AttemptState.GONE.value)
-    attempt_rows = conn.execute(live.order_by(Attempt.c.generation)).mappings().all()
-    node_rows = conn.execute(select(Node).where(Node.c.job_id.in_(ids)).order_by(Node.c.rank)).mappings()
-    for row in node_rows:
-        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.node(dict(row)))
-    for row in attempt_rows:
-        key = (row["job_id"], row["task_index"])
-        its_nodes = tuple(nodes.get((*key, row["generation"]), ()))
-        attempts.setdefault(key, []).append(codec.attempt(dict(row), its_nodes))
+    for (job_id, index, _), attempt in load_attempts(conn, ids).items():
+        attempts.setdefault((job_id, index), []).append(attempt)
     for row in conn.execute(select(Task).where(Task.c.job_id.in_(ids)).order_by(Task.c.index)).mappings():
         its_attempts = tuple(attempts.get((row["job_id"], row["index"]), ()))
         tasks.setdefault(row["job_id"], []).append(codec.task(dict(row), its_attempts))
@@ -129,6 +140,20 @@ def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
         cancel = Cancel(row["cancel_at"], row["cancel_grace_s"]) if row["cancel_at"] is not None else None
         jobs[row["id"]] = JobView(row["id"], tuple(tasks.get(row["id"], ())), cancel)
     return jobs
+
+
+def load_attempts(conn: Connection, job_ids: Iterable[int]) -> dict[tuple[int, int, int], AttemptView]:
+    """The attempts of these jobs that are not GONE, oldest first, by (job, task, generation)."""
+    ids = list(job_ids)
+    nodes: dict[tuple[int, int, int], list[NodeView]] = {}
+    for row in conn.execute(select(Node).where(Node.c.job_id.in_(ids)).order_by(Node.c.rank)).mappings():
+        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.node(dict(row)))
+    live = select(Attempt).where(Attempt.c.job_id.in_(ids), Attempt.c.state != AttemptState.GONE.value)
+    keys_and_rows = (
+        ((row["job_id"], row["task_index"], row["generation"]), row)
+        for row in conn.execute(live.order_by(Attempt.c.generation)).mappings()
+    )
+    return {key: codec.attempt(dict(row), tuple(nodes.get(key, ()))) for key, row in keys_and_rows}
 
 
 def save(conn: Connection, before: JobView, after: JobView, now: float) -> None:

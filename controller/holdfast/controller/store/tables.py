@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
+
+# A counter with no end in sight. SQLite counts only an INTEGER by itself, and there that has 64 bits.
+_Count = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Meta(SQLModel, table=True):
@@ -20,13 +23,17 @@ class Meta(SQLModel, table=True):
 
 
 class ControllerRow(SQLModel, table=True):
-    """One running daemon. Its jobs are its own until `lease_until`; then another may claim them."""
+    """One running daemon. Its jobs are its own until `lease_until`; then another may claim them.
+
+    `knows`: the newest schema revision that its code was written for.
+    """
 
     __tablename__ = "controller"
     id: str = Field(primary_key=True)
     started_at: float
     lease_until: float
     endpoint: str = ""
+    knows: str = Field(default="", sa_column_kwargs={"server_default": ""})
 
 
 class JobRow(SQLModel, table=True):
@@ -209,3 +216,69 @@ class BucketRow(SQLModel, table=True):
     persistent: bool = True
     created: bool = False
     removed_at: float | None = None
+
+
+class LetterRow(SQLModel, table=True):
+    """What came to a daemon for a job in another's hands. Deleted by the transaction that records its turn."""
+
+    __tablename__ = "letter"
+    id: int | None = Field(default=None, sa_column=Column(_Count, primary_key=True))
+    job_id: int = Field(index=True)
+    at: float
+    body: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+
+
+class ConnectionRow(SQLModel, table=True):
+    """Which daemon holds a node's connection. `token` is the connection's own: it tells an old one from the next."""
+
+    __tablename__ = "connection"
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    controller: str = Field(index=True)
+    token: str
+    since: float
+
+
+class LogRow(SQLModel, table=True):
+    """How much is kept of an attempt's log: the row that those who append to it wait for."""
+
+    __tablename__ = "log"
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    chunks: int = 0
+
+
+class LogChunkRow(SQLModel, table=True):
+    """A piece of a node's log, from byte `start` of it. `number` orders the pieces of all ranks as they came."""
+
+    __tablename__ = "log_chunk"
+    __table_args__ = (UniqueConstraint("job_id", "task_index", "generation", "rank", "start"),)
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    rank: int
+    start: int = Field(sa_column=Column(BigInteger, nullable=False))
+    length: int
+    data: bytes
+
+
+class FileRow(SQLModel, table=True):
+    """A file that every daemon can serve, by its sha256: what users uploaded, and what nodes run."""
+
+    __tablename__ = "file"
+    digest: str = Field(primary_key=True)
+    size: int = Field(sa_column=Column(BigInteger, nullable=False))
+    at: float
+
+
+class FileChunkRow(SQLModel, table=True):
+    """A piece of a file, at most 1 MiB."""
+
+    __tablename__ = "file_chunk"
+    digest: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    data: bytes

@@ -9,6 +9,7 @@
       accelerators: {V100: 8, L4: 4}
       default_notice_s: 10
       isolation: auto
+      directory: /srv/holdfast    # where machines live, if several controllers share them; default HOLDFAST_HOME
 
 Sizes are labels: nothing limits a machine to its vCPUs or memory, and this computer may be sold many times over.
 Accelerators are pretended. Prices are invented, near those of a large cloud.
@@ -122,12 +123,14 @@ class LocalSettings:
         section = Section(
             {} if mapping is None else mapping,
             "local",
-            known=("zones", "instance_types", "accelerators", "default_notice_s", "isolation"),
+            known=("zones", "instance_types", "accelerators", "default_notice_s", "isolation", "directory"),
         )
         accelerators = {
             name: counts.count(name, at_least=1) for counts in (section.part("accelerators"),) for name in counts.values
         }
         types = section.part("instance_types")
+        if "directory" in section.values:
+            section.text("directory", "")  # read by the daemon's own settings: more than this cloud is kept there
         isolation = section.text("isolation", "auto")
         if isolation not in ISOLATIONS:
             raise SettingsError(

@@ -1,0 +1,135 @@
+"""Turns for jobs that are in another daemon's hands: written down as letters, read by whoever owns the job by then.
+
+What was written down is safe, and only then is whoever said it told so. A letter's turn is recorded once: the
+transaction that records it deletes the letter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.store import letters
+from holdfast.controller.store.database import UNAVAILABLE
+from holdfast.controller.store.letters import Letter
+from holdfast.controller.turns import Checkpoint, Turn, resolve
+from holdfast.recovery import events
+from holdfast.recovery.actions import Note
+from holdfast.recovery.reasons import Reason
+from holdfast.recovery.statuses import NodePhase
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.5
+
+# What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
+# timers and workers of its own. Silence is no letter either: it is seen by who holds a connection, and who does not.
+_LETTERS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (events.CancelRequested, events.NodeReported, events.NoticeGiven)
+}
+
+
+def written(turn: Turn) -> dict[str, Any] | None:
+    """The turn as plain JSON; None for one that concerns nobody else."""
+    kind = type(turn.event).__name__
+    body: dict[str, Any] = {}
+    if kind in _LETTERS:
+        body["event"] = {"kind": kind, **asdict(turn.event)}
+    if turn.checkpoint is not None:
+        body["checkpoint"] = asdict(turn.checkpoint)
+    if turn.notes:
+        body["notes"] = [asdict(note) for note in turn.notes]
+    return body if body and turn.performed is None else None
+
+
+def read(letter: Letter) -> Turn:
+    """The turn that `letter` stands for."""
+    body = letter.body
+    checkpoint = body.get("checkpoint")
+    return Turn(
+        letter.job_id,
+        _event(body["event"]) if "event" in body else events.Tick(),
+        checkpoint=_checkpoint(checkpoint) if checkpoint else None,
+        notes=tuple(_note(note) for note in body.get("notes", ())),
+        letter=letter.id,
+    )
+
+
+class Outgoing:
+    """Writes letters, one by one in the order in which they were given. Tries until the database has them."""
+
+    def __init__(self, database: Engine, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="letters")
+        self._ended = threading.Event()
+
+    def forward(self, turn: Turn) -> None:
+        """Hand `turn` to the owner of its job. From any thread; `turn.done` is answered when it is safe."""
+        body = written(turn) if turn.letter is None else None
+        if body is None:
+            resolve(turn)
+        elif not self._ended.is_set():
+            self._thread.submit(self._write, turn, body)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _write(self, turn: Turn, body: dict[str, Any]) -> None:
+        while not self._ended.is_set():
+            try:
+                with self._database.begin() as conn:
+                    letters.put(conn, turn.job_id, body, self._clock.now())
+            except UNAVAILABLE as error:
+                log.warning("database.refused", letter=turn.job_id, error=str(error))
+                self._ended.wait(_RETRY_S)
+            else:
+                resolve(turn)
+                return
+
+
+class Incoming:
+    """Reads the letters for this daemon's jobs, each into one turn at a time."""
+
+    def __init__(self, database: Engine, owner: str, post: Callable[[Turn], object]) -> None:
+        self._database = database
+        self._owner = owner
+        self._post = post
+        self._reading: set[int] = set()
+
+    def look(self) -> int:
+        """Post a turn for every letter that has none yet. Returns how many. Raises what the database raises."""
+        with self._database.connect() as conn:
+            waiting = letters.waiting(conn, self._owner)
+        new = [letter for letter in waiting if letter.id not in self._reading]
+        for letter in new:
+            self._reading.add(letter.id)
+            turn = read(letter)
+            turn.done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
+            self._post(turn)
+        return len(new)
+
+
+def _event(data: Mapping[str, Any]) -> events.Event:
+    values = {name: value for name, value in data.items() if name != "kind"}
+    if "phase" in values:
+        values["phase"] = NodePhase(values["phase"])
+    event: events.Event = _LETTERS[data["kind"]](**values)
+    return event
+
+
+def _note(data: Mapping[str, Any]) -> Note:
+    return Note(**{**data, "reason": Reason(data["reason"]) if data["reason"] else None})
+
+
+def _checkpoint(data: Mapping[str, Any]) -> Checkpoint:
+    job, task, generation = data["key"]
+    return Checkpoint((job, task, generation), data["rank"], data["seq"], _note(data["note"]))

@@ -1,0 +1,77 @@
+"""What a daemon does because it is not alone on its database: letters, rounds, and waking at what others say."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from holdfast.controller.attendance import Attendance
+from holdfast.controller.changes import Changes
+from holdfast.controller.channel import Channel
+from holdfast.controller.clock import Clock
+from holdfast.controller.mail import Incoming, Outgoing
+from holdfast.controller.market import Market
+from holdfast.controller.ownership import Ownership
+from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.rounds import Rounds
+from holdfast.controller.store import letters
+from holdfast.controller.store.wake import Topic
+from holdfast.controller.watch import Watch
+
+
+class Peers:
+    """Everything that reaches this daemon for another's jobs goes on to that one, and the other way round."""
+
+    def __init__(
+        self,
+        *,
+        database: Engine,
+        clock: Clock,
+        attendance: Attendance,
+        reconciler: Reconciler,
+        channel: Channel,
+        ownership: Ownership,
+        market: Market,
+        changes: Changes,
+    ) -> None:
+        self._database = database
+        self._reconciler = reconciler
+        self._channel = channel
+        self._ownership = ownership
+        self._market = market
+        self._changes = changes
+        self._outgoing = Outgoing(database, clock)
+        self._rounds = Rounds(database, reconciler, channel, attendance)
+        self._watch = Watch(Incoming(database, attendance.owner, reconciler.post).look, self._round)
+        reconciler.forward = self._outgoing.forward
+
+    def start(self, url: str) -> None:
+        self._watch.start(url, self._told)
+
+    def stop(self) -> None:
+        self._watch.stop()
+        self._outgoing.close()
+
+    def _round(self) -> None:
+        self._rounds.nodes()
+        self._rounds.silences()
+        with self._database.begin() as conn:
+            self._market.load(conn)
+            letters.drop_settled(conn)
+
+    def _told(self, topic: Topic, job_id: int) -> None:
+        is_ours = self._reconciler.view(job_id) is not None
+        match topic:
+            case Topic.LOG:
+                self._changes.tell(job_id)
+            case Topic.JOB:
+                self._changes.tell(job_id)
+                if not is_ours and any(c.place[0][0] == job_id for c in self._channel.connections()):
+                    self._watch.poke(round=True)
+            case Topic.LETTER:
+                if is_ours:
+                    self._watch.poke()
+            case Topic.SILENCE:
+                if is_ours:
+                    self._watch.poke(round=True)
+            case Topic.CLAIM:
+                self._ownership.tick()

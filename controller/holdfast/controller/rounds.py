@@ -1,0 +1,78 @@
+"""A daemon's round over the nodes: what the database says of them is compared with what their connections say.
+
+Directives are levels, and so are reports. A message that was lost, or overtaken while a job changed hands, is made good
+by the next round; nothing else has to make sure that it arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from holdfast.controller.attendance import Attendance
+from holdfast.controller.channel import Channel, Connection
+from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.store import jobs
+from holdfast.controller.turns import attempt_of
+from holdfast.recovery import events
+from holdfast.recovery.directive import STOP, directive
+from holdfast.recovery.job import AttemptView
+from holdfast.recovery.statuses import NodePhase
+
+_PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
+
+# A report is on its way for a while: it is said again only after this long.
+_SAY_AGAIN_S = 3.0
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Every method raises what the database raises."""
+
+    database: Engine
+    reconciler: Reconciler
+    channel: Channel
+    attendance: Attendance
+    monotonic: Callable[[], float] = time.monotonic
+
+    def nodes(self) -> None:
+        """Nodes connected here: each has its directive, and the owner of its job has its report."""
+        connected = self.channel.connections()
+        self.attendance.hold_only(connection.token for connection in connected)
+        attempts = self._attempts({c.place[0] for c in connected})
+        for connection in connected:
+            attempt = attempts.get(connection.place[0])
+            wanted = directive(attempt) if attempt else STOP
+            if wanted != connection.told:
+                self.channel.push(connection.place[0], wanted)
+            if attempt is not None and self._is_behind(attempt, connection):
+                assert connection.report is not None
+                self.channel.pass_on(connection, connection.report)
+
+    def silences(self) -> None:
+        """Nodes of this daemon's jobs that count as connected, and that no daemon has: they are silent."""
+        for (job_id, task, generation), rank in self.attendance.silent():
+            self.reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
+
+    def _attempts(self, keys: set[AttemptKey]) -> dict[AttemptKey, AttemptView]:
+        """What is recorded of live attempts: from memory for this daemon's own jobs, else from the database."""
+        views = {job_id: self.reconciler.view(job_id) for job_id in {key[0] for key in keys}}
+        elsewhere = [job_id for job_id, view in views.items() if view is None]
+        own = {key: attempt for key in keys if (attempt := attempt_of(views[key[0]], key)) is not None}
+        if not elsewhere:
+            return own
+        with self.database.connect() as conn:
+            return {**jobs.load_attempts(conn, elsewhere), **own}
+
+    def _is_behind(self, attempt: AttemptView, connection: Connection) -> bool:
+        """Whether what is recorded of the node is older than what it said here."""
+        report, rank = connection.report, connection.place[1]
+        if report is None or rank >= len(attempt.nodes) or attempt.nodes[rank].gone is not None:
+            return False
+        node = attempt.nodes[rank]
+        is_newer = not node.connected or _PHASE_ORDER[NodePhase(report["phase"])] > _PHASE_ORDER[node.phase]
+        return is_newer and self.monotonic() - connection.passed_on_at > _SAY_AGAIN_S

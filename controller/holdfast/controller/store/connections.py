@@ -1,0 +1,90 @@
+"""Which daemon holds which node's connection: by this, and not by whose job it is, a node counts as heard or silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, select
+
+from holdfast.controller.store import wake
+from holdfast.controller.store.database import database_now, insert_into
+from holdfast.controller.store.jobs import Attempt, Controller, Job, Node
+from holdfast.controller.store.tables import ConnectionRow
+from holdfast.controller.store.wake import Topic
+from holdfast.recovery.statuses import AttemptState
+
+Connections = ConnectionRow.__table__  # type: ignore[attr-defined]
+
+Place = tuple[tuple[int, int, int], int]
+"""An attempt and a rank of it"""
+
+
+def hold(conn: Connection, place: Place, *, controller: str, token: str, now: float) -> None:
+    """The node is connected to `controller`, by the connection `token`; an older connection of it counts no more."""
+    (job_id, task, generation), rank = place
+    held = {"controller": controller, "token": token, "since": now}
+    key = {"job_id": job_id, "task_index": task, "generation": generation, "rank": rank}
+    conn.execute(
+        insert_into(conn, Connections).values(**key, **held).on_conflict_do_update(index_elements=list(key), set_=held)
+    )
+
+
+def release(conn: Connection, place: Place, token: str) -> bool:
+    """The connection is over. False if the node has called again since, here or elsewhere: then it is not silent."""
+    was_last = conn.execute(delete(Connections).where(Connections.c.token == token, *_is(place))).rowcount == 1
+    if was_last:
+        wake.notify(conn, Topic.SILENCE, place[0][0])
+    return was_last
+
+
+def release_all_but(conn: Connection, controller: str, tokens: Iterable[str]) -> None:
+    """Forget what `controller` no longer holds, whatever became of the calls that should have said so."""
+    kept = set(tokens)
+    rows = conn.execute(select(Connections.c.token).where(Connections.c.controller == controller)).scalars()
+    over = [token for token in rows if token not in kept]
+    if over:
+        conn.execute(delete(Connections).where(Connections.c.token.in_(over)))
+
+
+def release_others(conn: Connection, controller: str) -> None:
+    """Forget all that other controllers hold: there is no other."""
+    conn.execute(delete(Connections).where(Connections.c.controller != controller))
+
+
+def held(conn: Connection, job_ids: Iterable[int], now: float) -> set[Place]:
+    """The nodes of these jobs that a living controller has a connection with."""
+    query = _living(conn, now).where(Connections.c.job_id.in_(list(job_ids)))
+    return {((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query)}
+
+
+def unheld(conn: Connection, owner: str, now: float) -> list[Place]:
+    """Nodes of the owner's jobs that count as connected, and that no living controller has a connection with."""
+    living = _living(conn, now).subquery()
+    same = and_(*(Node.c[name] == living.c[name] for name in ("job_id", "task_index", "generation", "rank")))
+    query = (
+        select(Node.c.job_id, Node.c.task_index, Node.c.generation, Node.c.rank)
+        .join(Job, Job.c.id == Node.c.job_id)
+        .join(Attempt, and_(*(Node.c[n] == Attempt.c[n] for n in ("job_id", "task_index", "generation"))))
+        .join(living, same, isouter=True)
+        .where(Job.c.owner == owner, Job.c.settled.is_(False), Attempt.c.state != AttemptState.GONE.value)
+        .where(Node.c.connected, living.c.job_id.is_(None))
+    )
+    return [((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query)]
+
+
+def _living(conn: Connection, now: float) -> Select[tuple[int, int, int, int]]:
+    return (
+        select(Connections.c.job_id, Connections.c.task_index, Connections.c.generation, Connections.c.rank)
+        .join(Controller, Controller.c.id == Connections.c.controller)
+        .where(Controller.c.lease_until >= database_now(conn, now))
+    )
+
+
+def _is(place: Place) -> tuple[ColumnElement[bool], ...]:
+    (job_id, task, generation), rank = place
+    return (
+        Connections.c.job_id == job_id,
+        Connections.c.task_index == task,
+        Connections.c.generation == generation,
+        Connections.c.rank == rank,
+    )

@@ -1,0 +1,54 @@
+"""Letters: what came to one daemon for a job that is in another's hands, kept until its turn is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, literal, select
+from sqlalchemy.types import JSON, Float
+
+from holdfast.controller.store import wake
+from holdfast.controller.store.jobs import Job
+from holdfast.controller.store.tables import LetterRow
+from holdfast.controller.store.wake import Topic
+
+Letters = LetterRow.__table__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """`body` is what `holdfast.controller.mail` made of a turn."""
+
+    id: int
+    job_id: int
+    body: dict[str, Any]
+
+
+def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool:
+    """Leave a letter for whoever owns the job. False if the job is settled, or unknown: then there is nobody."""
+    unsettled = select(Job.c.id, literal(now, Float), literal(body, JSON)).where(
+        Job.c.id == job_id, Job.c.settled.is_(False)
+    )
+    written = conn.execute(insert(Letters).from_select(["job_id", "at", "body"], unsettled)).rowcount == 1
+    if written:
+        wake.notify(conn, Topic.LETTER, job_id)
+    return written
+
+
+def waiting(conn: Connection, owner: str, limit: int = 1000) -> list[Letter]:
+    """The letters for the jobs of `owner`, as they came."""
+    query = select(Letters.c.id, Letters.c.job_id, Letters.c.body).join(Job, Job.c.id == Letters.c.job_id)
+    rows = conn.execute(query.where(Job.c.owner == owner, Job.c.settled.is_(False)).order_by(Letters.c.id).limit(limit))
+    return [Letter(row.id, row.job_id, row.body) for row in rows]
+
+
+def take(conn: Connection, letter: int) -> bool:
+    """Take a letter, as a part of the transaction that records its turn. False if its turn was recorded before."""
+    return conn.execute(delete(Letters).where(Letters.c.id == letter)).rowcount == 1
+
+
+def drop_settled(conn: Connection) -> int:
+    """Remove letters that came too late. Returns how many."""
+    settled = select(Job.c.id).where(Job.c.settled)
+    return conn.execute(delete(Letters).where(Letters.c.job_id.in_(settled))).rowcount

@@ -1,0 +1,104 @@
+"""What waits in the reconciler's queue: above all turns, each one thing that happened to one job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from holdfast.controller.acting import Outcome
+from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.store.intents import Intent
+from holdfast.controller.store.jobs import Claim
+from holdfast.recovery import events
+from holdfast.recovery.actions import Note
+from holdfast.recovery.job import AttemptView, JobView
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A node's word on a checkpoint: goes to the timeline once per `seq`."""
+
+    key: AttemptKey
+    rank: int
+    seq: int
+    note: Note
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One thing that happened to one job. `done` is answered once it is recorded, or safe with whoever will record it.
+
+    `letter`: the id of the letter that it came by. `is_wake`: set by a timer for the job's wake time, and void once
+    that has changed.
+    """
+
+    job_id: int
+    event: events.Event = field(default_factory=events.Tick)
+    performed: tuple[Intent, Outcome] | None = None
+    checkpoint: Checkpoint | None = None
+    notes: tuple[Note, ...] = ()
+    letter: int | None = None
+    is_wake: bool = False
+    done: Future[None] = field(default_factory=Future, compare=False)
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Jobs to take up, as claimed."""
+
+    claims: tuple[Claim, ...]
+    done: Future[None] = field(default_factory=Future, compare=False)
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """Others may have claimed some of the jobs in hand."""
+
+    done: Future[None] = field(default_factory=Future, compare=False)
+
+
+@dataclass(frozen=True)
+class Look:
+    """An attempt whose machines the cloud is to be asked about."""
+
+    key: AttemptKey
+
+
+@dataclass
+class Owned:
+    """A job in hand. `is_doubtful`: a transaction failed, and may have been recorded all the same."""
+
+    claim: Claim
+    view: JobView
+    wake_at: float | None = None
+    is_doubtful: bool = False
+
+
+def resolve(turn: Turn) -> None:
+    """Answer `turn.done`, if that was not done before."""
+    if not turn.done.done():
+        turn.done.set_result(None)
+
+
+def attempt_of(job: JobView | None, key: AttemptKey) -> AttemptView | None:
+    """The attempt, if it is not gone."""
+    if job is None or key[1] >= len(job.tasks):
+        return None
+    return job.tasks[key[1]].attempt(key[2])
+
+
+def instances_of(attempt: AttemptView) -> list[tuple[int, str]]:
+    """(rank, id) of the attempt's machines known so far."""
+    return [(n.rank, n.instance_id) for n in attempt.nodes if n.instance_id is not None]
+
+
+def silences(job: JobView, heard: Collection[tuple[AttemptKey, int]]) -> list[events.NodeSilent]:
+    """After a take-over no node is connected but those `heard`, whatever the rows say."""
+    return [
+        events.NodeSilent(t.index, a.generation, n.rank)
+        for t in job.tasks
+        for a in t.attempts
+        for n in a.nodes
+        if n.connected and ((job.id, t.index, a.generation), n.rank) not in heard
+    ]

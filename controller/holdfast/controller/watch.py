@@ -1,0 +1,92 @@
+"""Watches what other daemons on the same PostgreSQL write: woken by its notifications, and by itself every second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+import structlog
+
+from holdfast.controller.store import wake
+from holdfast.controller.store.database import UNAVAILABLE, psycopg_url
+from holdfast.controller.store.wake import Topic
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0
+_ROUND_S = 2.0
+_LISTEN_S = 1.0
+_RETRY_S = 1.0
+_NAME = "holdfast-listen"
+
+
+class Watch:
+    """Two threads: one looks, one listens and has the other look at once.
+
+    `letters`: called at every look. `round`: at least every two seconds, and when a node may be concerned.
+    """
+
+    def __init__(self, letters: Callable[[], object], round: Callable[[], object]) -> None:
+        self._letters = letters
+        self._round = round
+        self._ended = threading.Event()
+        self._poked = threading.Event()
+        self._is_round_due = True
+        self._threads: list[threading.Thread] = []
+
+    def start(self, url: str, told: Callable[[Topic, int], None]) -> None:
+        self._threads = [
+            threading.Thread(target=self._look, name="look", daemon=True),
+            threading.Thread(target=self._listen, args=(psycopg_url(url), told), name="listen", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def poke(self, *, round: bool = False) -> None:
+        """Look now. From any thread."""
+        self._is_round_due = self._is_round_due or round
+        self._poked.set()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._poked.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _look(self) -> None:
+        round_at = 0.0
+        while not self._ended.is_set():
+            self._poked.clear()
+            try:
+                self._letters()
+                if self._is_round_due or time.monotonic() >= round_at:
+                    self._is_round_due = False
+                    self._round()
+                    round_at = time.monotonic() + _ROUND_S
+            except UNAVAILABLE as error:
+                log.warning("database.refused", error=str(error))
+                self._ended.wait(_RETRY_S)
+            except Exception:
+                log.exception("watch.failed")  # a bug of ours; the next look may do better
+                self._ended.wait(_RETRY_S)
+            self._poked.wait(LOOK_S)
+
+    def _listen(self, url: str, told: Callable[[Topic, int], None]) -> None:
+        while not self._ended.is_set():
+            try:
+                with psycopg.connect(url, autocommit=True, connect_timeout=5, application_name=_NAME) as conn:
+                    conn.execute(f"LISTEN {wake.CHANNEL}")
+                    self.poke(round=True)  # what was said before is not repeated
+                    self._hear(conn, told)
+            except psycopg.Error as error:
+                log.warning("listen.broken", error=str(error))
+                self._ended.wait(_RETRY_S)
+
+    def _hear(self, conn: psycopg.Connection, told: Callable[[Topic, int], None]) -> None:
+        while not self._ended.is_set():
+            for notification in conn.notifies(timeout=_LISTEN_S, stop_after=100):
+                topic, _, job_id = notification.payload.partition(" ")
+                if topic in set(Topic) and job_id.isdecimal():  # a newer daemon may say more
+                    told(Topic(topic), int(job_id))

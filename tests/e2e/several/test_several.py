@@ -1,0 +1,90 @@
+"""Any daemon answers any call; a job outlives the daemon that had it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from threading import Event
+from typing import Any
+
+COUNT = "for i in $(seq {n}); do echo line $i of {n}; sleep {pause}; done"
+
+
+def lines(log: str) -> list[int]:
+    return [int(i) for i in re.findall(r"^line (\d+) of", log, re.MULTILINE)]
+
+
+def test_any_daemon_answers_for_any_job(several: Any) -> None:
+    cluster = several("a", "b")
+    a, b = cluster.client_of("a"), cluster.client_of("b")
+    first = cluster.submit(COUNT.format(n=20, pause=0.1), client=a)
+    second = cluster.submit("sleep 600", client=b)
+    assert cluster.owner(first) == "a"
+    assert cluster.owner(second) == "b"
+
+    with b.logs(first, follow=True) as stream:  # to its end, by a daemon that does not have the job
+        assert lines(b"".join(stream).decode()) == list(range(1, 21))
+    assert cluster.until_status(first, "SUCCEEDED")["status"] == "SUCCEEDED"
+
+    cluster.until_status(second, "RUNNING")
+    assert a.cancel(ids=[second])["cancelled"] == [second]
+    cluster.until_status(second, "CANCELLED")
+    assert cluster.job(first)["recovery_count"] == 0
+
+
+def test_a_killed_daemons_jobs_move_and_nothing_runs_twice(several: Any) -> None:
+    cluster = several("a", "b")
+    job = cluster.submit(COUNT.format(n=200, pause=0.1), client=cluster.client_of("a"))
+    cluster.until_status(job, "RUNNING")
+    cluster.until(lambda: len(lines(cluster.log(job))) > 5, "a few lines of the log")
+    killed_at = time.monotonic()
+    cluster.kill("a")
+    cluster.until(lambda: cluster.owner(job) == "b", "b has the job")
+    took_s = time.monotonic() - killed_at
+    print(f"\na killed controller's job moved in {took_s:.1f} s, with a lease of {cluster.lease_s} s")
+
+    done = cluster.until_status(job, "SUCCEEDED")
+    assert done["generation"] == 1
+    assert done["recovery_count"] == 0
+    assert lines(cluster.log(job)) == list(range(1, 201))
+    assert len(cluster.machines()) == 1
+
+
+def test_a_frozen_daemon_that_wakes_up_changes_nothing(several: Any) -> None:
+    cluster = several("a", "b")
+    job = cluster.submit(COUNT.format(n=300, pause=0.1), client=cluster.client_of("a"))
+    cluster.until_status(job, "RUNNING")
+    cluster.signal("a", signal.SIGSTOP)
+    cluster.until(lambda: cluster.owner(job) == "b", "b has the job")
+    cluster.client.preempt(job)  # b has to buy another machine, while a still believes in the old one
+    cluster.until(lambda: cluster.job(job)["generation"] == 2, "the second attempt")
+    cluster.signal("a", signal.SIGCONT)
+
+    def a_noticed() -> bool:
+        return "lease.lapsed" in (cluster.home("a") / "controller.log").read_text()
+
+    cluster.until(a_noticed, "a notices that it was away")
+    done = cluster.until_status(job, "SUCCEEDED")
+    assert cluster.owner(job) == "b"
+    assert done["generation"] == 2
+    assert done["recovery_count"] == 1
+    assert len(cluster.machines()) == 2
+    first, second = lines(cluster.log(job)), list(range(1, 301))
+    assert first[-300:] == second, "the second attempt ran from its beginning to its end, once"
+    assert first[:-300] == list(range(1, len(first) - 299))
+
+
+def test_the_database_restarts_and_nothing_is_lost(several: Any, postgres: Any) -> None:
+    cluster = several("a", "b")
+    jobs = [cluster.submit(COUNT.format(n=150, pause=0.1), client=cluster.client_of(name)) for name in ("a", "b")]
+    for job in jobs:
+        cluster.until_status(job, "RUNNING")
+    postgres.restart()
+    postgres.stop("immediate")
+    Event().wait(5)  # longer than the lease: every controller loses it at once
+    postgres.start()
+    for job in jobs:
+        assert cluster.until_status(job, "SUCCEEDED")["generation"] == 1
+        assert lines(cluster.log(job)) == list(range(1, 151))
+    assert len(cluster.machines()) == 2

@@ -1,0 +1,151 @@
+"""Logs and files: the same promises whether they are one daemon's own or in the database of several."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from holdfast.controller import sharedlogs
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.files import Files, FolderFiles, SharedFiles
+from holdfast.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, shared_keyring
+from holdfast.controller.nodelogs import Logs, NodeLogs
+from holdfast.controller.sharedlogs import SharedLogs
+from holdfast.controller.store.database import open_database
+
+KEY = (1, 0, 1)
+
+
+@pytest.fixture
+def database(database_url: str) -> Engine:
+    return open_database(database_url)
+
+
+@pytest.fixture(params=["files", "rows"])
+def make_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Logs]:
+    """Makes what a daemon has; two of the rows' kind are as two daemons on one database."""
+    if request.param == "files":
+        return lambda: NodeLogs(tmp_path)
+    engine = open_database(f"sqlite:///{tmp_path / 'logs.db'}")
+    return lambda: SharedLogs(engine)
+
+
+def everything(logs: Logs, rank: int = 0) -> bytes:
+    return b"".join(logs.read(KEY, chunk) for chunk in logs.reader(KEY).new() if chunk.rank == rank)
+
+
+def test_whatever_is_sent_again_the_log_is_the_nodes(make_logs: Callable[[], Logs]) -> None:
+    logs, chance = make_logs(), random.Random(4)
+    whole = chance.randbytes(3000)
+    assert logs.size(KEY, 0) == 0
+    for _ in range(60):
+        start = chance.randrange(len(whole))
+        logs.append(KEY, 0, start, whole[start : start + chance.randrange(1, 300)])
+    kept = logs.size(KEY, 0)
+    assert make_logs().append(KEY, 0, kept, whole[kept:]) == len(whole)
+    assert everything(logs) == whole
+
+
+def test_bytes_beyond_a_gap_are_asked_for_again(make_logs: Callable[[], Logs]) -> None:
+    logs = make_logs()
+    assert logs.append(KEY, 0, 0, b"abc") == 3
+    assert logs.append(KEY, 0, 10, b"later") == 3
+    assert logs.append(KEY, 1, 0, b"other") == 5
+    assert logs.append((1, 0, 2), 0, 0, b"x") == 1
+
+
+def test_a_reader_goes_on_where_it_stopped(make_logs: Callable[[], Logs]) -> None:
+    logs = make_logs()
+    reader = logs.reader(KEY)
+    assert reader.new() == []
+    for piece in (b"a", b"bc"):
+        logs.append(KEY, 0, logs.size(KEY, 0), piece)
+    logs.append(KEY, 1, 0, b"xyz")
+    assert b"".join(logs.read(KEY, chunk) for chunk in reader.new()) == b"abcxyz"
+    logs.append(KEY, 0, 3, b"d")
+    assert [logs.read(KEY, chunk) for chunk in reader.new()] == [b"d"]
+    assert reader.new() == []
+
+
+def test_two_daemons_that_serve_one_node_at_once_double_nothing(database: Engine) -> None:
+    whole = b"".join(b"line %d\n" % i for i in range(400))
+
+    def send(logs: SharedLogs) -> None:
+        at = 0
+        while at < len(whole):
+            at = logs.append(KEY, 0, at, whole[at : at + 100])
+
+    writers = [SharedLogs(database), SharedLogs(database)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(send, writers))
+    assert everything(SharedLogs(database)) == whole
+
+
+def test_a_large_piece_is_split(database: Engine) -> None:
+    data = random.Random(1).randbytes(2 * sharedlogs.CHUNK_BYTES + 17)
+    logs = SharedLogs(database)
+    assert logs.append(KEY, 0, 0, data) == len(data)
+    assert [chunk.length for chunk in logs.reader(KEY).new()] == [2**20, 2**20, 17]
+    assert everything(logs) == data
+
+
+@pytest.fixture(params=["folder", "rows"])
+def make_files(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Files]:
+    """Makes what a daemon has; those in rows each have a folder of their own on a computer of their own."""
+    if request.param == "folder":
+        return lambda _name: FolderFiles(tmp_path)
+    engine = open_database(f"sqlite:///{tmp_path / 'files.db'}")
+
+    def make(name: str) -> Files:
+        (tmp_path / name).mkdir()
+        return SharedFiles(FolderFiles(tmp_path / name), engine, ManualClock())
+
+    return make
+
+
+def test_a_file_that_one_daemon_keeps_all_can_serve(make_files: Callable[[str], Files], tmp_path: Path) -> None:
+    one, two = make_files("one"), make_files("two")
+    data = random.Random(2).randbytes(2**20 + 5)
+    digest = hashlib.sha256(data).hexdigest()
+    assert not one.has(digest)
+    assert two.path(digest) is None
+    written = tmp_path / "written"
+    for files in (one, two, one):
+        written.write_bytes(data)
+        files.keep(digest, written)
+    assert not written.exists()
+    assert two.has(digest)
+    found = two.path(digest)
+    assert found is not None
+    assert found.read_bytes() == data
+
+
+def keyring_in(folder: Path, database: Engine, *, others_live: bool = True) -> dict[str, str]:
+    with database.begin() as conn:
+        return shared_keyring(folder, conn, others_live=others_live).fingerprints()
+
+
+def test_every_daemon_has_the_same_keyring(database: Engine, tmp_path: Path) -> None:
+    first = keyring_in(tmp_path / "one", database)
+    assert keyring_in(tmp_path / "one", database) == first
+    with pytest.raises(WrongKeyring, match="has a keyring already"):
+        keyring_in(tmp_path / "two", database)
+    assert not (tmp_path / "two").exists(), "one that can not be right is not made"
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in (KEY_FILE, TOKEN_FILE):
+        (copy / name).write_bytes((tmp_path / "one" / name).read_bytes())
+    assert keyring_in(copy, database) == first
+    (copy / TOKEN_FILE).write_text("another\n")
+    with pytest.raises(WrongKeyring, match="fingerprint"):
+        keyring_in(copy, database)
+    assert keyring_in(copy, database, others_live=False) != first, "alone, it may have a new token"
+    (copy / KEY_FILE).write_text("00" * 32)
+    with pytest.raises(WrongKeyring, match=r"secret\.key"):
+        keyring_in(copy, database, others_live=False)
