@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.channel import _MOST_UNREAD, _MOST_UNRECORDED, Channel, _Connection
+from holdfast.controller.attendance import Arrival
+from holdfast.controller.channel import _MOST_UNREAD, _MOST_UNRECORDED, Channel, Connection, Place
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery import events
+from holdfast.recovery.directive import Directive, Want
 from holdfast.recovery.statuses import NodePhase
 
 KEY, RANK = (7, 0, 1), 0
@@ -37,6 +39,19 @@ class Reconciler:
         return [e.exit_code for e in self.told if isinstance(e, events.NodeReported) and e.phase is NodePhase.ENDED]
 
 
+class Attendant:
+    """Knows the node's checkpoints up to `seq`, and tells it to wait."""
+
+    def __init__(self, seq: int) -> None:
+        self._seq = seq
+
+    def arrive(self, _place: Place, _token: str) -> Arrival:
+        return Arrival(self._seq, Directive(Want.WAIT))
+
+    def leave(self, _place: Place, _token: str) -> bool:
+        return True
+
+
 @pytest.fixture
 def reconciler() -> Reconciler:
     return Reconciler()
@@ -44,13 +59,12 @@ def reconciler() -> Reconciler:
 
 @pytest.fixture
 def channel(reconciler: Any, tmp_path: Path) -> Channel:
-    return Channel(
-        reconciler, NodeLogs(tmp_path), lambda _key, _rank: (0, True), clock=ManualClock(), beat_s=5.0, silent_s=0.4
-    )
+    attendance: Any = Attendant(0)
+    return Channel(reconciler, NodeLogs(tmp_path), attendance, clock=ManualClock(), beat_s=5.0, silent_s=0.4)
 
 
-def connection() -> _Connection:
-    return _Connection((KEY, RANK))
+def connection() -> Connection:
+    return Connection((KEY, RANK))
 
 
 def frame(offset: int, data: bytes) -> bytes:
@@ -62,10 +76,10 @@ def test_an_end_waits_for_the_rest_of_its_log(channel: Channel, reconciler: Reco
         node = connection()
         await channel._message(node, {"type": "report", **ENDED, "logs": {"size": SIZE}})
         assert reconciler.exit_codes == []
-        channel._log_bytes(node, frame(0, b"x" * 4))
+        await channel._log_bytes(node, frame(0, b"x" * 4))
         assert reconciler.exit_codes == []
-        channel._log_bytes(node, frame(4, b"x" * 6))
-        channel._log_bytes(node, frame(4, b"x" * 6))
+        await channel._log_bytes(node, frame(4, b"x" * 6))
+        await channel._log_bytes(node, frame(4, b"x" * 6))
 
     asyncio.run(story())
     assert reconciler.exit_codes == [3], "once"
@@ -77,7 +91,7 @@ def test_an_end_waits_for_a_node_whose_line_broke_but_not_for_ever(channel: Chan
         await channel._message(connection(), said)
         first = channel._held[KEY, RANK]
         await channel._message(connection(), said)  # its line broke, and it calls again
-        channel._let_go((KEY, RANK), first)
+        channel._let_go(first)
         assert reconciler.exit_codes == [], "the time of the second has just begun"
         while not reconciler.exit_codes:
             await asyncio.sleep(0.01)
@@ -103,7 +117,7 @@ def test_who_reads_nothing_of_what_it_is_told_is_hung_up_on(channel: Channel) ->
         node = connection()
         for n in range(10 * _MOST_UNREAD):
             try:
-                channel._log_bytes(node, frame(n, b"x"))
+                await channel._log_bytes(node, frame(n, b"x"))
             except RuntimeError:
                 break
         return node.outbox.qsize()

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.channel import Channel
+from holdfast.controller.attendance import Arrival
+from holdfast.controller.channel import Channel, Place
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery import events
+from holdfast.recovery.directive import Directive, Want
 
 KEY = (1, 0, 1)
 ENDED = {"phase": "ended", "exit_code": 0, "interrupted": True}
@@ -38,6 +40,19 @@ class Reconciler:
         return None
 
 
+class Attendant:
+    """Knows the node's checkpoints up to `seq`, and tells it to wait."""
+
+    def __init__(self, seq: int) -> None:
+        self._seq = seq
+
+    def arrive(self, _place: Place, _token: str) -> Arrival:
+        return Arrival(self._seq, Directive(Want.WAIT))
+
+    def leave(self, _place: Place, _token: str) -> bool:
+        return True
+
+
 class Socket:
     """An agent's connection that says what it is given, and then breaks."""
 
@@ -54,8 +69,8 @@ class Socket:
 
 
 def channel_of(reconciler: Any, directory: Path, *, seq: int) -> Channel:
-    logs = NodeLogs(directory)
-    return Channel(reconciler, logs, lambda _key, _rank: (seq, True), clock=ManualClock(), beat_s=5.0, silent_s=0.4)
+    attendance: Any = Attendant(seq)
+    return Channel(reconciler, NodeLogs(directory), attendance, clock=ManualClock(), beat_s=5.0, silent_s=0.4)  # type: ignore[arg-type]
 
 
 def hello(*, log_bytes: int, checkpoints: int) -> dict[str, Any]:
