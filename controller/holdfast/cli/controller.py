@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -72,6 +73,23 @@ def stop(yes: bool) -> None:
     if found.pid is not None:
         _await_end(found.pid)
     click.echo("The controller is stopped; running jobs go on.")
+
+
+@controller.command()
+@click.option("--to", required=True, metavar="URL", help="postgresql://user@host/database, a new and empty one.")
+def migrate(to: str) -> None:
+    """Move your controller from its SQLite file to PostgreSQL, where several can share it.
+
+    It is stopped first; running jobs go on. Everything is copied, compared and then committed at once: if it is broken
+    off, nothing has changed. See docs/several-controllers.md.
+    """
+    home = endpoint.home_dir()
+    if (pid := endpoint.recorded_pid(home)) is not None:
+        os.kill(pid, signal.SIGTERM)
+        _await_end(pid)
+        click.echo("The controller is stopped; running jobs go on.")
+    command = [sys.executable, "-P", "-m", "holdfast.controller", "migrate", "--home", str(home), "--to", to]
+    raise SystemExit(subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode)
 
 
 @controller.command()

@@ -1,4 +1,4 @@
-"""`python -m holdfast.controller serve --home DIR`: run a daemon in the foreground."""
+"""`python -m holdfast.controller serve --home DIR`: run a daemon in the foreground. `migrate`: see `moving`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,46 @@ from pathlib import Path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 stopped as asked, 2 could not start (said on standard error)."""
+    """Exit codes: 0 done, or stopped as asked; 2 could not start, or could not be done (said on standard error)."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.controller", description="The Holdfast controller.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve_command = commands.add_parser("serve", help="run the daemon until it is told to stop")
     default = os.environ.get("HOLDFAST_HOME", "~/.holdfast")
     serve_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
+    migrate_command = commands.add_parser("migrate", help="move everything from SQLite to PostgreSQL")
+    migrate_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
+    migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database, an empty one")
     options = parser.parse_args(arguments)
 
     from holdfast.controller.daemon import CannotStart, serve
     from holdfast.controller.settings import SettingsError
 
+    home = options.home.expanduser().resolve()
     try:
-        serve(options.home.expanduser().resolve())
+        if options.command == "migrate":
+            _migrate(home, options.to)
+        else:
+            serve(home)
     except (CannotStart, SettingsError) as error:
         print(f"holdfast controller: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _migrate(home: Path, to: str) -> None:
+    from holdfast.controller.daemon import only_one
+    from holdfast.controller.moving import CannotMove, config_line, move, set_url
+    from holdfast.controller.settings import read_settings
+
+    if not home.is_dir():
+        raise CannotMove(f"{home} does not exist: there is nothing to move")
+    settings = read_settings(home)
+    with only_one(home):
+        move(settings, to, print)
+        if set_url(settings, to):
+            print(f"{home / 'config.yaml'} names the new database; the old one stays as it is, and is used no more")
+        else:
+            print(f"now set, in {home / 'config.yaml'}:\n  {config_line(to)}")
 
 
 if __name__ == "__main__":

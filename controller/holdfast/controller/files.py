@@ -113,8 +113,8 @@ class SharedFiles:
 def store(conn: Connection, digest: str, source: Path, at: float) -> bool:
     """Write a file into the database. False if it is there already, or is just being written by another."""
     row = {"digest": digest, "size": source.stat().st_size, "at": at}
-    written = conn.execute(insert_into(conn, Stored).values(**row).on_conflict_do_nothing())
-    if written.rowcount != 1:
+    written = insert_into(conn, Stored).values(**row).on_conflict_do_nothing().returning(Stored.c.digest)
+    if conn.execute(written).first() is None:
         return False
     with source.open("rb") as file:
         number = 0
@@ -128,6 +128,6 @@ def digest_of(conn: Connection, digest: str) -> str:
     """The sha256 of what is stored under `digest`."""
     sha = hashlib.sha256()
     query = select(Chunks.c.data).where(Chunks.c.digest == digest).order_by(Chunks.c.number)
-    for data in conn.execution_options(yield_per=8).execute(query).scalars():
+    for data in conn.execute(query, execution_options={"yield_per": 8}).scalars():
         sha.update(data)
     return sha.hexdigest()

@@ -101,7 +101,7 @@ def digest_of(conn: Connection, key: AttemptKey, rank: int) -> str:
     """The sha256 of a node's log."""
     sha = hashlib.sha256()
     query = select(Chunks.c.data).where(*_is(Chunks, key), Chunks.c.rank == rank).order_by(Chunks.c.start)
-    for data in conn.execution_options(yield_per=8).execute(query).scalars():
+    for data in conn.execute(query, execution_options={"yield_per": 8}).scalars():
         sha.update(data)
     return sha.hexdigest()
 

@@ -27,12 +27,18 @@ def database(database_url: str) -> Engine:
     return open_database(database_url)
 
 
-@pytest.fixture(params=["files", "rows"])
+def new_database(request: pytest.FixtureRequest, folder: Path) -> Engine:
+    if request.param == "sqlite":
+        return open_database(f"sqlite:///{folder / 'shared.db'}")
+    return open_database(request.getfixturevalue("postgres").new_database())
+
+
+@pytest.fixture(params=["files", "sqlite", "postgresql"])
 def make_logs(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Logs]:
     """Makes what a daemon has; two of the rows' kind are as two daemons on one database."""
     if request.param == "files":
         return lambda: NodeLogs(tmp_path)
-    engine = open_database(f"sqlite:///{tmp_path / 'logs.db'}")
+    engine = new_database(request, tmp_path)
     return lambda: SharedLogs(engine)
 
 
@@ -95,12 +101,12 @@ def test_a_large_piece_is_split(database: Engine) -> None:
     assert everything(logs) == data
 
 
-@pytest.fixture(params=["folder", "rows"])
+@pytest.fixture(params=["folder", "sqlite", "postgresql"])
 def make_files(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Files]:
     """Makes what a daemon has; those in rows each have a folder of their own on a computer of their own."""
     if request.param == "folder":
         return lambda _name: FolderFiles(tmp_path)
-    engine = open_database(f"sqlite:///{tmp_path / 'files.db'}")
+    engine = new_database(request, tmp_path)
 
     def make(name: str) -> Files:
         (tmp_path / name).mkdir()
@@ -124,6 +130,12 @@ def test_a_file_that_one_daemon_keeps_all_can_serve(make_files: Callable[[str], 
     found = two.path(digest)
     assert found is not None
     assert found.read_bytes() == data
+    for name in ("one", "two", ""):
+        (tmp_path / name / digest).unlink(missing_ok=True)
+    if not isinstance(two, FolderFiles):
+        again = two.path(digest)
+        assert again is not None
+        assert again.read_bytes() == data, "what a computer has lost comes from the database"
 
 
 def keyring_in(folder: Path, database: Engine, *, others_live: bool = True) -> dict[str, str]:

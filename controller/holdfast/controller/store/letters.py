@@ -30,7 +30,8 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
     unsettled = select(Job.c.id, literal(now, Float), literal(body, JSON)).where(
         Job.c.id == job_id, Job.c.settled.is_(False)
     )
-    written = conn.execute(insert(Letters).from_select(["job_id", "at", "body"], unsettled)).rowcount == 1
+    letter = insert(Letters).from_select(["job_id", "at", "body"], unsettled).returning(Letters.c.id)
+    written = conn.execute(letter).first() is not None
     if written:
         wake.notify(conn, Topic.LETTER, job_id)
     return written
