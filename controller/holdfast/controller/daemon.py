@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SWEEP_S = 15.0
+SHARE_S = 60.0
 _THREADS_PER_CLOUD = 16
 
 
@@ -222,8 +223,9 @@ class Daemon:
         if isinstance(self.logs, NodeLogs):
             self._repair(self.logs)
         if isinstance(self.files, SharedFiles):
-            for artifact in self._artifacts.values():
-                self.files.share(artifact.digest, artifact.path)
+            self._share(self.files, "agent")
+            # What is large can wait: it is the same at every daemon, but while versions are rolled.
+            self._ticker.add_job(self._share, "interval", [self.files, *self._artifacts], seconds=SHARE_S)
         self.reconciler.start()
         self.ownership.begin()
         if self.peers is not None:
@@ -234,6 +236,11 @@ class Daemon:
         self._ticker.start()
         self._publish()
         log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))
+
+    def _share(self, files: SharedFiles, *names: str) -> None:
+        """Let the other daemons serve what this one has its nodes fetch."""
+        for artifact in (self._artifacts[name] for name in names):
+            files.share(artifact.digest, artifact.path)
 
     def _keyring(self) -> Keyring:
         folder = self.settings.keyring

@@ -23,6 +23,9 @@ _OFFERS_AGE_S = 5.0
 # Refusals that have run out are kept this long: a zone that says no again and again is left alone for longer.
 _MEMORY_S = 4 * 3600.0
 
+# Ids are given before they are committed: so many may come to light after a higher one was read.
+_OVERTAKEN = 100
+
 
 class Market:
     """Offers and refusals, for every job of the controller. Safe to use from any thread."""
@@ -36,14 +39,17 @@ class Market:
         self._offers: tuple[Offer, ...] = ()
         self._disabled: dict[str, str] = {}
         self._read_at: float | None = None
+        self._loaded_to = 0
 
     def load(self, conn: Connection) -> None:
         """Take up the refusals that are recorded, by whichever daemon."""
-        rows = conn.execute(select(Refusals).where(Refusals.c.until > self._clock.now() - _MEMORY_S)).mappings()
-        known = [(codec.refusal(dict(row)), row["job_id"]) for row in rows]
+        remembered = Refusals.c.until > self._clock.now() - _MEMORY_S
+        query = select(Refusals).where(remembered, Refusals.c.id > self._loaded_to - _OVERTAKEN)
+        rows = conn.execute(query.order_by(Refusals.c.id)).mappings().all()
         with self._lock:
-            for refusal, job_id in known:
-                self._add(refusal, job_id)
+            for row in rows:
+                self._add(codec.refusal(dict(row)), row["job_id"])
+                self._loaded_to = row["id"]
 
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""

@@ -22,8 +22,8 @@ import pytest
 from holdfast.sdk.client import Client, is_healthy
 from holdfast.sdk.endpoint import Endpoint
 
-PATIENCE_S = 60.0
-LEASE_S = 4.0
+PATIENCE_S = 150.0
+LEASE_S = 3.0
 
 
 class Relay:
@@ -172,10 +172,12 @@ class Several:
                     return answer
             threading.Event().wait(0.1)
 
-    def until_status(self, job_id: int, *statuses: str) -> dict[str, Any]:
-        return dict(
-            self.until(lambda: (j := self.job(job_id))["status"] in statuses and j, f"job {job_id} is {statuses}")
-        )
+    def until_status(self, job_id: int, *statuses: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        def reached() -> dict[str, Any] | None:
+            job = self.job(job_id)
+            return job if job["status"] in statuses else None
+
+        return dict(self.until(reached, f"job {job_id} is {' or '.join(statuses)}", patience_s))
 
     def machines(self) -> list[str]:
         """The ids of all machines that there ever were."""

@@ -12,7 +12,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -25,6 +26,7 @@ from holdfast.sdk.problems import printable
 log = structlog.get_logger(__name__)
 
 _HELP = "nothing was changed; see that its disk has room (HOLDFAST_HOME), then do it again"
+_DATABASE_HELP = "do it again when it answers; what was begun was done wholly, or not at all"
 
 
 def create_app(services: Services) -> FastAPI:
@@ -38,6 +40,8 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(OperationalError, _database)
+    app.add_exception_handler(PoolTimeout, _database)
+    app.add_exception_handler(DataError, _unstorable)
     app.add_exception_handler(OSError, _system)
     app.add_exception_handler(ClientDisconnect, _nobody_listens)
     app.add_exception_handler(Exception, _unexpected)
@@ -75,10 +79,14 @@ async def _http(_: Request, problem: Exception) -> JSONResponse:
 
 
 async def _database(request: Request, problem: Exception) -> JSONResponse:
-    assert isinstance(problem, OperationalError)
-    said = str(problem.orig)
+    said = str(getattr(problem, "orig", problem)).strip()
     log.error("api.database", path=request.url.path, error=said)
-    return error(503, f"the controller's database can not be used now: {said}", fix=_HELP)
+    return error(503, f"the controller's database can not be used now: {said}", fix=_DATABASE_HELP)
+
+
+async def _unstorable(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, DataError)
+    return error(400, f"the database can not keep this: {problem.orig}", fix="leave out such characters")
 
 
 async def _system(request: Request, problem: Exception) -> JSONResponse:

@@ -1,0 +1,34 @@
+"""A controller moves from SQLite to PostgreSQL while its job runs, and the job notices nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_running_job_survives_the_move(
+    controller_on: Callable[..., AbstractContextManager[Any]], postgres: Any, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    task = tmp_path / "task.yaml"
+    run = "for i in $(seq 60); do echo line $i; sleep 0.5; done"
+    task.write_text(f"resources: {{infra: local, use_spot: true}}\nrun: {run}\n")
+    with controller_on(home) as one:
+        one.holdfast("jobs", "launch", task, "--yes", "--detach-run", "-n", "mover")
+        one.until(lambda: one.job(1)["status"] == "RUNNING", "the job runs")
+        one.until(lambda: "line 3" in one.log(1), "some of its log")
+        said = one.holdfast("controller", "migrate", "--to", postgres.new_database()).stdout
+        assert "names the new database" in said
+        one.holdfast("controller", "start")
+        assert one.job(1)["status"] in ("RUNNING", "SUCCEEDED")
+        one.until(lambda: one.job(1)["status"] == "SUCCEEDED", "the job ends")
+        assert one.job(1)["recovery_count"] == 0
+        assert [int(i) for i in re.findall(r"^line (\d+)$", one.log(1), re.MULTILINE)] == list(range(1, 61))

@@ -1,0 +1,58 @@
+"""What config.yaml and the environment say of databases, addresses and keyrings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller.settings import Settings, SettingsError, read_settings
+
+DATABASE = "postgresql://holdfast@db/holdfast"
+
+
+def settings(home: Path, text: str = "", **environ: str) -> Settings:
+    (home / "config.yaml").write_text(text)
+    return read_settings(home, environ)
+
+
+def test_by_default_a_controller_is_alone_on_a_file_of_its_home(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    assert found.url == f"sqlite:///{tmp_path / 'holdfast.db'}"
+    assert found.is_alone
+    assert found.keyring == tmp_path
+    assert found.local_home == tmp_path
+
+
+def test_several_controllers_are_set_up_by_file_or_environment(tmp_path: Path) -> None:
+    text = f"database: {{url: '{DATABASE}', lease_s: 5}}\nkeyring: /k\nlisten: {{advertise: 'http://lb:8080/'}}\n"
+    found = settings(tmp_path, text)
+    assert (found.url, found.lease_s, found.is_alone) == (DATABASE, 5.0, False)
+    assert (found.keyring, found.advertise) == (Path("/k"), "http://lb:8080")
+    other = settings(tmp_path, text, HOLDFAST_DATABASE_URL="postgresql://other/db", HOLDFAST_KEYRING="/other")
+    assert (other.url, other.keyring) == ("postgresql://other/db", Path("/other"))
+
+
+def test_behind_an_address_the_local_cloud_is_off_unless_its_folder_is_shared(tmp_path: Path) -> None:
+    behind = f"database: {{url: '{DATABASE}'}}\nlisten: {{advertise: 'http://lb:8080'}}\n"
+    home = tmp_path / "one"
+    home.mkdir()
+    assert settings(home, behind).local_home is None
+    assert settings(home, behind + f"local: {{directory: {tmp_path}}}\n").local_home == tmp_path
+    assert settings(home, f"database: {{url: '{DATABASE}'}}\n").local_home == home, "one controller, on one computer"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("database: {lease_s: 0.1}", "config.yaml:1: database.lease_s"),
+        ("database: {lease_s: soon}", "config.yaml:1: database.lease_s"),
+        ("database: {address: x}", "config.yaml:1: database.address"),
+        ("listen: {advertise: 'lb:8080'}", "config.yaml:1: listen.advertise"),
+        ("local: {directory: /srv/elsewhere}", "config.yaml:1: local.directory"),
+    ],
+)
+def test_what_can_not_be_used_is_named(tmp_path: Path, text: str, where: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings(tmp_path, text)
+    assert where in str(caught.value)
