@@ -166,13 +166,15 @@ def test_a_home_that_is_a_file_is_said_to_be_one(fresh: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="only root can mount a small disk")
-def test_a_full_disk_stops_nothing_for_good(fresh: Any) -> None:
+def test_a_full_disk_stops_nothing_for_good_and_loses_no_line(fresh: Any, tmp_path: Path) -> None:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m,mode=700", "tmpfs", fresh.home], check=False)
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
+    (tmp_path / "machines").mkdir()
+    (fresh.home / "local").symlink_to(tmp_path / "machines")  # machines have disks of their own
     try:
         fresh.holdfast("controller", "start")
-        job = launch(fresh, "while [ ! -e /tmp/over ]; do sleep 0.1; [ $((i++)) -lt 100 ] || touch /tmp/over; done")
+        job = launch(fresh, "for i in $(seq 100); do echo tick $i; sleep 0.1; done")
         fresh.until(lambda: fresh.job(job)["status"] == "RUNNING", "the job to run")
         pid = recorded_pid(fresh)
         fill(fresh.home / "filling")
@@ -184,6 +186,8 @@ def test_a_full_disk_stops_nothing_for_good(fresh: Any) -> None:
         assert fresh.holdfast("jobs", "launch", "echo third", "-y").returncode == 0
         assert ended(fresh, job)["status"] == "SUCCEEDED"
         assert recorded_pid(fresh) == pid
+        ticks = [line for line in fresh.log(job).splitlines() if line.startswith("tick")]
+        assert ticks == [f"tick {i}" for i in range(1, 101)]
     finally:
         fresh.holdfast("jobs", "cancel", "-a", "-y", "--no-graceful", check=False)
         fresh.holdfast("controller", "stop", check=False)

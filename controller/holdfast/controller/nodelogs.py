@@ -7,11 +7,13 @@ twice, whatever is sent again. `index` says in which order chunks of several ran
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
@@ -104,11 +106,12 @@ class NodeLogs:
                 return size
             if size == 0:
                 folder.mkdir(parents=True, exist_ok=True)
-            with (folder / f"{rank}.log").open("ab", buffering=0) as raw:
+            with _all_or_nothing(folder / f"{rank}.log") as raw:
                 raw.write(fresh)
-            reach("log.appending")
-            with (folder / "index").open("ab", buffering=0) as index:
-                index.write(b"%d %d\n" % (rank, len(fresh)))
+                raw.flush()
+                reach("log.appending")
+                with _all_or_nothing(folder / "index") as index:
+                    index.write(b"%d %d\n" % (rank, len(fresh)))
             reach("log.appended")
             return size + len(fresh)
 
@@ -138,3 +141,16 @@ class NodeLogs:
         with (self.folder(key) / f"{chunk.rank}.log").open("rb") as raw:
             raw.seek(chunk.offset)
             return raw.read(chunk.length)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(path: Path) -> Iterator[BinaryIO]:
+    """A file to append to, which is as long as before when that fails: on a full disk a part may have been written."""
+    file = path.open("ab")
+    size = file.tell()
+    try:
+        with file:
+            yield file
+    except OSError:
+        os.truncate(path, size)
+        raise

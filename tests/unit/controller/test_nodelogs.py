@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +39,27 @@ def test_bytes_beyond_a_gap_are_asked_for_again(tmp_path: Path) -> None:
     logs = NodeLogs(tmp_path)
     assert logs.append(KEY, 0, 0, b"abc") == 3
     assert logs.append(KEY, 0, 10, b"later") == 3
+
+
+def test_what_a_full_disk_cut_short_is_not_kept_and_is_taken_when_there_is_room(tmp_path: Path) -> None:
+    logs, reader = NodeLogs(tmp_path), NodeLogs(tmp_path).reader(KEY)
+    assert logs.append(KEY, 0, 0, b"a" * 600) == 600
+    with files_of_at_most(1000), pytest.raises(OSError, match="too large"):
+        logs.append(KEY, 0, 600, b"b" * 600)
+    assert logs.size(KEY, 0) == 600
+    assert logs.append(KEY, 0, 600, b"b" * 600) == 1200
+    assert b"".join(logs.read(KEY, chunk) for chunk in reader.new()) == b"a" * 600 + b"b" * 600
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk with little room: a write that reaches beyond is cut short first, and fails then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_crash_between_the_two_writes_is_repaired(tmp_path: Path) -> None:
