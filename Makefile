@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench fuzz fuse net postgres clean
+.PHONY: help demo test test-slow test-all check bench failures fuzz fuse net postgres clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -45,6 +45,9 @@ fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; 
 	@mkdir -p build/fuzz/corpus
 	$(BIN)/python tests/fuzz/yaml_reader.py -max_len=4096 -timeout=20 -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ \
 	  -dict=tests/fuzz/yaml.dict build/fuzz/corpus tests/fuzz/corpus
+
+failures: $(INSTALLED) fuse ## kill a controller in mid-job, as README.md shows it (about half a minute)
+	@scripts/failures.sh
 
 fuse:
 	@scripts/ensure-fuse.sh

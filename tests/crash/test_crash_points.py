@@ -17,8 +17,8 @@ from keeper import KILL
 AT_START = ("lease.begun", "lease.claimed", "jobs.adopted", "endpoint.published")
 # What needs time to come: jobs wait for it.
 IN_TIME = ("lease.renewed", "sweep.listed", "orphan.ending", "orphan.ended")
-# What is done once, and not again after a death there.
-ONCE = ("upload.kept", "sweep.listed", "orphan.ending", "orphan.ended")
+# What is done once, and perhaps not again after a death there: a notice runs out while no daemon lives.
+ONCE = ("upload.kept", "agent.noticed", "sweep.listed", "orphan.ending", "orphan.ended")
 # What is done once in a life: after a death there, it is done again.
 ONCE_A_LIFE = (
     "upload.keeping",
@@ -28,7 +28,6 @@ ONCE_A_LIFE = (
     "bucket.removing",
     "bucket.removed",
     "bucket.forgotten",
-    "agent.noticed",
 )
 IN_SHORT = ("job.accepted", "launch.called:3", "checkpoint.recorded", "agent.ended", "terminate.confirmed")
 

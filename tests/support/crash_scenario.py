@@ -197,7 +197,7 @@ class Scenario:
             ran = {machines[r["machine"]] for r in begins}
             assert len(ran) == len(begins) == len(taken) + shown["num_nodes"], "each workload was started once"
             self._check_progress(name, shown)
-            self._check_logs(name, machines)
+            self._check_logs(shown, machines)
         assert not (self.home / "local" / "buckets" / "crash-scratch").exists(), "the bucket that was not to persist"
         assert (self.home / "local" / "buckets" / "crash-checkpoints").is_dir()
         self._check_nothing_is_left()
@@ -216,19 +216,19 @@ class Scenario:
         if shown["recovery_count"]:
             assert begins[-1]["step"] >= self.durable_step(name), "what is in the bucket is not lost"
 
-    def _check_logs(self, name: str, machines: dict[str, tuple[int, int]]) -> None:
-        """The log that is kept is what was printed: all of it, but for the end of what was killed without notice."""
+    def _check_logs(self, shown: dict[str, Any], machines: dict[str, tuple[int, int]]) -> None:
+        """The log that is kept is what was printed: all of it, unless the machine was gone before it could tell."""
         kept_lines = 0
-        ended = {r["machine"] for r in self.record("end", name)}
-        for begin in self.record("begin", name):
+        ended = {n["instance_id"] for a in shown["attempts"] for n in a["nodes"] if n["phase"] == "ended"}
+        for begin in self.record("begin", shown["name"]):
             generation, rank = machines[begin["machine"]]
-            path = self.home / "logs" / str(self.jobs[name]) / "0" / str(generation) / f"{rank}.log"
+            path = self.home / "logs" / str(shown["job_id"]) / "0" / str(generation) / f"{rank}.log"
             kept = path.read_bytes() if path.exists() else b""
             printed = (self.judge / f"{begin['machine']}.printed").read_bytes()
             assert printed.startswith(kept), f"{path}: {kept!r}"
             assert kept == printed or begin["machine"] not in ended, f"{path} lacks {printed[len(kept) :]!r}"
             kept_lines += kept.count(b"\n")
-        with self.keeper.client.logs(self.jobs[name], follow=False) as stream:
+        with self.keeper.client.logs(shown["job_id"], follow=False) as stream:
             transcript = b"".join(stream).decode()
         said = re.findall(r"^(?:\(rank \d\) )?(?:step \d+|this one is to \w+)$", transcript, re.MULTILINE)
         assert len(said) == kept_lines, transcript

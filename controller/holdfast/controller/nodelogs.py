@@ -47,6 +47,7 @@ class Logs(Protocol):
         """Keep `data`, which begins at `offset` of the node's log; returns how many bytes are kept of it in all.
 
         What is known already is passed over. Data beyond a gap is not kept: the node sends again from what is returned.
+        Raises OSError where nothing can be written, a full disk for one; then nothing of `data` is kept.
         """
         ...
 
