@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from crash_scenario import Scenario
+from crash_worlds import LocalWorld, World
 from holdfast.controller.crashpoints import POINTS
 from keeper import KILL
 
@@ -45,8 +46,8 @@ def plan_for(point: str) -> tuple[str, ...]:
 def survives(tmp_path: Path, record_property: Callable[[str, object], None]) -> Iterator[Callable[..., None]]:
     scenarios = []
 
-    def play(plan: Sequence[str], *, orphan: bool = False, **how: bool) -> None:
-        scenario = Scenario(tmp_path / "home", plan, orphan=orphan)
+    def play(plan: Sequence[str], *, world: type[World] = LocalWorld, orphan: bool = False, **how: bool) -> None:
+        scenario = Scenario(tmp_path / "home", plan, world=world, orphan=orphan)
         scenarios.append(scenario)
         scenario.play(**how)
         scenario.check()

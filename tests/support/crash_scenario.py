@@ -17,11 +17,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local import layout
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
+from crash_worlds import World
 from holdfast.sdk import uploads
 from holdfast.sdk.client import ApiError, Client, ConnectionLost
 from keeper import Keeper
@@ -36,31 +32,20 @@ STATUSES = {
     "cancelled": "CANCELLED",
     "fails": "FAILED",
 }
-TRAINED = {"/checkpoint": {"name": "crash-checkpoints", "mode": "MOUNT_CACHED"}}
-# One zone has little room, so that launches are refused on the way.
-ZONES = """
-local:
-  zones:
-    east-a: {region: east, capacity: 2}
-    east-b: {region: east, price_factor: 1.1}
-    west-a: {region: west, price_factor: 1.2}
-"""
 
 
 class Scenario:
     """Plays the six jobs in `home`, with a daemon that dies as planned."""
 
-    def __init__(self, home: Path, plan: Sequence[str], *, orphan: bool = False) -> None:
+    def __init__(self, home: Path, plan: Sequence[str], *, world: type[World], orphan: bool = False) -> None:
         home.mkdir(mode=0o700)
-        (home / "config.yaml").write_text(ZONES)
         self.home = home
-        self.judge = home / "local" / "buckets" / "judge"
-        self.judge.mkdir(parents=True)
-        self.cloud = LocalCloud(home, LocalSettings(), SystemClock())
+        self.world = world(home)
+        (home / "config.yaml").write_text(self.world.config)
         self.orphan = orphan
         self.jobs: dict[str, int] = {}
         self.task_ids: dict[str, str] = {}
-        self.keeper = Keeper(home, plan)
+        self.keeper = Keeper(home, plan, environ=self.world.environ)
 
     # --- what happens -----------------------------------------------------------------------------------
 
@@ -71,7 +56,8 @@ class Scenario:
         until = self.keeper.until
         self.submit_all()
         if self.orphan:
-            self.launch_orphan()
+            controller = self.keeper.ask(lambda client: client.controller())["id"]
+            self.world.launch_orphan(controller)
         until(lambda: len({(r["job"], r["rank"]) for r in self.record("begin")}) == 7, "every workload to begin")
         while self.keeper.is_to_be_killed:
             self.keeper.kill()
@@ -84,23 +70,25 @@ class Scenario:
         until(lambda: self.job("cancelled")["status"] == "CANCELLED", "the end of the cancelled job")
         if wait_for_deaths:
             until(lambda: self.keeper.is_done, "every death")
-        (self.judge / "finish").touch()
+        (self.world.judge / "finish").touch()
         until(lambda: self.statuses() == STATUSES, lambda: f"every job's right end, but {self.statuses()}")
         until(lambda: self.keeper.is_done or not every_death, "every death")
-        until(self.is_quiet, lambda: f"quiet, but {self.unsettled()} and machines {self.living_machines()} are left")
+        until(self.is_quiet, lambda: f"quiet, but {self.unsettled()} {self.world.living_machines()} are left")
 
     def submit_all(self) -> None:
+        scratch = {"name": "crash-scratch", "mode": "MOUNT", "persistent": False}
+        trained = {"name": "crash-checkpoints", "mode": "MOUNT_CACHED"}
         for name in STATUSES:
             kind = name if name in ("fails", "scratch") else "train"
             task: dict[str, Any] = {"name": name, "run": f"exec python3 work.py {kind}", "workdir": str(WORK)}
-            task |= {"resources": {"use_spot": True}, "envs": {"JUDGE": f"{self.cloud.buckets_on_node()}/judge"}}
+            task |= {"resources": {"use_spot": True, **self.world.where}, "envs": {"JUDGE": self.world.judge_on_node}}
             match name:
                 case "cancelled":
                     task["num_nodes"] = 2
                 case "scratch":
-                    task["file_mounts"] = {"/scratch": {"name": "crash-scratch", "mode": "MOUNT", "persistent": False}}
+                    task["file_mounts"] = {"/scratch": {**scratch, "store": self.world.store}}
                 case "healthy" | "noticed" | "killed":
-                    task["file_mounts"] = TRAINED
+                    task["file_mounts"] = {"/checkpoint": {**trained, "store": self.world.store}}
             told = self.keeper.ask(lambda client, name=name, task=task: submit(client, name, task))
             self.jobs[name], self.task_ids[name] = told["job_id"], told["task_ids"][0]
 
@@ -109,38 +97,23 @@ class Scenario:
         machine = self.record("begin", name)[0]["machine"]
 
         def was_asked() -> bool:
-            if not self.was_interrupted(machine):
+            if not self.world.was_interrupted(machine):
                 # Whether a call that failed had its effect, the machine knows.
                 with contextlib.suppress(ConnectionLost, ApiError):
-                    self.keeper.client.preempt(self.jobs[name], notice_s=notice_s)
-            return self.was_interrupted(machine)
+                    self.world.interrupt(self.keeper.client, self.jobs[name], machine, notice_s=notice_s)
+            return self.world.was_interrupted(machine)
 
         self.keeper.until(was_asked, f"the preemption of {name}")
 
     def cancel(self, name: str) -> None:
         self.keeper.ask(lambda client: client.cancel(ids=[self.jobs[name]], grace_s=10))
 
-    def launch_orphan(self) -> None:
-        """A machine with this controller's name on it that it knows nothing of, and that nobody ever tells to stop."""
-        controller = self.keeper.ask(lambda client: client.controller())["id"]
-        agent = next(p for p in (self.home / "artifacts").iterdir() if p.read_bytes().startswith(b"#!/usr/bin/env"))
-        self.cloud.launch(
-            LaunchRequest(
-                owner=Owner(controller, 999, 0, 1, token="hf-orphan"),
-                offer=next(offer for offer in self.cloud.offers()),
-                num_nodes=1,
-                bootstrap=Bootstrap("http://127.0.0.1:9", "hf1.999.0.1.orphan", {"agent": agent.name}),
-                name="orphan",
-            )
-        )
-
     def close(self) -> None:
         """End whatever still runs."""
         self.keeper.stop()
-        for machine in self.living_machines():
-            layout.give_order(str(self.home / "local" / "instances" / machine), layout.TERMINATE, {})
+        self.world.close()
         self.keeper.failure = ""
-        self.keeper.until(lambda: not self.living_machines(), "the end of every machine")
+        self.keeper.until(lambda: not self.world.living_machines(), "the end of every machine")
 
     # --- what is seen -----------------------------------------------------------------------------------
 
@@ -159,18 +132,9 @@ class Scenario:
 
     def record(self, event: str, name: str | None = None) -> list[dict[str, Any]]:
         """What the workloads wrote down, in order."""
-        path = self.judge / "record"
+        path = self.world.judge / "record"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [r for r in lines if r["event"] == event and (name is None or r["job"] == self.jobs[name])]
-
-    def was_interrupted(self, machine: str) -> bool:
-        """Whether the cloud was told to take it: by an order, a deadline, or its tombstone."""
-        folder = self.home / "local" / "instances" / machine
-        state = json.loads((folder / "state.json").read_text())
-        return "deadline" in state or state.get("reason") == "PREEMPTED" or bool(list(folder.glob("orders/interrupt*")))
-
-    def living_machines(self) -> list[str]:
-        return [path.parent.name for path in self.home.glob("local/instances/*/machine")]
 
     def unsettled(self) -> list[Any]:
         """Jobs and intents that the controller has not done with."""
@@ -179,7 +143,7 @@ class Scenario:
             return jobs + db.execute("SELECT job_id, kind FROM intent WHERE done_at IS NULL").fetchall()
 
     def is_quiet(self) -> bool:
-        return not self.unsettled() and not self.living_machines()
+        return not self.unsettled() and not self.world.living_machines()
 
     # --- what must be so --------------------------------------------------------------------------------
 
@@ -192,14 +156,14 @@ class Scenario:
             begins = self.record("begin", name)
             assert {r["task_id"] for r in begins} == {shown["task_id"]} == {self.task_ids[name]}
             machines = {n["instance_id"]: (a["generation"], n["rank"]) for a in shown["attempts"] for n in a["nodes"]}
-            taken = {machines[m][0] for m in machines if m and self.was_interrupted(m)}
+            taken = {machines[m][0] for m in machines if m and self.world.was_interrupted(m)}
             assert shown["recovery_count"] == len(taken) == (name in ("noticed", "killed")), "preemptions, and no more"
             ran = {machines[r["machine"]] for r in begins}
             assert len(ran) == len(begins) == len(taken) + shown["num_nodes"], "each workload was started once"
             self._check_progress(name, shown)
             self._check_logs(shown, machines)
-        assert not (self.home / "local" / "buckets" / "crash-scratch").exists(), "the bucket that was not to persist"
-        assert (self.home / "local" / "buckets" / "crash-checkpoints").is_dir()
+        assert not self.world.has_bucket("crash-scratch"), "the bucket that was not to persist"
+        assert self.world.has_bucket("crash-checkpoints")
         self._check_nothing_is_left()
 
     def _check_progress(self, name: str, shown: dict[str, Any]) -> None:
@@ -224,7 +188,7 @@ class Scenario:
             generation, rank = machines[begin["machine"]]
             path = self.home / "logs" / str(shown["job_id"]) / "0" / str(generation) / f"{rank}.log"
             kept = path.read_bytes() if path.exists() else b""
-            printed = (self.judge / f"{begin['machine']}.printed").read_bytes()
+            printed = (self.world.judge / f"{begin['machine']}.printed").read_bytes()
             assert printed.startswith(kept), f"{path}: {kept!r}"
             assert kept == printed or begin["machine"] not in ended, f"{path} lacks {printed[len(kept) :]!r}"
             kept_lines += kept.count(b"\n")

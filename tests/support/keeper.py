@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
@@ -24,15 +24,18 @@ KILL = "kill"
 
 
 class Keeper:
-    """A daemon on `home`. `plan`: where it is to die in each of its lives, as HOLDFAST_CRASH_AT has it, or KILL (when
-    `kill` is called). Its last life, after the plan, is to last: `failure` says if it does not.
+    """A daemon on `home`, with `environ` besides the tests' own environment.
+
+    `plan`: where it is to die in each of its lives, as HOLDFAST_CRASH_AT has it, or KILL (when `kill` is called). Its
+    last life, after the plan, is to last: `failure` says if it does not.
     """
 
-    def __init__(self, home: Path, plan: Sequence[str]) -> None:
+    def __init__(self, home: Path, plan: Sequence[str], *, environ: Mapping[str, str]) -> None:
         self.home = home
         self.deaths: list[str] = []
         self.failure = ""
         self._plan = list(plan)
+        self._environ = environ
         self._is_stopping = False
         self._stderr = home / "daemon.stderr"
         self._process = self._start()
@@ -100,7 +103,7 @@ class Keeper:
         return "" if self.is_done else self._plan[len(self.deaths)]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(self._environ)
         if self._due not in ("", KILL):
             environ[crashpoints.VARIABLE] = self._due
         with self._stderr.open("ab") as stderr:
