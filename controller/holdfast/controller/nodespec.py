@@ -15,7 +15,10 @@ from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store.jobs import Attempt, Job, Task, task_ids
 from holdfast.recovery.job import Limits
 
-_NOTICE_OF = {"local": {"kind": "imds-v2", "endpoint": None, "poll_s": 0.1}}
+_NOTICE_OF = {
+    "local": {"kind": "imds-v2", "endpoint": None, "poll_s": 0.1},
+    "aws": {"kind": "imds-v2", "endpoint": "http://169.254.169.254", "poll_s": 1.0},
+}
 
 # How long a node whose workload has ended waits for a controller to tell: it alone holds the outcome and the end of the
 # log, and without them the job would run again. A machine of this computer costs nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from fake_ec2 import FakeEc2
 from holdfast.controller.clock import ManualClock, SystemClock
+from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
 from holdfast.controller.clouds.fake import FakeCloud
 from holdfast.controller.clouds.local.cloud import LocalCloud
@@ -69,9 +73,10 @@ class Bench:
         return self.until_gone(instances)
 
 
-@pytest.fixture(params=["fake", "local"])
+@pytest.fixture(params=["fake", "local", "aws"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    bench = fake_bench() if request.param == "fake" else local_bench(tmp_path)
+    make = {"fake": fake_bench, "local": lambda: local_bench(tmp_path)}
+    bench = make[request.param]() if request.param in make else request.getfixturevalue(f"{request.param}_bench")
     yield bench
     for controller in bench.controllers:
         if left := bench.cloud.list_owned(controller):
@@ -99,3 +104,26 @@ def local_bench(home: Path) -> Bench:
         threading.Event().wait(0.01)
 
     return Bench(cloud, agent, limit, wait)
+
+
+@pytest.fixture(scope="session")
+def aws_prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a crawl has found, as the cloud keeps it."""
+    home = tmp_path_factory.mktemp("aws")
+    with FakeEc2() as ec2, pytest.MonkeyPatch.context() as patch:
+        aws_cloud(home, ec2, patch).offers()
+    return home / "aws"
+
+
+def aws_cloud(home: Path, ec2: FakeEc2, patch: pytest.MonkeyPatch) -> AwsCloud:
+    for name, value in ec2.environ.items():
+        patch.setenv(name, value)
+    return AwsCloud(home, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url), SystemClock())
+
+
+@pytest.fixture
+def aws_bench(tmp_path: Path, aws_prices: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    shutil.copytree(aws_prices, tmp_path / "aws")
+    with FakeEc2() as ec2:
+        cloud = aws_cloud(tmp_path, ec2, monkeypatch)
+        yield Bench(cloud, "0" * 64, ec2.faults.capacity.__setitem__, lambda: None)

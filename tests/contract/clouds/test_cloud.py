@@ -108,7 +108,7 @@ def test_no_capacity_is_about_the_zone_alone(bench: Bench) -> None:
     assert not fault.whole_cloud
     assert fault.code
     assert offer.zone in fault.message
-    assert fault.retry_after_s
+    assert fault.retry_after_s is None or fault.retry_after_s > 0
     elsewhere = next(o for o in bench.cloud.offers() if o.zone != offer.zone)
     assert bench.cloud.launch(bench.request("t2", offer=elsewhere))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from holdfast.controller.settings import ConfigFile
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
-NOT_BUILT = ("aws", "gcp", "azure", "kubernetes")
+NOT_BUILT = ("gcp", "azure", "kubernetes")
 
 
 def enabled_clouds(
@@ -25,6 +26,7 @@ def enabled_clouds(
     names the field.
     """
     clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
+    clouds["aws"] = _aws(settings, home, clock)
     local = _local(settings, home, local_home or home, clock)
     clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
     return clouds
@@ -59,7 +61,7 @@ class Absent:
         return ()
 
     def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
-        raise NotImplementedError(self.unusable())
+        raise NotImplementedError(self._why)
 
     launch = describe = terminate = _refuse
 
@@ -67,12 +69,32 @@ class Absent:
         return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
 
 
+def _aws(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
+    """Only where it is asked for: nobody is to be billed because of credentials that happen to lie around."""
+    if "aws" not in settings:
+        return Absent("aws", "it is not set up: add a line `aws: {}` to config.yaml (see the README)")
+    from holdfast.controller.clouds.aws.cloud import AwsCloud
+    from holdfast.controller.clouds.aws.settings import AwsSettings
+
+    with _placed(home):
+        return AwsCloud(home, AwsSettings.from_mapping(settings["aws"]), clock)
+
+
 def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.local.cloud import LocalCloud
-    from holdfast.controller.clouds.local.settings import LocalSettings, SettingsError
+    from holdfast.controller.clouds.local.settings import LocalSettings
+
+    with _placed(home):
+        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock)
+
+
+@contextlib.contextmanager
+def _placed(home: Path) -> Iterator[None]:
+    """A SettingsError gets the place in config.yaml."""
+    from holdfast.controller.clouds.local.settings import SettingsError
 
     try:
-        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock)
+        yield
     except SettingsError as error:
         raise error.at(ConfigFile.of(home).place(tuple(error.where.split(".")))) from error
 

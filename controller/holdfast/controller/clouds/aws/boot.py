@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Runs once, as a new EC2 machine's user data: fetches the agent, keeps it running, and powers off when it is done.
+
+Python 3.9's standard library alone. `launching.user_data` fills in SETTINGS. The machine's rank is its launch index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import ssl
+import subprocess
+import sys
+import time
+from typing import Callable  # noqa: UP035 (Python 3.9)
+from urllib.parse import urlsplit
+
+SETTINGS: dict[str, str] = {}
+IMDS = "http://169.254.169.254"
+GIVE_UP_S = 900  # no controller for so long: the machine is of no use, and ends
+
+
+def connect(url: str, pin: str | None) -> http.client.HTTPConnection:
+    """With `pin`, the one certificate is looked at, before anything is said; no authority, name or date matters."""
+    where = urlsplit(url)
+    if where.scheme != "https":
+        return http.client.HTTPConnection(where.netloc, timeout=30)
+    context = ssl.create_default_context()
+    if pin:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = http.client.HTTPSConnection(where.netloc, timeout=30, context=context)
+    connection.connect()
+    shown = connection.sock.getpeercert(True) or b""
+    if pin and hashlib.sha256(shown).hexdigest() != pin:
+        raise OSError("another certificate than the controller's")
+    return connection
+
+
+def call(method: str, url: str, headers: dict[str, str], pin: str | None = None) -> bytes:
+    connection = connect(url, pin)
+    connection.request(method, urlsplit(url).path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise OSError(f"{url} answered {answer.status}")
+    return body
+
+
+def launch_index() -> str:
+    imds = os.environ.get("HOLDFAST_METADATA_ENDPOINT", IMDS)
+    token = call("PUT", f"{imds}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}).decode()
+    return call("GET", f"{imds}/latest/meta-data/ami-launch-index", {"X-aws-ec2-metadata-token": token}).decode()
+
+
+def fetch_agent(path: str) -> None:
+    env = os.environ
+    env["HOLDFAST_RANK"] = launch_index()
+    headers = {"Authorization": f"Bearer {env['HOLDFAST_TOKEN']}", "Holdfast-Rank": env["HOLDFAST_RANK"]}
+    url = f"{env['HOLDFAST_ENDPOINT']}/agent/v1/artifacts/{env['HOLDFAST_AGENT']}"
+    agent = call("GET", url, headers, env.get("HOLDFAST_FINGERPRINT"))
+    if hashlib.sha256(agent).hexdigest() != env["HOLDFAST_AGENT"]:
+        raise OSError("another agent than the controller's came")
+    with open(path, "wb") as file:
+        file.write(agent)
+
+
+def succeeds(do: Callable[[], None], until: float) -> bool:
+    """Try again and again, until then (monotonic seconds)."""
+    while time.monotonic() < until:
+        try:
+            do()
+            return True
+        except (OSError, http.client.HTTPException) as error:
+            print(f"holdfast: {error}", flush=True)  # noqa: T201
+            time.sleep(1)  # noqa: TID251 - a machine has nothing else to do
+    return False
+
+
+def main() -> None:
+    if os.fork():
+        return  # what boots the machine goes on booting it
+    os.setsid()
+    os.umask(0o077)
+    os.environ.update(SETTINGS)
+    os.environ.setdefault("HOME", "/root")
+    home = os.environ.setdefault("HOLDFAST_STATE_DIR", "/var/lib/holdfast")
+    os.makedirs(home, exist_ok=True)
+    path = os.path.join(home, "agent.pyz")
+    if succeeds(lambda: fetch_agent(path), time.monotonic() + GIVE_UP_S):
+        while subprocess.call([sys.executable, path]):
+            time.sleep(1)  # noqa: TID251
+    subprocess.call(["sh", "-c", os.environ.get("HOLDFAST_POWER_OFF", "shutdown -h now")])
+
+
+if __name__ == "__main__":
+    main()

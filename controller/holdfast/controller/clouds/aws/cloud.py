@@ -1,0 +1,180 @@
+"""EC2 as a `Cloud`. Every call is made once, with a time-out; what it means when it fails, `faults` says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.aws import faults, launching, reading
+from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
+from holdfast.controller.clouds.aws.faults import Refused
+from holdfast.controller.clouds.aws.launching import TAG, Image
+from holdfast.controller.clouds.aws.prices import PriceList
+from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.recovery.market import Offer
+
+IDS_AT_ONCE = 100
+REGIONS_AT_ONCE = 16
+IMAGE_AGE_S = 3600.0
+# EC2 says of itself that what was just made may not be seen for a while by the next call.
+FRESH_S = 120.0
+
+
+class AwsCloud:
+    """A `Cloud`. `home`: HOLDFAST_HOME, of which it uses `aws/`."""
+
+    ignores = frozenset({"network_tier"})
+
+    def __init__(self, home: Path, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
+        self.name = name
+        self.settings = settings
+        self._clock = clock
+        self._connections = Connections(settings, clock)
+        self._prices = PriceList(
+            name, home / "aws" / "prices.json", clock, regions=self.regions, client=self._connections.ec2
+        )
+        self._lock = threading.Lock()
+        self._images: dict[tuple[str, str], tuple[float, Image]] = {}
+        self._fresh: dict[str, tuple[float, Instance]] = {}
+        self._enabled: tuple[str, ...] = ()
+
+    # ---- the Cloud protocol ----
+
+    def notes(self) -> Sequence[str]:
+        where = f"on-demand prices outside {HOME_REGION} are estimated; spot prices are EC2's own"
+        images = [] if self.settings.images else ["machines run the newest Ubuntu image of their region"]
+        return [where, *images]
+
+    def unusable(self) -> str | None:
+        return self._connections.unusable()
+
+    def offers(self) -> Sequence[Offer]:
+        return self._prices.offers()
+
+    def launch(self, request: LaunchRequest) -> Sequence[Instance]:
+        offer = request.offer
+        image = self._image(request)
+        parameters = launching.run_instances(
+            request,
+            image,
+            subnet=self.settings.subnets.get(offer.zone),
+            instance_profile=self.settings.instance_profile,
+        )
+        try:
+            answer = self._connections.ec2(offer.region).run_instances(**parameters)
+        except Exception as error:
+            if faults.code_of(error) != "IdempotentParameterMismatch":
+                raise
+            # The token has bought, with other words: an image or an agent that has changed since.
+            bought = self._tagged(offer.region, "token", request.owner.token)
+            if not bought:
+                raise
+            return bought
+        bought = reading.instances([answer], offer.region)
+        if len(bought) != request.num_nodes:
+            self.terminate(offer.region, [told["InstanceId"] for told in answer["Instances"]])
+            message = f"{len(bought)} of {request.num_nodes} machines came to be in {offer.zone}, and were given back"
+            raise Refused("InsufficientInstanceCapacity", message)
+        self._remember_fresh(bought)
+        return bought
+
+    def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
+        seen = {i.id: i for some in _portions(ids) for i in self._find(region, {"instance-id": some})}
+        fresh = {i.id: i for i in self._not_yet_visible(region) if i.id in ids}
+        return list({**fresh, **seen}.values())
+
+    def list_owned(self, controller: str) -> Sequence[Instance]:
+        regions = self.regions()
+        with ThreadPoolExecutor(REGIONS_AT_ONCE, thread_name_prefix="aws-list") as pool:
+            found = pool.map(lambda region: self._tagged(region, "controller", controller, living=True), regions)
+            return [instance for some in found for instance in some]
+
+    def terminate(self, region: str, ids: Sequence[str]) -> None:
+        for some in _portions(ids):
+            self._terminate(region, some)
+
+    def classify(self, error: Exception) -> Fault:
+        return faults.classify(error)
+
+    # ---- private ----
+
+    def regions(self) -> Sequence[str]:
+        """The regions that are used: those of the configuration, or all that the account has enabled."""
+        if self.settings.regions:
+            return self.settings.regions
+        if not self._enabled:
+            told = self._connections.ec2(HOME_REGION).describe_regions()["Regions"]
+            self._enabled = tuple(sorted(region["RegionName"] for region in told))
+        return self._enabled
+
+    def _terminate(self, region: str, ids: Sequence[str]) -> None:
+        """One id that EC2 does not know spoils the whole call: then it is made again with those that it knows."""
+        ec2 = self._connections.ec2(region)
+        try:
+            ec2.terminate_instances(InstanceIds=ids)
+        except Exception as error:
+            if not faults.code_of(error).startswith("InvalidInstanceID."):
+                raise
+            known = [instance.id for instance in self._find(region, {"instance-id": ids})]
+            if known:
+                ec2.terminate_instances(InstanceIds=known)
+
+    def _tagged(self, region: str, tag: str, value: str, *, living: bool = False) -> list[Instance]:
+        states = {"instance-state-name": reading.LIVING} if living else {}
+        return self._find(region, {f"tag:{TAG}{tag}": [value], **states})
+
+    def _find(self, region: str, filters: dict[str, Sequence[str]]) -> list[Instance]:
+        """By filters, which, unlike ids, may name what does not exist."""
+        pages = (
+            self._connections.ec2(region)
+            .get_paginator("describe_instances")
+            .paginate(Filters=[{"Name": name, "Values": values} for name, values in filters.items()])
+        )
+        return [instance for page in pages for instance in reading.instances(page["Reservations"], region)]
+
+    def _remember_fresh(self, bought: Sequence[Instance]) -> None:
+        now = self._clock.now()
+        with self._lock:
+            self._fresh = {id: kept for id, kept in self._fresh.items() if now - kept[0] < FRESH_S}
+            self._fresh.update({instance.id: (now, instance) for instance in bought})
+
+    def _not_yet_visible(self, region: str) -> list[Instance]:
+        """What this process has just bought: not being described is no sign of its death."""
+        now = self._clock.now()
+        with self._lock:
+            return [i for at, i in self._fresh.values() if now - at < FRESH_S and i.region == region]
+
+    def _image(self, request: LaunchRequest) -> Image:
+        """The image to boot, looked up once an hour. Raises Refused if it does not exist."""
+        region = request.offer.region
+        named = launching.wanted_image(request, self.settings.images)
+        key = (region, named or launching.image_parameter(request.offer.instance_type))
+        with self._lock:
+            at, image = self._images.get(key, (0.0, None))
+        now = self._clock.now()
+        if image is None or now - at >= IMAGE_AGE_S:
+            image = self._look_up_image(region, named or self._public_image(*key))
+            with self._lock:
+                self._images[key] = (now, image)
+        return image
+
+    def _public_image(self, region: str, parameter: str) -> str:
+        answer = self._connections.ssm(region).get_parameter(Name=parameter)
+        return str(answer["Parameter"]["Value"])
+
+    def _look_up_image(self, region: str, id: str) -> Image:
+        told = self._connections.ec2(region).describe_images(ImageIds=[id])["Images"]
+        if not told:
+            raise Refused("InvalidAMIID.NotFound", f"there is no image {id} in {region}")
+        root = told[0].get("RootDeviceName") or "/dev/sda1"
+        disks = {disk.get("DeviceName"): disk.get("Ebs", {}) for disk in told[0].get("BlockDeviceMappings", ())}
+        return Image(id, root, disks.get(root, {}).get("VolumeSize", 0))
+
+
+def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        yield list(ids[start : start + IDS_AT_ONCE])

@@ -1,0 +1,133 @@
+"""A launch in EC2's words: the parameters of RunInstances, and the program that a new machine runs first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.controller.clouds.aws.catalog import TYPES
+from holdfast.controller.clouds.aws.faults import Refused
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.recovery.market import Market
+
+TAG = "holdfast:"
+DEFAULT_DISK_GIB = 100
+
+# What EBS gives for SkyPilot's disk tiers.
+DISK_TIERS: dict[str | None, dict[str, Any]] = {
+    None: {"VolumeType": "gp3"},
+    "none": {"VolumeType": "gp3"},
+    "low": {"VolumeType": "gp2"},
+    "medium": {"VolumeType": "gp3"},
+    "high": {"VolumeType": "gp3", "Iops": 6000, "Throughput": 500},
+    "ultra": {"VolumeType": "io2", "Iops": 16000},
+    "best": {"VolumeType": "gp3", "Iops": 16000, "Throughput": 1000},
+}
+
+# Public parameters that name the newest image of a region.
+CPU_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+
+_BOOT = Path(__file__).with_name("boot.py")
+_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
+
+
+@dataclass(frozen=True)
+class Image:
+    """`root_device`: the name under which the disk is given its size. `disk_gib`: the least it may be."""
+
+    id: str
+    root_device: str
+    disk_gib: int
+
+
+def image_parameter(instance_type: str) -> str:
+    """The public parameter that names the image for a type, when nobody names another."""
+    kind = TYPES.get(instance_type)
+    return GPU_IMAGE if kind and kind.accelerators else CPU_IMAGE
+
+
+def wanted_image(request: LaunchRequest, images: Mapping[str, str]) -> str | None:
+    """The AMI that the task, or the configuration, names; None if neither does. Raises Refused."""
+    named = request.image_id or images.get(request.offer.region)
+    if named is not None and not named.startswith("ami-"):
+        raise Refused("InvalidAMIID.Malformed", f"image_id {named!r} is no EC2 image: write ami-…, or leave it out")
+    return named
+
+
+def run_instances(
+    request: LaunchRequest, image: Image, *, subnet: str | None = None, instance_profile: str | None = None
+) -> dict[str, Any]:
+    """The parameters of RunInstances: all of the request's machines, in one batch, or none."""
+    offer = request.offer
+    tags = [{"Key": key, "Value": value} for key, value in tags_of(request).items()]
+    wanted: dict[str, Any] = {
+        "ClientToken": request.owner.token,
+        "ImageId": image.id,
+        "InstanceType": offer.instance_type,
+        "MinCount": request.num_nodes,
+        "MaxCount": request.num_nodes,
+        "Placement": {"AvailabilityZone": offer.zone},
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+        "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _disk(request, image)}],
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
+        "UserData": user_data(request.bootstrap),
+    }
+    if offer.market is Market.SPOT:
+        spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        wanted["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+    if subnet is not None:
+        wanted["SubnetId"] = subnet
+    if instance_profile is not None:
+        wanted["IamInstanceProfile"] = {"Name": instance_profile}
+    return wanted
+
+
+def tags_of(request: LaunchRequest) -> dict[str, str]:
+    """The user's labels and, over them, whose the machine is."""
+    owner = request.owner
+    return {
+        **request.labels,
+        "Name": request.name,
+        f"{TAG}controller": owner.controller,
+        f"{TAG}job": str(owner.job_id),
+        f"{TAG}task": str(owner.task),
+        f"{TAG}generation": str(owner.generation),
+        f"{TAG}token": owner.token,
+    }
+
+
+def owner_of(tags: Mapping[str, str]) -> Owner | None:
+    """Whose machine this is, by its tags; None if they do not say."""
+    try:
+        return Owner(
+            controller=tags[f"{TAG}controller"],
+            job_id=int(tags[f"{TAG}job"]),
+            task=int(tags[f"{TAG}task"]),
+            generation=int(tags[f"{TAG}generation"]),
+            token=tags[f"{TAG}token"],
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def user_data(bootstrap: Bootstrap) -> str:
+    """`boot.py` with what this attempt's machines need to know filled in."""
+    told = {
+        "HOLDFAST_ENDPOINT": bootstrap.endpoint,
+        "HOLDFAST_TOKEN": bootstrap.token,
+        "HOLDFAST_AGENT": bootstrap.artifacts["agent"],
+    }
+    source = _BOOT.read_text()
+    assert _PLACEHOLDER in source
+    return source.replace(_PLACEHOLDER, f"SETTINGS = {json.dumps(told)}")
+
+
+def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
+    size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
+    tier = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
+    return {"VolumeSize": size_gib, "DeleteOnTermination": True, **tier}

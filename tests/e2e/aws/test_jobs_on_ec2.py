@@ -1,0 +1,55 @@
+"""Jobs on EC2, from the daemon's first call to the bill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.recovery.market import Market
+
+# In the first region it never ends by itself; in the other it ends at once.
+WORK = """
+trap 'echo told to stop; exit 1' TERM
+echo runs on $(hostname) as $SKYPILOT_TASK_ID
+case "$SKYPILOT_CLUSTER_INFO" in *us-east-1*) while :; do sleep 0.1; done ;; esac
+echo done
+"""
+ONE_TYPE = {"infra": "aws", "instance_type": "c6a.large", "use_spot": True}
+
+
+def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_ec2: Any) -> None:
+    ec2 = on_ec2.ec2
+    job = on_ec2.launch("wanderer", WORK, resources=ONE_TYPE)
+    on_ec2.until_printed(job, "runs on")
+    (first,) = ec2.living()
+    full = ["us-west-2a", *(f"us-east-1{letter}" for letter in "abcdef")]
+    ec2.faults.capacity = dict.fromkeys(full, 0)
+    ec2.interrupt(first.id, notice_s=15)
+    shown = on_ec2.until(job, "SUCCEEDED")
+
+    first, second = ec2.bought()
+    assert (first.zone, second.region) == ("us-east-1a", "us-west-2")
+    assert second.zone not in full
+    assert first.market is second.market is Market.SPOT
+    log = on_ec2.controller.log(job)
+    assert "told to stop" in log, log
+    assert log.count(f"as {shown['task_id']}\n") == 2
+    assert f"runs on {second.id}" in log
+    kinds = [event["kind"] for event in shown["timeline"]]
+    assert "node.notice" in kinds
+    assert shown["recovery_count"] == 1
+    assert "InsufficientInstanceCapacity" in str(shown["timeline"])
+
+    on_ec2.controller.until(lambda: not ec2.living(), "the end of every machine")
+    cost_is_the_bill(on_ec2, job)
+
+
+def cost_is_the_bill(on_ec2: Any, job: int) -> None:
+    """To the second, as EC2 bills."""
+    on_ec2.controller.until(
+        lambda: all(a["gone_at"] for a in on_ec2.controller.job(job)["attempts"]), "the end of every attempt"
+    )
+    bill = sum(one.usd for one in on_ec2.ec2.bought() if one.tags["holdfast:job"] == str(job))
+    assert bill > 0
+    assert on_ec2.controller.job(job)["cost_usd"] == pytest.approx(bill, rel=1e-6)

@@ -1,0 +1,120 @@
+"""Gives each instance a real machine: a process tree of its own on this computer, as the local cloud makes them.
+
+Like cloud-init, it runs the instance's user data once; like EC2, it serves IMDSv2, at an address of its own that the
+environment names (HOLDFAST_METADATA_ENDPOINT). Everything else it has to learn from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, machine
+from holdfast.controller.clouds.local.instances import Instances, Record
+from holdfast.recovery.market import Market, Offer
+
+# What cloud-init does with a script, and then the machine stays on until it is told to power off.
+CLOUD_INIT = """
+printf %s "$USER_DATA" > "$HOME/.user-data" && chmod 700 "$HOME/.user-data"
+unset USER_DATA
+"$HOME/.user-data"
+exec sleep infinity
+"""
+# What a machine must find out by itself.
+NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_ARTIFACTS_DIR")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What is to be started. `index`: the launch index. `hidden`: a folder that the machine must not see."""
+
+    id: str
+    index: int
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+    user_data: str
+    ip: str
+
+
+class Machines:
+    """`folder`: where they live. `hidden`: what no machine sees, such as the controller's home."""
+
+    def __init__(self, folder: Path, hidden: Path) -> None:
+        self._folder = folder
+        self._instances = Instances("ec2", folder / "instances")
+        self._shared = blueprint.Shared(hidden, folder / "artifacts", folder / "buckets")
+        for path in (self._instances.folder, self._shared.artifacts, self._shared.buckets):
+            path.mkdir(parents=True, exist_ok=True)
+        plan = blueprint.plan(self._shared, "holdfast-try", "127.0.0.1")
+        self._kind = isolation.find("auto", plan, folder).kind
+        self._starting: list[threading.Thread] = []
+
+    def new_address(self) -> str:
+        return blueprint.next_address(self._folder, {record.ip for record in self._instances.living()})
+
+    def start(self, machines: list[Hardware]) -> None:
+        """Returns at once; the machines boot. One that does not is found ended."""
+        prepared = [self._prepare(one) for one in machines]
+        thread = threading.Thread(target=self._boot, args=(prepared,), daemon=True)
+        self._starting = [one for one in self._starting if one.is_alive()] + [thread]
+        thread.start()
+
+    def find(self, id: str) -> Record | None:
+        return self._instances.get(id)
+
+    def is_booting(self, id: str) -> bool:
+        record = self.find(id)
+        return record is not None and record.state["state"] == layout.LAUNCHING and not record.is_gone
+
+    def terminate(self, id: str) -> None:
+        self._order(id, layout.TERMINATE, {})
+
+    def interrupt(self, id: str, notice_s: float | None) -> None:
+        """Take it away after `notice_s`, of which its metadata tells; at once, without a word, if None."""
+        self._order(id, layout.INTERRUPT, {"notice_s": notice_s})
+
+    def agent_log(self, id: str) -> str:
+        """What the machine wrote to its console."""
+        path = self._instances.folder / id / layout.AGENT_LOG
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def close(self) -> None:
+        """End them all, and wait for that."""
+        for thread in self._starting:
+            thread.join()
+        launcher.give_back([record.path for record in self._instances.living()])
+
+    def _prepare(self, one: Hardware) -> launcher.Prepared:
+        offer = Offer("aws", one.region, one.zone, one.instance_type, one.market, 0, 0, 0, 0)
+        owner = Owner("ec2", 0, 0, 0, one.id)
+        request = LaunchRequest(owner, offer, 1, Bootstrap("", "", {"agent": ""}), one.id)
+        state, spec = blueprint.draw(request, one.index, one.id, one.ip, self._kind, self._shared, _now())
+        for name in NOT_TOLD:
+            del spec["env"][name]
+        spec["env"]["USER_DATA"] = one.user_data
+        spec["command"] = ["/bin/sh", "-c", CLOUD_INIT]
+        spec["metadata"] |= {
+            "ami-launch-index": str(one.index),
+            "instance-life-cycle": "spot" if one.market is Market.SPOT else "on-demand",
+        }
+        return launcher.prepare(self._instances.folder / one.id, state, spec)
+
+    def _boot(self, prepared: list[launcher.Prepared]) -> None:
+        try:
+            launcher.start(prepared)
+        except (launcher.HostFailed, machine.MachineFailed, OSError) as error:
+            print(f"fake EC2: a machine did not start: {error}")
+
+    def _order(self, id: str, order: str, value: dict[str, float | None]) -> None:
+        record = self.find(id)
+        if record is not None and not record.is_gone:
+            layout.give_order(str(record.path), order, dict(value))
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - hardware has the real clock
