@@ -1,0 +1,61 @@
+"""The cloud, and an EC2 of the tests' own without machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_ec2 import FakeEc2
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.recovery.market import Market, Offer
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEc2]:
+    with FakeEc2() as ec2:
+        for name, value in ec2.environ.items():
+            monkeypatch.setenv(name, value)
+        yield ec2
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def new_cloud(ec2: FakeEc2, clock: ManualClock, tmp_path: Path) -> Callable[..., AwsCloud]:
+    def make(**settings: Any) -> AwsCloud:
+        return AwsCloud(tmp_path, AwsSettings(**{"regions": ec2.regions, "endpoint_url": ec2.url, **settings}), clock)
+
+    return make
+
+
+@pytest.fixture
+def cloud(new_cloud: Callable[..., AwsCloud]) -> AwsCloud:
+    return new_cloud()
+
+
+@pytest.fixture
+def request_of() -> Callable[..., LaunchRequest]:
+    def make(token: str = "t1", *, zone: str = "us-east-1a", kind: str = "c6a.large", **more: Any) -> LaunchRequest:
+        market = more.pop("market", Market.SPOT)
+        offer = Offer("aws", zone[:-1], zone, kind, market, 0.02, 0.08, 2, 4)
+        return LaunchRequest(
+            **{
+                "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
+                "offer": offer,
+                "num_nodes": 1,
+                "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
+                "name": "job",
+                **more,
+            }
+        )
+
+    return make

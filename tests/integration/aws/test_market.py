@@ -1,0 +1,107 @@
+"""Zones and prices, crawled; and who may crawl."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from fake_ec2 import FakeEc2
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.aws.prices import AGE_AFTER_TROUBLE_S, AGE_S
+from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.recovery.market import FaultKind, Market
+from holdfast.recovery.reasons import Reason
+
+POLICY = Path(__file__).parents[3] / "deploy" / "iam" / "aws-controller.json"
+# Never called, but needed by RunInstances: for tags, for the first spot machine of an account, for a machine's role.
+IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole"}
+
+
+def crawls(ec2: FakeEc2) -> int:
+    return ec2.calls["ec2:DescribeInstanceTypeOfferings"]
+
+
+def until(condition: Callable[[], Any]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        Event().wait(0.05)
+    raise AssertionError("in vain")
+
+
+def test_offers_are_those_of_every_zone_at_its_own_price(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    offers = cloud.offers()
+    assert {offer.region for offer in offers} == set(ec2.regions)
+    assert {o.zone for o in offers if o.region == "us-west-2"} == {f"us-west-2{letter}" for letter in "abcd"}
+    (h100,) = {o.accelerators for o in offers if o.instance_type == "p5.48xlarge"}
+    assert h100 == ("H100", 8.0)
+    spot = [o for o in offers if o.instance_type == "g5.xlarge" and o.market is Market.SPOT]
+    assert len({o.price_per_hour for o in spot}) == len(spot) > 4
+    assert "p4de.24xlarge" not in {o.instance_type for o in offers if o.zone == "us-west-2d"}
+
+
+def test_a_crawl_is_done_once_and_again_when_it_is_old(
+    ec2: FakeEc2, cloud: AwsCloud, new_cloud: Callable[[], AwsCloud], clock: ManualClock
+) -> None:
+    first = cloud.offers()
+    assert cloud.offers() is first
+    assert crawls(ec2) == len(ec2.regions)
+    assert new_cloud().offers() == first, "a new daemon finds them on disk"
+    assert crawls(ec2) == len(ec2.regions)
+    clock.advance(AGE_S)
+    assert cloud.offers() is first, "nobody waits for the new ones"
+    until(lambda: crawls(ec2) == 2 * len(ec2.regions) and cloud.offers() is not first)
+    assert cloud.offers() == first
+
+
+def test_a_market_that_is_not_told_of_for_a_while_stays_as_it_was(
+    ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock
+) -> None:
+    first = cloud.offers()
+    ec2.faults.deny = "AuthFailure"
+    clock.advance(AGE_S)
+    cloud.offers()
+    until(lambda: crawls(ec2) == 2 * len(ec2.regions))
+    assert cloud.offers() == first
+    ec2.faults.deny = None
+    until(lambda: clock.advance(AGE_AFTER_TROUBLE_S) or (cloud.offers() and crawls(ec2) > 2 * len(ec2.regions)))
+
+
+def test_whoever_is_not_let_in_is_told_what_to_do(ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock) -> None:
+    ec2.faults.deny = "AuthFailure"
+    with pytest.raises(Exception, match="AuthFailure") as caught:
+        cloud.offers()
+    fault = cloud.classify(caught.value)
+    assert (fault.kind, fault.reason) == (FaultKind.AVOID_CLOUD, Reason.BAD_CREDENTIALS)
+    assert "aws sts get-caller-identity" in fault.message
+    ec2.faults.deny = None
+    clock.advance(AGE_AFTER_TROUBLE_S)
+    assert cloud.offers()
+
+
+def test_the_policy_allows_what_is_called_and_nothing_more(
+    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    """Every call that the code can make, made; and no method of a client in the code that was not."""
+    cloud = new_cloud(regions=())
+    assert set(ec2.regions) < set(cloud.regions())
+    new_cloud().offers()
+    (machine,) = cloud.launch(request_of())
+    cloud.describe("us-east-1", [machine.id])
+    cloud.terminate("us-east-1", [machine.id])
+    called = set(ec2.calls)
+    statements = json.loads(POLICY.read_text())["Statement"]
+    allowed = {a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
+    assert allowed == called | IMPLIED
+    package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/aws"
+    code = "".join(path.read_text() for path in package.glob("*.py"))
+    named = set(re.findall(r"(?:ec2|ssm)(?:\([^)]*\))?\s*\.((?:describe|run|terminate|get)_(?!paginator)\w+)\(", code))
+    named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
+    assert {"".join(map(str.title, name.split("_"))) for name in named} == {c.partition(":")[2] for c in called}

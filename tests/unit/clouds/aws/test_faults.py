@@ -1,0 +1,133 @@
+"""What EC2's errors mean, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    ReadTimeoutError,
+)
+
+from holdfast.controller.clouds.aws.faults import CODES, Refused, classify
+from holdfast.controller.clouds.base import Fault
+from holdfast.recovery.market import FaultKind, Market, Offer
+from holdfast.recovery.policies.cooldown import launch_refusal
+from holdfast.recovery.reasons import Reason
+
+OFFER = Offer("aws", "us-east-1", "us-east-1a", "g5.xlarge", Market.SPOT, 0.3, 1.0, 4, 16)
+
+# Next zone; next region; the same again; another cloud or somebody's help; never.
+ZONE, REGION, AGAIN, CLOUD, NEVER = "zone", "region", "again", "cloud", "never"
+KINDS = {
+    ZONE: {FaultKind.AVOID_ZONE},
+    REGION: {FaultKind.AVOID_REGION},
+    AGAIN: {FaultKind.RETRY_LATER, FaultKind.FIND_OUT},
+    CLOUD: {FaultKind.AVOID_CLOUD},
+    NEVER: {FaultKind.GIVE_UP},
+}
+ROWS = {
+    "InsufficientInstanceCapacity": ZONE,
+    "UnfulfillableCapacity": ZONE,
+    "InsufficientCapacity": ZONE,
+    "InsufficientHostCapacity": ZONE,
+    "InsufficientReservedInstanceCapacity": ZONE,
+    "ReservationCapacityExceeded": ZONE,
+    "Unsupported": ZONE,
+    "InsufficientFreeAddressesInSubnet": ZONE,
+    "SpotMaxPriceTooLow": ZONE,
+    "MaxSpotInstanceCountExceeded": REGION,
+    "VcpuLimitExceeded": REGION,
+    "InstanceLimitExceeded": REGION,
+    "MaxFleetCountExceeded": REGION,
+    "VolumeLimitExceeded": REGION,
+    "RequestLimitExceeded": AGAIN,
+    "Throttling": AGAIN,
+    "ThrottlingException": AGAIN,
+    "Throttling.User": AGAIN,
+    "InternalError": AGAIN,
+    "ServiceUnavailable": AGAIN,
+    "Unavailable": AGAIN,
+    "InvalidInstanceID.NotFound": AGAIN,
+    "InvalidSubnetID.NotFound": AGAIN,
+    "AuthFailure": CLOUD,
+    "UnauthorizedOperation": CLOUD,
+    "ExpiredToken": CLOUD,
+    "OptInRequired": REGION,
+    "PendingVerification": REGION,
+    "InvalidAMIID.NotFound": NEVER,
+    "InvalidAMIID.Malformed": NEVER,
+    "InvalidParameterValue": NEVER,
+    "InvalidParameterCombination": NEVER,
+    "InvalidKeyPair.NotFound": NEVER,
+    "InvalidSubnet.Conflict": NEVER,
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted": NEVER,
+    "VPCIdNotSpecified": ZONE,
+}
+
+
+def error(code: str, message: str = "no.") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
+
+
+def refusal_of(fault: Fault) -> object:
+    scope = {name: getattr(fault, name) for name in ("whole_region", "whole_cloud", "any_market", "any_instance_type")}
+    return launch_refusal(OFFER, 0.0, kind=fault.kind, reason=fault.reason, **scope)
+
+
+@pytest.mark.parametrize(("code", "where_next"), ROWS.items())
+def test_each_code_says_where_to_go_next(code: str, where_next: str) -> None:
+    fault = classify(error(code))
+    assert fault.kind in KINDS[where_next]
+    assert fault.code == code
+
+
+def test_every_code_of_the_table_is_tried_above_or_its_like() -> None:
+    rows = {id(CODES[code]) for code in ROWS if code in CODES}
+    untested = {code for code, row in CODES.items() if id(row) not in rows}
+    assert untested <= {"IdempotentParameterMismatch", "ParameterNotFound"}
+
+
+@pytest.mark.parametrize("code", ["SomethingNew", "", "InsufficientMoney"])
+def test_a_code_that_nobody_knows_may_mean_that_it_happened(code: str) -> None:
+    assert classify(error(code)).kind is FaultKind.FIND_OUT
+
+
+def test_a_quota_is_spots_or_on_demands_and_the_rest_of_the_region_may_still_sell() -> None:
+    refusal = refusal_of(classify(error("MaxSpotInstanceCountExceeded")))
+    assert (refusal.region, refusal.zone) == ("us-east-1", None)
+    assert (refusal.market, refusal.instance_type) == (Market.SPOT, "g5.xlarge")
+
+
+def test_a_full_zone_is_about_one_type_in_one_market() -> None:
+    refusal = refusal_of(classify(error("InsufficientInstanceCapacity")))
+    assert (refusal.zone, refusal.instance_type, refusal.market) == ("us-east-1a", "g5.xlarge", Market.SPOT)
+
+
+def test_bad_credentials_end_the_wait_at_once_and_say_what_to_do() -> None:
+    fault = classify(error("AuthFailure", "AWS was not able to validate the provided access credentials."))
+    assert (fault.reason, fault.whole_cloud) == (Reason.BAD_CREDENTIALS, True)
+    assert fault.message.startswith("AWS was not able to validate")
+    assert "aws sts get-caller-identity" in fault.message
+    refusal = refusal_of(fault)
+    assert (refusal.kind, refusal.region, refusal.market) == (FaultKind.GIVE_UP, None, None)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (NoCredentialsError(), FaultKind.AVOID_CLOUD),
+        (ParamValidationError(report="x"), FaultKind.GIVE_UP),
+        (EndpointConnectionError(endpoint_url="http://x"), FaultKind.RETRY_LATER),
+        (ConnectTimeoutError(endpoint_url="http://x"), FaultKind.RETRY_LATER),
+        (ReadTimeoutError(endpoint_url="http://x"), FaultKind.FIND_OUT),
+        (ConnectionResetError(), FaultKind.FIND_OUT),
+        (Refused("InvalidAMIID.Malformed", "x"), FaultKind.GIVE_UP),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_never_reached_ec2_is_told_from_what_may_have(raised: Exception, kind: FaultKind) -> None:
+    assert classify(raised).kind is kind

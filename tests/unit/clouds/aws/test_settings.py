@@ -1,0 +1,87 @@
+"""The `aws:` section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.local.settings import SettingsError
+from holdfast.controller.clouds.registry import enabled_clouds
+
+
+def test_an_empty_section_is_enough() -> None:
+    assert AwsSettings.from_mapping(None) == AwsSettings.from_mapping({}) == AwsSettings()
+
+
+def test_all_of_it_is_read() -> None:
+    section = {
+        "regions": ["us-east-1", "us-east-1", "eu-west-1"],
+        "profile": "training",
+        "endpoint_url": "http://127.0.0.1:1",
+        "instance_profile": "node",
+        "images": {"us-east-1": "ami-1"},
+        "subnets": {"us-east-1a": "subnet-1"},
+    }
+    read = AwsSettings.from_mapping(section)
+    assert read.regions == ("us-east-1", "eu-west-1")
+    assert (read.profile, read.images, read.subnets) == ("training", section["images"], section["subnets"])
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ({"region": "us-east-1"}, "aws.region"),
+        ({"regions": "us-east-1"}, "aws.regions"),
+        ({"regions": ["us-east-1a"]}, "aws.regions"),
+        ({"regions": [1]}, "aws.regions"),
+        ({"profile": 7}, "aws.profile"),
+        ({"endpoint_url": "127.0.0.1"}, "aws.endpoint_url"),
+        ({"images": {"us-east-1": "ubuntu"}}, "aws.images.us-east-1"),
+        ({"subnets": ["subnet-1"]}, "aws.subnets"),
+        ("yes", "aws"),
+    ],
+)
+def test_what_can_not_be_used_is_named(section: object, where: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        AwsSettings.from_mapping(section)
+    assert caught.value.where == where
+    assert caught.value.fix
+
+
+def test_the_file_and_line_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("log_level: info\naws:\n  regions: [nowhere]\n")
+    with pytest.raises(SettingsError, match=r"config\.yaml:3: aws\.regions: 'nowhere' is no region"):
+        enabled_clouds({"aws": {"regions": ["nowhere"]}}, tmp_path, ManualClock())
+
+
+def test_without_the_section_nothing_is_bought_whatever_credentials_there_are(tmp_path: Path) -> None:
+    cloud = enabled_clouds({}, tmp_path, ManualClock())["aws"]
+    assert "aws: {}" in str(cloud.unusable())
+    assert not cloud.offers()
+
+
+def test_without_credentials_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    clock = ManualClock()
+    cloud = enabled_clouds({"aws": {}}, tmp_path, clock)["aws"]
+    assert "aws configure" in str(cloud.unusable())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert cloud.unusable() is not None, "it does not look again at every question"
+    clock.advance(60)
+    assert cloud.unusable() is None
+
+
+def test_a_profile_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    cloud = enabled_clouds({"aws": {"profile": "trainng"}}, tmp_path, ManualClock())["aws"]
+    assert "trainng" in str(cloud.unusable())
+    assert "aws.profile" in str(cloud.unusable())
