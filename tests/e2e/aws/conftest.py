@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 
 from fake_ec2 import FakeEc2
@@ -33,6 +34,33 @@ class OnEc2:
 
         self.controller.until(reached, f"job {job} {status}")
         return dict(self.controller.job(job))
+
+    def saved(self, bucket: str) -> int:
+        """The step that the bucket has; 0 if none."""
+        s3 = boto3.client("s3", region_name="us-east-1", endpoint_url=self.ec2.url, **self.keys)
+        try:
+            return int(s3.get_object(Bucket=bucket, Key="step")["Body"].read())
+        except (s3.exceptions.NoSuchKey, s3.exceptions.NoSuchBucket):
+            return 0
+
+    @property
+    def keys(self) -> dict[str, str]:
+        environ = self.ec2.environ
+        return {name.lower(): environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+
+    def cost_is_the_bill(self, job: int) -> None:
+        """No machine is left; what the controller says that they cost is what EC2 bills, to the second."""
+        shown: dict[str, Any] = {}
+
+        def all_gone() -> bool:
+            shown.update(self.controller.job(job))
+            return all(attempt["gone_at"] for attempt in shown["attempts"])
+
+        self.controller.until(all_gone, "the end of every attempt")
+        self.controller.until(lambda: not self.ec2.living(), "the end of every machine")
+        bill = sum(one.usd for one in self.ec2.bought() if one.tags["holdfast:job"] == str(job))
+        assert bill > 0
+        assert shown["cost_usd"] == pytest.approx(bill, rel=1e-6)
 
     def until_printed(self, job: int, text: str) -> None:
         self.controller.until(lambda: text in self.controller.log(job), f"{text!r} in the log of job {job}")

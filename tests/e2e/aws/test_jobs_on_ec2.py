@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from holdfast.recovery.market import Market
 
 # In the first region it never ends by itself; in the other it ends at once.
@@ -41,15 +39,4 @@ def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_ec2: Any
     assert shown["recovery_count"] == 1
     assert "InsufficientInstanceCapacity" in str(shown["timeline"])
 
-    on_ec2.controller.until(lambda: not ec2.living(), "the end of every machine")
-    cost_is_the_bill(on_ec2, job)
-
-
-def cost_is_the_bill(on_ec2: Any, job: int) -> None:
-    """To the second, as EC2 bills."""
-    on_ec2.controller.until(
-        lambda: all(a["gone_at"] for a in on_ec2.controller.job(job)["attempts"]), "the end of every attempt"
-    )
-    bill = sum(one.usd for one in on_ec2.ec2.bought() if one.tags["holdfast:job"] == str(job))
-    assert bill > 0
-    assert on_ec2.controller.job(job)["cost_usd"] == pytest.approx(bill, rel=1e-6)
+    on_ec2.cost_is_the_bill(job)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
@@ -39,6 +41,8 @@ class FakeEc2:
         self.regions = regions
         self._machines = Machines(folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
+        for bucket_store in s3_backends[DEFAULT_ACCOUNT_ID].values():
+            bucket_store.reset()
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -66,8 +70,9 @@ class FakeEc2:
 
     @property
     def config(self) -> str:
-        """A section of config.yaml."""
-        return f"aws: {json.dumps({'endpoint_url': self.url, 'regions': list(self.regions)})}\n"
+        """Sections of config.yaml: EC2, and the S3 that is served here too."""
+        aws = {"endpoint_url": self.url, "regions": list(self.regions)}
+        return f"aws: {json.dumps(aws)}\ns3: {json.dumps({'endpoint': self.url, 'region': self.regions[0]})}\n"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -101,19 +106,18 @@ class FakeEc2:
     # ---- HTTP ----
 
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         region, service = found.groups() if found else ("", "")
+        if service not in ("ec2", "ssm"):
+            return self._moto(environ, start_response)  # type: ignore[no-any-return]
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if service == "ec2":
             answer = self._answer_ec2(region, environ, dict(parse_qsl(body.decode(), keep_blank_values=True)))
-        elif service == "ssm":
-            answer = self._answer_ssm(environ, body)
         else:
-            environ["wsgi.input"] = io.BytesIO(body)
-            return self._moto(environ, start_response)  # type: ignore[no-any-return]
+            answer = self._answer_ssm(environ, body)
         if answer is None:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-            return []
+            raise ConnectionResetError("as the test wants it")
         start_response(answer.line, [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))])
         return [answer.body]
 
@@ -149,8 +153,6 @@ class FakeEc2:
         return Answer(200, json.dumps(told).encode(), "application/x-amz-json-1.1")
 
     def _ask_moto(self, environ: dict[str, Any], form: dict[str, str]) -> Answer:
-        from urllib.parse import urlencode
-
         body = urlencode(form).encode()
         asked = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         told, status, _ = run_wsgi_app(self._moto, asked, buffered=True)

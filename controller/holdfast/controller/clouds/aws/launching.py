@@ -122,6 +122,8 @@ def user_data(bootstrap: Bootstrap) -> str:
         "HOLDFAST_TOKEN": bootstrap.token,
         "HOLDFAST_AGENT": bootstrap.artifacts["agent"],
     }
+    if fingerprint := getattr(bootstrap, "fingerprint", None):
+        told["HOLDFAST_FINGERPRINT"] = fingerprint
     source = _BOOT.read_text()
     assert _PLACEHOLDER in source
     return source.replace(_PLACEHOLDER, f"SETTINGS = {json.dumps(told)}")
