@@ -224,7 +224,7 @@ def read_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:
 
 def _in_order(task: TaskView, view: MarketView, now: float) -> list[Offer]:
     """The offers that the task's policy would try, if each in turn said no. Raises Refused when none ever fits."""
-    choose = policy(task.recovery.strategy)
+    choose = policy(task.recovery.strategy).choose
     refusals = list(view.refusals)
     found: list[Offer] = []
     while len(found) < _MOST_OFFERS_SHOWN:

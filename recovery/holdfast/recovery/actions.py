@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import JobView
 from holdfast.recovery.market import Offer, Refusal
 from holdfast.recovery.reasons import Reason
@@ -50,6 +51,13 @@ class Refuse:
 
 
 @dataclass(frozen=True)
+class Learn:
+    """Add to the history of offers, for every job of this controller: see `history.learn`."""
+
+    sighting: Sighting
+
+
+@dataclass(frozen=True)
 class Note:
     """A line of the job's timeline. `kind` is a short dotted name, `data` plain JSON."""
 
@@ -62,7 +70,7 @@ class Note:
     data: dict[str, object] = field(default_factory=dict)
 
 
-Action = PrepareStorage | Launch | Terminate | Check | Refuse | Note
+Action = PrepareStorage | Launch | Terminate | Check | Refuse | Learn | Note
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,15 @@ class AttemptGone:
     generation: int
 
 
+@dataclass(frozen=True)
+class Saved:
+    """All work that the attempt had done by `at` (epoch seconds) is durable."""
+
+    task: int
+    generation: int
+    at: float
+
+
 Event = (
     Tick
     | ControllerBack
@@ -131,4 +140,5 @@ Event = (
     | NoticeGiven
     | MachinesSeen
     | AttemptGone
+    | Saved
 )

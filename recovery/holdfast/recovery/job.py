@@ -28,11 +28,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Recovery:
-    """`job_recovery` of the task."""
+    """`job_recovery` of the task.
+
+    `deadline_at`: epoch seconds by which the task shall have ended. `work_s`: seconds that it runs for when nothing is
+    lost. `patience`: how much later than the fastest choice it may end for the sake of cost, 0.05 for 5 % later.
+    """
 
     strategy: str = "CHEAPEST"
     max_restarts_on_errors: int = 0
     recover_on_exit_codes: frozenset[int] = frozenset()
+    deadline_at: float | None = None
+    work_s: float | None = None
+    patience: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,9 @@ class TaskView:
     `attempts`: those not yet GONE, oldest first. `last_offer`: where the newest attempt ran or runs.
     `refused_in_a_row`: launches refused since one worked. `run_seconds`: time in RUNNING up to `run_since`, which is
     None while not running. `storage_ready`: its buckets exist (True also when it has none).
+
+    Work is counted in seconds of running: `resumed_s` is what had been done when the current or last run began,
+    `saved_s` what is durable, as far as reported; None until something was.
     """
 
     index: int
@@ -146,12 +156,30 @@ class TaskView:
     ended_at: float | None = None
     storage_ready: bool = True
     storage_asked: bool = False
+    resumed_s: float = 0.0
+    saved_s: float | None = None
 
     @property
     def current(self) -> AttemptView | None:
-        """The newest attempt that is meant to run or is running; None while there is none."""
-        newest = self.attempts[-1] if self.attempts else None
-        return newest if newest and newest.is_wanted else None
+        """The attempt that runs, else the newest that is meant to run; None while there is none."""
+        wanted = [a for a in self.attempts if a.is_wanted]
+        running = [a for a in wanted if a.state is AttemptState.RUNNING]
+        return next(reversed(running or wanted), None)
+
+    @property
+    def replacement(self) -> AttemptView | None:
+        """The newer attempt that shall take over from `current`, which runs on until then; None while there is none."""
+        wanted = [a for a in self.attempts if a.is_wanted]
+        return wanted[-1] if len(wanted) > 1 else None
+
+    def progress_s(self, now: float) -> float:
+        """Seconds of work done: what a run would have taken so far had nothing been lost."""
+        return self.durable_s if self.run_since is None else self.resumed_s + now - self.run_since
+
+    @property
+    def durable_s(self) -> float:
+        """Seconds of work that a loss of the machine now would leave."""
+        return self.resumed_s if self.saved_s is None else self.saved_s
 
     @property
     def status(self) -> Status:

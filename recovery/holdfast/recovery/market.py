@@ -5,47 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from holdfast.recovery.history import History
+from holdfast.recovery.offers import Market, Offer, OfferKey
 
-class Market(StrEnum):
-    SPOT = "spot"
-    ON_DEMAND = "on-demand"
-
-
-@dataclass(frozen=True, order=True)
-class OfferKey:
-    """Names an offer; the price is not part of the name."""
-
-    cloud: str
-    region: str
-    zone: str
-    instance_type: str
-    market: Market
-
-    def __str__(self) -> str:
-        return f"{self.cloud}/{self.region}/{self.zone} {self.instance_type} {self.market.value}"
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a cloud sells, for one node.
-
-    Prices are USD per hour. `accelerators` is (name, count) with SkyPilot's names, or None.
-    """
-
-    cloud: str
-    region: str
-    zone: str
-    instance_type: str
-    market: Market
-    price_per_hour: float
-    on_demand_price_per_hour: float
-    vcpus: float
-    memory_gib: float
-    accelerators: tuple[str, float] | None = None
-
-    @property
-    def key(self) -> OfferKey:
-        return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)
+__all__ = ["FaultKind", "Market", "MarketView", "Offer", "OfferKey", "Refusal"]
 
 
 class FaultKind(StrEnum):
@@ -94,9 +57,10 @@ class MarketView:
     """All that a policy may know of the market at one moment.
 
     `offers`: of every enabled cloud. `refusals`: of all jobs of the controller, past ones included as long as they are
-    kept. `disabled`: cloud name → why it can not be used.
+    kept. `disabled`: cloud name → why it can not be used. `history`: what is known of each offer's availability.
     """
 
     offers: tuple[Offer, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     disabled: dict[str, str] = field(default_factory=dict)
+    history: History = field(default_factory=History)

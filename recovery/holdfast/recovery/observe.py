@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from holdfast.recovery import events
-from holdfast.recovery.actions import Action, Note, Refuse
+from holdfast.recovery.actions import Action, Learn, Note, Refuse
+from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
+from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
 
@@ -35,6 +37,8 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _launch_answered(job, event, now, out)
         case events.NodeReported() | events.NodeSilent() | events.NoticeGiven():
             return _node_event(job, event, now, out)
+        case events.Saved():
+            return _saved(job, event, now)
         case events.MachinesSeen() | events.AttemptGone():
             return _cloud_said(job, event, now, out)
         case _:
@@ -79,6 +83,7 @@ def _launch_answered(
     if attempt is None:
         return job
     if isinstance(event, events.Launched):
+        out.append(Learn(Sighting(attempt.offer.key, now, available=True)))
         known = {machine.rank: machine for machine in event.machines}
         nodes = tuple(
             replace(n, instance_id=known[n.rank].instance_id, ip=n.ip or known[n.rank].ip) if n.rank in known else n
@@ -92,6 +97,8 @@ def _launch_answered(
         return job.with_task(replace(task.with_attempt(attempt), refused_in_a_row=0))
     refusal = event.refusal
     out.append(Refuse(refusal))
+    if refusal.kind is FaultKind.AVOID_ZONE:
+        out.append(Learn(Sighting(attempt.offer.key, now, available=False)))
     out.append(
         Note(
             "attempt.refused",
@@ -106,12 +113,22 @@ def _launch_answered(
             },
         )
     )
+    in_vain = int(attempt is not task.replacement)  # who has a place is not searching
     return job.with_task(
         replace(
             task.with_attempt(replace(attempt, state=AttemptState.GONE)),
-            refused_in_a_row=task.refused_in_a_row + 1,
+            refused_in_a_row=task.refused_in_a_row + in_vain,
         )
     )
+
+
+def _saved(job: JobView, event: events.Saved, now: float) -> JobView:
+    task = job.tasks[event.task]
+    ran = [a for a in task.attempts if a.running_at is not None]
+    if not ran or ran[-1].generation != event.generation:
+        return job  # of a run before the last: what it left has been counted
+    saved_s = task.resumed_s + max(0.0, min(event.at, now) - (ran[-1].running_at or now))
+    return job.with_task(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)))
 
 
 def _node_event(

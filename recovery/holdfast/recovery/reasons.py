@@ -33,6 +33,8 @@ class Reason(StrEnum):
     UNREACHABLE = "UNREACHABLE"
     BOOT_TIMEOUT = "BOOT_TIMEOUT"
     MOUNT_LOST = "MOUNT_LOST"
+    # moves that the policy asked for
+    MOVED = "MOVED"
     # restarts that the user asked for
     RESTART_ON_ERROR = "RESTART_ON_ERROR"
     RESTART_ON_EXIT_CODE = "RESTART_ON_EXIT_CODE"
@@ -75,6 +77,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.UNREACHABLE: Meaning(recovers=True, is_recovery=True, text="the machine fell silent"),
     Reason.BOOT_TIMEOUT: Meaning(recovers=True, text="no agent called from the machine in time"),
     Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount went away under the workload"),
+    Reason.MOVED: Meaning(recovers=True, text="a better place was ready to take over"),
     Reason.RESTART_ON_ERROR: Meaning(recovers=True, text="restarted, as max_restarts_on_errors allows"),
     Reason.RESTART_ON_EXIT_CODE: Meaning(recovers=True, text="restarted, as recover_on_exit_codes asks"),
 }

@@ -6,10 +6,9 @@ returns None. The first rule that applies wins; then the table is read again fro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from holdfast.recovery.actions import Action, Check, Launch, Note, PrepareStorage, Refuse, Terminate
+from holdfast.recovery.actions import Check, Note, PrepareStorage, Terminate
 from holdfast.recovery.attempts import (
     abruptly,
     drain_deadline,
@@ -22,45 +21,26 @@ from holdfast.recovery.attempts import (
     wind_down,
 )
 from holdfast.recovery.backoff import delay
-from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
-from holdfast.recovery.market import MarketView, Offer
+from holdfast.recovery.job import AttemptView, TaskView
+from holdfast.recovery.moves import lose_replacement, reconsider, take_over
 from holdfast.recovery.policies.choice import Never, Place, Wait
-from holdfast.recovery.policies.cooldown import preemption_refusal
 from holdfast.recovery.policies.registry import policy
 from holdfast.recovery.reasons import MEANINGS, Reason, terminal_status, text
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
-
-
-@dataclass(frozen=True)
-class Context:
-    """What rules may look at besides the task, and where they leave what is to be done."""
-
-    view: View
-    now: float
-    out: list[Action]
-
-    @property
-    def market(self) -> MarketView:
-        """The market, with what this very step has learned of it."""
-        learned = tuple(a.refusal for a in self.out if isinstance(a, Refuse))
-        market = self.view.market
-        return replace(market, refusals=market.refusals + learned) if learned else market
-
-
-Rule = Callable[[TaskView, Context], "TaskView | None"]
+from holdfast.recovery.turns import (
+    COOLS_DOWN,
+    FAILED_STAGE,
+    Context,
+    Rule,
+    conclude,
+    failure_text,
+    learn_of_loss,
+    look_for_another,
+    request,
+)
 
 # Far above any real chain of rules; reached only if two rules undo each other.
 _MOST_ROUNDS = 100
-
-# The cloud took the machine or it went away: its offer cools down.
-_COOLS_DOWN = {
-    Reason.PREEMPTED,
-    Reason.PREEMPTION_NOTICE,
-    Reason.MACHINE_CRASHED,
-    Reason.UNREACHABLE,
-    Reason.BOOT_TIMEOUT,
-}
-
 
 # Losing a machine on which nothing of the user's had begun is no recovery.
 _HAD_BEGUN = {AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING}
@@ -105,19 +85,6 @@ def end(task: TaskView, ctx: Context) -> TaskView | None:
     return replace(task, state=TaskState.ENDED, reason=task.outcome, message=message, ended_at=ctx.now, wake_at=None)
 
 
-def conclude(task: TaskView, outcome: Reason, ctx: Context, *, until: float, message: str = "") -> TaskView:
-    """`task` with its outcome known: every attempt is wound down by `until`."""
-    winding = tuple(wind_down(a, reason=outcome, until=until) for a in task.attempts)
-    task = stop_running(task, ctx.now)
-    return replace(task, state=TaskState.STOPPING, outcome=outcome, message=message, attempts=winding, wake_at=None)
-
-
-def stop_running(task: TaskView, now: float) -> TaskView:
-    if task.run_since is None:
-        return task
-    return replace(task, run_seconds=task.run_seconds + now - task.run_since, run_since=None)
-
-
 def succeed(task: TaskView, ctx: Context) -> TaskView | None:
     """Also an attempt that is already being drained may turn out to have finished first."""
     if task.outcome is not None:
@@ -139,6 +106,8 @@ def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
     task = replace(task, attempts=left)
     if newest_went and task.state is TaskState.PLACING:
         return replace(task, state=TaskState.WAITING, wake_at=ctx.now)
+    if newest_went and task.state is TaskState.RUNNING:
+        return replace(task, wake_at=ctx.now)  # a replacement that was not to be had: is there another?
     return task
 
 
@@ -175,19 +144,13 @@ def lose(task: TaskView, ctx: Context) -> TaskView | None:
     until = drain_deadline(attempt, ctx.view.limits, ctx.now) if saves else abruptly(ctx.now)
     data: dict[str, object] = {"offer": str(attempt.offer.key), "was": attempt.state.value}
     ctx.out.append(Note("attempt.lost", task.index, attempt.generation, reason=reason, message=text(reason), data=data))
-    if reason in _COOLS_DOWN:
-        ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
+    learn_of_loss(attempt, reason, ctx)
     counts = MEANINGS[reason].is_recovery and attempt.state in _HAD_BEGUN
     return replace(
-        _look_for_another(task, attempt, reason, until, ctx.now),
+        look_for_another(task, attempt, reason, until, ctx.now),
         recovery_count=task.recovery_count + int(counts),
-        preempted_from=attempt.offer if reason in _COOLS_DOWN else task.preempted_from,
+        preempted_from=attempt.offer if reason in COOLS_DOWN else task.preempted_from,
     )
-
-
-def _look_for_another(task: TaskView, attempt: AttemptView, reason: Reason, until: float, now: float) -> TaskView:
-    task = stop_running(task.with_attempt(wind_down(attempt, reason=reason, until=until)), now)
-    return replace(task, state=TaskState.WAITING, reason=reason, wake_at=now)
 
 
 def fail(task: TaskView, ctx: Context) -> TaskView | None:
@@ -200,22 +163,14 @@ def fail(task: TaskView, ctx: Context) -> TaskView | None:
     if len(attempt.nodes) > 1 and not _peers_are_alive(attempt):
         return _ask_about_peers(task, attempt, ctx)
     restart = _restart_reason(task, attempt)
-    message = _failure_text(node)
+    message = failure_text(node)
     if restart is None:
-        outcome = _FAILED_STAGE[node.failed_stage or "run"]
+        outcome = FAILED_STAGE[node.failed_stage or "run"]
         return conclude(task, outcome, ctx, until=ctx.now + ctx.view.limits.drain_s, message=message)
     ctx.out.append(Note("attempt.failed", task.index, attempt.generation, node.rank, restart, message))
     counted = int(restart is Reason.RESTART_ON_ERROR)
-    after = _look_for_another(task, attempt, restart, ctx.now + ctx.view.limits.drain_s, ctx.now)
+    after = look_for_another(task, attempt, restart, ctx.now + ctx.view.limits.drain_s, ctx.now)
     return replace(after, restarts_on_errors=task.restarts_on_errors + counted)
-
-
-_FAILED_STAGE = {
-    "mounts": Reason.STORAGE_FAILED,
-    "setup": Reason.SETUP_FAILED,
-    "run": Reason.RUN_FAILED,
-    "flush": Reason.FLUSH_FAILED,
-}
 
 
 def _peers_are_alive(attempt: AttemptView) -> bool:
@@ -244,19 +199,9 @@ def _restart_reason(task: TaskView, attempt: AttemptView) -> Reason | None:
     return None
 
 
-def _failure_text(node: NodeView) -> str:
-    where = f" on node {node.rank}" if node.rank else ""
-    code = f" with code {node.exit_code}" if node.exit_code is not None else ""
-    detail = f": {node.message}" if node.message else ""
-    stage = node.failed_stage or "run"
-    if stage in ("run", "setup") and code:
-        return f"`{stage}` exited{code}{where}"
-    return f"{stage} failed{where}{detail}"
-
-
 def advance(task: TaskView, ctx: Context) -> TaskView | None:
     """Booted → setting up → ready → running; the last step only when no older attempt can be running."""
-    attempt = task.current
+    attempt = task.replacement or task.current
     if attempt is None or task.outcome is not None:
         return None
     phases = {n.phase for n in attempt.nodes}
@@ -277,7 +222,15 @@ def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> Ta
     ctx.out.append(Note("attempt.running", task.index, attempt.generation, data={"offer": where}))
     task = task.with_attempt(replace(attempt, state=AttemptState.RUNNING, running_at=ctx.now))
     started_at = task.started_at if task.started_at is not None else ctx.now
-    return replace(task, state=TaskState.RUNNING, has_run=True, started_at=started_at, run_since=ctx.now)
+    return replace(
+        task,
+        state=TaskState.RUNNING,
+        has_run=True,
+        started_at=started_at,
+        run_since=ctx.now,
+        resumed_s=task.durable_s,
+        wake_at=ctx.now,
+    )
 
 
 def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
@@ -308,9 +261,9 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
     waits = task.state is TaskState.WAITING and task.outcome is None and task.storage_ready
     if not waits or (task.wake_at is not None and ctx.now < task.wake_at):
         return None
-    match policy(task.recovery.strategy)(task, ctx.market, ctx.now):
+    match policy(task.recovery.strategy).choose(task, ctx.market, ctx.now):
         case Place(offer):
-            return _request(task, offer, ctx)
+            return request(task, offer, ctx)
         case Never(why, is_request):
             return _nothing_fits(task, why, is_request, ctx)
         case Wait(until, why):
@@ -326,29 +279,6 @@ def _backoff_s(task: TaskView, ctx: Context) -> float:
     """Longer with every refusal, and different for each job: what was sold out is not asked for by all at once."""
     limits, seed = ctx.view.limits, f"{ctx.view.job.id}-{task.index}"
     return delay(task.refused_in_a_row, limits.backoff_first_s, limits.backoff_cap_s, seed)
-
-
-def _request(task: TaskView, offer: Offer, ctx: Context) -> TaskView:
-    generation = task.next_generation
-    attempt = AttemptView(
-        generation=generation,
-        state=AttemptState.REQUESTED,
-        offer=offer,
-        nodes=tuple(NodeView(rank) for rank in range(task.num_nodes)),
-        requested_at=ctx.now,
-    )
-    ctx.out.append(Launch(task.index, generation, offer, task.num_nodes))
-    ctx.out.append(
-        Note("attempt.requested", task.index, generation, reason=task.reason, data={"offer": str(offer.key)})
-    )
-    return replace(
-        task,
-        state=TaskState.PLACING,
-        attempts=(*task.attempts, attempt),
-        next_generation=generation + 1,
-        last_offer=offer,
-        wake_at=None,
-    )
 
 
 def _nothing_fits(task: TaskView, why: tuple[str, ...], is_request: bool, ctx: Context) -> TaskView:
@@ -369,9 +299,12 @@ RULES: tuple[Rule, ...] = (
     end,
     *CLEARING_RULES,
     lose,
+    lose_replacement,
     fail,
+    take_over,
     advance,
     look_up_silent,
     prepare_storage,
     place,
+    reconsider,
 )

@@ -15,8 +15,9 @@ from holdfast.recovery.events import Event
 from holdfast.recovery.job import AttemptView, JobView, Limits, TaskView, View
 from holdfast.recovery.observe import observe
 from holdfast.recovery.reasons import Reason, terminal_status, text
-from holdfast.recovery.settle import Context, settle
+from holdfast.recovery.settle import settle
 from holdfast.recovery.statuses import AttemptState, Status, TaskState
+from holdfast.recovery.turns import Context
 
 
 def step(view: View, event: Event, now: float) -> Step:
@@ -54,6 +55,8 @@ def _wake_at(job: JobView, limits: Limits) -> float | None:
     current = job.current_task
     if current is not None and current.state is TaskState.WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
+    if current is not None and current.state is TaskState.RUNNING and current.wake_at is not None:
+        times += [current.wake_at] if current.replacement is None else []
     return min(times, default=None)
 
 

@@ -84,7 +84,7 @@ def cases(draw: st.DrawFn) -> tuple[TaskView, MarketView]:
     return task, MarketView(tuple(market), draw(refusals(market)))
 
 
-every_policy = pytest.mark.parametrize("choose", [policy(name) for name in STRATEGIES], ids=list(STRATEGIES))
+every_policy = pytest.mark.parametrize("choose", [policy(name).choose for name in STRATEGIES], ids=list(STRATEGIES))
 
 
 def against(o: Offer, market: MarketView, *, soft: bool = True) -> list[Refusal]:
@@ -178,7 +178,7 @@ def test_ranks_are_kept_and_prices_within_them(choose: Policy, case: tuple[TaskV
     same_rank = [o for r, o in candidates if r == rank]
     assert choice.offer in same_rank
     alike = [o for o in same_rank if (o.cloud, o.region) == (choice.offer.cloud, choice.offer.region)]
-    if choose is policy("CHEAPEST"):
+    if choose == policy("CHEAPEST").choose:
         alike = same_rank
     if task.preempted_from is None or choice.offer.zone != task.preempted_from.zone:
         alike = [o for o in alike if task.preempted_from is None or o.zone != task.preempted_from.zone]
@@ -189,10 +189,10 @@ def test_ranks_are_kept_and_prices_within_them(choose: Policy, case: tuple[TaskV
 @given(case=cases())
 def test_eager_leaves_the_region_whenever_it_can(case: tuple[TaskView, MarketView]) -> None:
     task, market = replace(case[0], refused_in_a_row=0), case[1]
-    choice = policy("EAGER_NEXT_REGION")(task, market, NOW)
+    choice = policy("EAGER_NEXT_REGION").choose(task, market, NOW)
     left = task.preempted_from
     if left is None:
-        assert choice == policy("CHEAPEST")(task, market, NOW)
+        assert choice == policy("CHEAPEST").choose(task, market, NOW)
     elif isinstance(choice, Place) and region(choice.offer) == region(left) and not against(choice.offer, market):
         candidates = free(task, market)
         rank = next(rank for rank, o in candidates if o == choice.offer)
@@ -206,9 +206,9 @@ def test_eager_leaves_the_region_whenever_it_can(case: tuple[TaskView, MarketVie
 @given(case=cases())
 def test_failover_stays_when_it_can(case: tuple[TaskView, MarketView]) -> None:
     task, market = replace(case[0], refused_in_a_row=0), case[1]
-    choice = policy("FAILOVER")(task, market, NOW)
+    choice = policy("FAILOVER").choose(task, market, NOW)
     if not task.has_run or task.last_offer is None:
-        assert choice == policy("CHEAPEST")(task, market, NOW)
+        assert choice == policy("CHEAPEST").choose(task, market, NOW)
     elif isinstance(choice, Place) and region(choice.offer) != region(task.last_offer):
         candidates = free(task, market)
         rank = next((rank for rank, o in candidates if o == choice.offer), None)
@@ -272,7 +272,7 @@ def order(strategy: str, task: TaskView = PREEMPTED, *known: Refusal) -> list[Of
     tried: list[Offer] = []
     refusals = list(known)
     while True:
-        choice = policy(strategy)(task, MarketView(ALL, tuple(refusals)), NOW + len(tried))
+        choice = policy(strategy).choose(task, MarketView(ALL, tuple(refusals)), NOW + len(tried))
         if not isinstance(choice, Place):
             return tried
         tried.append(choice.offer)
@@ -306,24 +306,24 @@ def test_failover_goes_back_home_after_a_refusal_elsewhere() -> None:
     home = offer("gcp/south/s2/v", 3.0)
     searching = replace(PREEMPTED, preempted_from=S1, last_offer=W1, refused_in_a_row=1)
     refused = launch_refusal(W1, NOW, kind=FaultKind.AVOID_ZONE)
-    assert policy("FAILOVER")(searching, MarketView((*ALL[:3], home), (refused,)), NOW) == Place(home)
+    assert policy("FAILOVER").choose(searching, MarketView((*ALL[:3], home), (refused,)), NOW) == Place(home)
 
 
 def test_eager_takes_another_zone_of_the_region_before_another_type_in_the_same_zone() -> None:
     same_zone = offer("aws/east/e1/w", 0.5)
     market = MarketView((E1, same_zone, E2), (preemption_refusal(E1, NOW),))
-    assert policy("EAGER_NEXT_REGION")(PREEMPTED, market, NOW) == Place(E2)
-    assert policy("CHEAPEST")(PREEMPTED, market, NOW) == Place(same_zone)
+    assert policy("EAGER_NEXT_REGION").choose(PREEMPTED, market, NOW) == Place(E2)
+    assert policy("CHEAPEST").choose(PREEMPTED, market, NOW) == Place(same_zone)
 
 
 def test_a_cool_down_ends() -> None:
-    choose, market = policy("CHEAPEST"), MarketView(ALL, (preemption_refusal(E1, NOW),))
+    choose, market = policy("CHEAPEST").choose, MarketView(ALL, (preemption_refusal(E1, NOW),))
     assert choose(PREEMPTED, market, NOW + 1799) == Place(E2)
     assert choose(PREEMPTED, market, NOW + 1800) == Place(E1)
 
 
 def test_the_only_zone_is_tried_again_after_a_minute_not_half_an_hour() -> None:
-    choose, market = policy("CHEAPEST"), MarketView((E1,), (preemption_refusal(E1, NOW),))
+    choose, market = policy("CHEAPEST").choose, MarketView((E1,), (preemption_refusal(E1, NOW),))
     choice = choose(PREEMPTED, market, NOW + 1)
     assert isinstance(choice, Wait)
     assert choice.until == NOW + EARLY_RETRY_S
@@ -335,7 +335,7 @@ def test_broken_credentials_move_to_the_next_cloud_then_give_up() -> None:
         E1, NOW, kind=FaultKind.AVOID_CLOUD, code="AuthFailure", message="no", reason=Reason.BAD_CREDENTIALS
     )
     gcp = launch_refusal(S1, NOW, kind=FaultKind.AVOID_CLOUD, code="401", message="no", reason=Reason.BAD_CREDENTIALS)
-    choose, long_after = policy("CHEAPEST"), NOW + 10**7
+    choose, long_after = policy("CHEAPEST").choose, NOW + 10**7
     assert choose(PREEMPTED, MarketView(ALL, (aws,)), long_after) == Place(S1)
     nothing = choose(PREEMPTED, MarketView(ALL, (aws, gcp)), long_after)
     assert nothing == Never(("aws: AuthFailure: no", "gcp: 401: no"), is_request=True)
@@ -343,7 +343,7 @@ def test_broken_credentials_move_to_the_next_cloud_then_give_up() -> None:
 
 def test_a_used_up_quota_is_waited_for() -> None:
     quotas = tuple(launch_refusal(o, NOW, kind=FaultKind.AVOID_CLOUD, code="QUOTA") for o in (E1, S1))
-    choice = policy("CHEAPEST")(PREEMPTED, MarketView(ALL, quotas), NOW)
+    choice = policy("CHEAPEST").choose(PREEMPTED, MarketView(ALL, quotas), NOW)
     assert isinstance(choice, Wait)
 
 
@@ -351,7 +351,7 @@ def test_a_wait_says_why_for_each_offer() -> None:
     known = (
         launch_refusal(E1, NOW, kind=FaultKind.AVOID_ZONE, code="InsufficientInstanceCapacity", message="sold out"),
     )
-    choice = policy("CHEAPEST")(PREEMPTED, MarketView((E1, E2), (*known, preemption_refusal(E2, NOW))), NOW)
+    choice = policy("CHEAPEST").choose(PREEMPTED, MarketView((E1, E2), (*known, preemption_refusal(E2, NOW))), NOW)
     assert choice == Wait(
         NOW + 60,
         (
@@ -364,7 +364,7 @@ def test_a_wait_says_why_for_each_offer() -> None:
 def test_a_wait_for_hundreds_of_offers_is_told_in_a_few_lines() -> None:
     many = tuple(replace(E1, zone=f"z{i}") for i in range(300))
     everywhere = Refusal("aws", until=NOW + 9, kind=FaultKind.AVOID_CLOUD, at=NOW)
-    choice = policy("CHEAPEST")(PREEMPTED, MarketView(many, (everywhere,)), NOW)
+    choice = policy("CHEAPEST").choose(PREEMPTED, MarketView(many, (everywhere,)), NOW)
     assert isinstance(choice, Wait)
     assert len(choice.why) == 21
     assert choice.why[-1] == "and 280 more"

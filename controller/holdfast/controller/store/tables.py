@@ -96,6 +96,8 @@ class TaskRow(SQLModel, table=True):
     ended_at: float | None = None
     storage_ready: bool = True
     storage_asked: bool = False
+    resumed_s: float = 0.0
+    saved_s: float | None = None
 
 
 class AttemptRow(SQLModel, table=True):

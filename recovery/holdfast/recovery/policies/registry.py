@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.recovery.policies.cheapest import cheapest
-from holdfast.recovery.policies.choice import Policy
+from holdfast.recovery.policies.choice import Policy, Steadfast
 from holdfast.recovery.policies.eager_next_region import eager_next_region
 from holdfast.recovery.policies.failover import failover
 
@@ -16,9 +16,9 @@ STRATEGIES: dict[str, str] = {
 }
 
 _POLICIES: dict[str, Policy] = {
-    "CHEAPEST": cheapest,
-    "FAILOVER": failover,
-    "EAGER_NEXT_REGION": eager_next_region,
+    "CHEAPEST": Steadfast(cheapest),
+    "FAILOVER": Steadfast(failover),
+    "EAGER_NEXT_REGION": Steadfast(eager_next_region),
 }
 
 

@@ -1,0 +1,48 @@
+"""What clouds sell: an offer, its market, and the name that it goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Market(StrEnum):
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
+
+
+@dataclass(frozen=True, order=True)
+class OfferKey:
+    """Names an offer; the price is not part of the name."""
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+
+    def __str__(self) -> str:
+        return f"{self.cloud}/{self.region}/{self.zone} {self.instance_type} {self.market.value}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a cloud sells, for one node.
+
+    Prices are USD per hour. `accelerators` is (name, count) with SkyPilot's names, or None.
+    """
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+    price_per_hour: float
+    on_demand_price_per_hour: float
+    vcpus: float
+    memory_gib: float
+    accelerators: tuple[str, float] | None = None
+
+    @property
+    def key(self) -> OfferKey:
+        return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)

@@ -1,0 +1,126 @@
+"""What the rules of `settle` and `moves` share: what they look at, and turns that several of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
+from holdfast.recovery.attempts import wind_down
+from holdfast.recovery.history import Sighting, learn
+from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
+from holdfast.recovery.market import MarketView, Offer
+from holdfast.recovery.policies.cooldown import preemption_refusal
+from holdfast.recovery.reasons import Reason
+from holdfast.recovery.statuses import AttemptState, TaskState
+
+# A task that never says what is durable is taken to lose so much of each run.
+_ASSUMED_LOSS_S = 1800.0
+
+# The cloud took the machine or it went away: its offer cools down.
+COOLS_DOWN = {
+    Reason.PREEMPTED,
+    Reason.PREEMPTION_NOTICE,
+    Reason.MACHINE_CRASHED,
+    Reason.UNREACHABLE,
+    Reason.BOOT_TIMEOUT,
+}
+
+# Of these, the cloud's own doing.
+_TAKEN = {Reason.PREEMPTED, Reason.PREEMPTION_NOTICE}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What rules may look at besides the task, and where they leave what is to be done."""
+
+    view: View
+    now: float
+    out: list[Action]
+
+    @property
+    def market(self) -> MarketView:
+        """The market, with what this very step has learned of it."""
+        market, refused = self.view.market, []
+        for action in self.out:
+            if isinstance(action, Refuse):
+                refused.append(action.refusal)
+            elif isinstance(action, Learn):
+                market = replace(market, history=learn(market.history, action.sighting))
+        return replace(market, refusals=(*market.refusals, *refused)) if refused else market
+
+
+Rule = Callable[[TaskView, Context], "TaskView | None"]
+
+
+def conclude(task: TaskView, outcome: Reason, ctx: Context, *, until: float, message: str = "") -> TaskView:
+    """`task` with its outcome known: every attempt is wound down by `until`."""
+    winding = tuple(wind_down(a, reason=outcome, until=until) for a in task.attempts)
+    task = stop_running(task, ctx.now)
+    return replace(task, state=TaskState.STOPPING, outcome=outcome, message=message, attempts=winding, wake_at=None)
+
+
+def stop_running(task: TaskView, now: float) -> TaskView:
+    if task.run_since is None:
+        return task
+    ran = now - task.run_since
+    kept = task.resumed_s + max(0.0, ran - _ASSUMED_LOSS_S) if task.saved_s is None else task.resumed_s
+    return replace(task, run_seconds=task.run_seconds + ran, run_since=None, resumed_s=kept)
+
+
+def learn_of_loss(attempt: AttemptView, reason: Reason, ctx: Context) -> None:
+    if reason not in COOLS_DOWN:
+        return
+    ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
+    if reason in _TAKEN:
+        ctx.out.append(Learn(Sighting(attempt.offer.key, ctx.now, available=False)))
+
+
+def look_for_another(task: TaskView, attempt: AttemptView, reason: Reason, until: float, now: float) -> TaskView:
+    """`task` without `attempt`: a replacement that is on its way already is what the task goes on with."""
+    task = stop_running(task.with_attempt(wind_down(attempt, reason=reason, until=until)), now)
+    if task.current is not None:
+        return replace(task, state=TaskState.PLACING, reason=reason, wake_at=None)
+    return replace(task, state=TaskState.WAITING, reason=reason, wake_at=now)
+
+
+def request(task: TaskView, offer: Offer, ctx: Context, *, why: str = "") -> TaskView:
+    generation = task.next_generation
+    attempt = AttemptView(
+        generation=generation,
+        state=AttemptState.REQUESTED,
+        offer=offer,
+        nodes=tuple(NodeView(rank) for rank in range(task.num_nodes)),
+        requested_at=ctx.now,
+    )
+    where = str(offer.key)
+    ctx.out.append(Launch(task.index, generation, offer, task.num_nodes))
+    ctx.out.append(
+        Note("attempt.requested", task.index, generation, reason=task.reason, message=why, data={"offer": where})
+    )
+    return replace(
+        task,
+        state=TaskState.PLACING,
+        attempts=(*task.attempts, attempt),
+        next_generation=generation + 1,
+        last_offer=offer,
+        wake_at=None,
+    )
+
+
+FAILED_STAGE = {
+    "mounts": Reason.STORAGE_FAILED,
+    "setup": Reason.SETUP_FAILED,
+    "run": Reason.RUN_FAILED,
+    "flush": Reason.FLUSH_FAILED,
+}
+
+
+def failure_text(node: NodeView) -> str:
+    where = f" on node {node.rank}" if node.rank else ""
+    code = f" with code {node.exit_code}" if node.exit_code is not None else ""
+    detail = f": {node.message}" if node.message else ""
+    stage = node.failed_stage or "run"
+    if stage in ("run", "setup") and code:
+        return f"`{stage}` exited{code}{where}"
+    return f"{stage} failed{where}{detail}"
