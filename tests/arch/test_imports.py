@@ -53,7 +53,7 @@ def test_recovery_imports_only_pure_modules() -> None:
     impure = {
         f"{path.name}: {name}"
         for path in sources
-        if "simulator" not in path.parts
+        if "simulate" not in path.parts
         for name in imported(ast.parse(path.read_text()))
         if not name.startswith("holdfast.recovery") and name.partition(".")[0] not in PURE_STDLIB
     }

@@ -1,0 +1,14 @@
+"""The policy simulator: the daemon's own `step` and policies against recorded spot availability, on a virtual clock.
+
+Read in this order: `traces` (what was recorded), `scenario` (what is asked), `cloud` (what would have happened to a
+machine), `world` (the daemon in it), `baselines` and `optimum` (what to compare with), `simulation` (many windows),
+`statistics`, `report`, `plot`.
+"""
+
+from __future__ import annotations
+
+from holdfast.recovery.simulate.scenario import Run, Scenario
+from holdfast.recovery.simulate.simulation import Simulation, simulate
+from holdfast.recovery.simulate.traces import BadTrace, ZoneTrace, parse
+
+__all__ = ["BadTrace", "Run", "Scenario", "Simulation", "ZoneTrace", "parse", "simulate"]

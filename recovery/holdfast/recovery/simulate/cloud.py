@@ -1,0 +1,107 @@
+"""What would have happened to a machine: whether it could be had, when it was taken, how long it took to start.
+
+Everything that a scenario leaves to chance is drawn here from its seed, by place and time, not by who asks when: all
+policies, the baselines and the optimum meet the same world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from math import exp
+from statistics import NormalDist
+
+from holdfast.recovery.offers import Market, Offer
+from holdfast.recovery.simulate.scenario import WORST_SIGMAS, Scenario
+
+NAME = "trace"
+
+
+@dataclass(frozen=True)
+class TraceCloud:
+    """The scenario's zones as a cloud. Times in epoch seconds."""
+
+    scenario: Scenario
+    _offers: dict[tuple[float, ...], tuple[Offer, ...]] = field(default_factory=dict)
+    _drawn: dict[tuple[int, Market, int], float] = field(default_factory=dict)
+
+    def offers(self, at: float) -> tuple[Offer, ...]:
+        """What is on the price list; the same tuple as long as prices stay the same."""
+        prices = tuple([zone.price(at) for zone in self.scenario.zones])
+        known = self._offers.get(prices)
+        if known is None:
+            known = self._offers[prices] = tuple(self._price_list(prices))
+        return known
+
+    def _price_list(self, prices: tuple[float, ...]) -> list[Offer]:
+        return [
+            Offer(
+                cloud=NAME,
+                region=zone.region,
+                zone=zone.zone,
+                instance_type=zone.instance_type,
+                market=market,
+                price_per_hour=price if market is Market.SPOT else zone.on_demand_price,
+                on_demand_price_per_hour=zone.on_demand_price,
+                vcpus=8,
+                memory_gib=61,
+            )
+            for zone, price in zip(self.scenario.zones, prices, strict=True)
+            for market in Market
+        ]
+
+    def zone_of(self, offer: Offer) -> int:
+        return next(i for i, z in enumerate(self.scenario.zones) if (z.region, z.zone) == (offer.region, offer.zone))
+
+    def has(self, zone: int, market: Market, at: float) -> bool:
+        """Whether all the scenario's machines can be had, or kept, there. On-demand always can."""
+        return market is Market.ON_DEMAND or self.scenario.zones[zone].has(self.scenario.num_nodes, at)
+
+    def taken_at(self, zone: int, market: Market, launched_at: float) -> float:
+        """When machines that were launched then would lose the first of them; infinity if never."""
+        if market is Market.ON_DEMAND:
+            return float("inf")
+        return self.scenario.zones[zone].changes_at(self.scenario.num_nodes, launched_at)
+
+    def left(self, zone: int, at: float) -> int:
+        """How many of the scenario's machines the zone would let live."""
+        trace = self.scenario.zones[zone]
+        return min(self.scenario.num_nodes, trace.counts[trace.tick(at)])
+
+    def bill(self, zone: int, market: Market, begin: float, end: float) -> float:
+        """USD for all machines from `begin` to `end`, by the second at the price of the moment."""
+        trace, nodes = self.scenario.zones[zone], self.scenario.num_nodes
+        if market is Market.ON_DEMAND:
+            return nodes * trace.on_demand_price * (end - begin) / 3600
+        return nodes * (trace.spent(end) - trace.spent(begin))
+
+    def cold_start_s(self, zone: int, market: Market, at: float) -> float:
+        """How long machines that are launched at `at` take until they work. The same throughout a tick."""
+        scenario = self.scenario
+        sigma = scenario.cold_start_sigma
+        if not sigma:
+            return scenario.cold_start_s
+        trace = scenario.zones[zone]
+        key = (zone, market, int((at - trace.start_at) // trace.gap_s))
+        known = self._drawn.get(key)
+        if known is None:
+            share = int.from_bytes(blake2b(f"{scenario.seed} {key}".encode(), digest_size=6).digest()) + 0.5
+            deviate = min(NormalDist().inv_cdf(share / 2**48), WORST_SIGMAS)
+            length = scenario.cold_start_s * exp(sigma * deviate - sigma**2 / 2)
+            known = self._drawn[key] = max(1, round(length / scenario.grid_s)) * scenario.grid_s
+        return known
+
+    @cached_property
+    def cuts(self) -> list[float]:
+        """When anything changes anywhere, in order: what is available, a price, and, if they vary, a cold start."""
+        scenario = self.scenario
+        found: set[float] = set()
+        for zone in scenario.zones:
+            if scenario.cold_start_sigma:
+                found.update(zone.time(tick) for tick in range(len(zone.counts)))
+            else:
+                up = [count >= scenario.num_nodes for count in zone.counts]
+                states = list(zip(up, zone.prices, strict=True))
+                found.update(zone.time(i) for i in range(1, len(states)) if states[i] != states[i - 1])
+        return sorted(found)

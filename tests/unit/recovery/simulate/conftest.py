@@ -1,0 +1,27 @@
+"""Small markets, written down by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.recovery.simulate import ZoneTrace
+from holdfast.recovery.simulate.traces import region_of
+
+GAP_S = 600
+
+MakeZone = Callable[..., ZoneTrace]
+
+
+def make_zone(
+    pattern: str, *, name: str = "east-1a", price: float | tuple[float, ...] = 1.0, on_demand: float = 3.0
+) -> ZoneTrace:
+    """`make_zone("110")`: a tick per digit, 600 s each; the digit is how many machines can be had."""
+    prices = price if isinstance(price, tuple) else (price,) * len(pattern)
+    return ZoneTrace(name, region_of(name), "m", 0.0, GAP_S, tuple(map(int, pattern)), prices, on_demand)
+
+
+@pytest.fixture
+def zone() -> MakeZone:
+    return make_zone

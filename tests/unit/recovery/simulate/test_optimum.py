@@ -1,0 +1,112 @@
+"""The optimum against exhaustive search, and against what is plain to see."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.recovery.offers import Market
+from holdfast.recovery.simulate import Scenario, ZoneTrace
+from holdfast.recovery.simulate.cloud import TraceCloud
+from holdfast.recovery.simulate.optimum import TooFine, fastest, optimum
+
+UNIT_S = 100
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Up to 3 zones in 2 regions, of some ticks of 3 units each; durations are whole units, not whole ticks."""
+    ticks = draw(st.integers(3, 5))
+    zones = [
+        ZoneTrace(
+            name,
+            name[:-1],
+            "m",
+            0.0,
+            3 * UNIT_S,
+            tuple(draw(st.lists(st.integers(0, 2), min_size=ticks, max_size=ticks))),
+            tuple(draw(st.lists(st.sampled_from([1.0, 1.5, 2.5]), min_size=ticks, max_size=ticks))),
+            draw(st.sampled_from([3.0, 4.0])),
+        )
+        for name in ["east-1a", "east-1b", "west-1a"][: draw(st.integers(1, 3))]
+    ]
+    deadline = draw(st.integers(3, 3 * ticks))
+    return Scenario(
+        tuple(zones),
+        work_s=draw(st.integers(1, deadline)) * UNIT_S,
+        deadline_s=deadline * UNIT_S,
+        cold_start_s=draw(st.integers(1, 4)) * UNIT_S,
+        cold_start_sigma=draw(st.sampled_from([0.0, 0.0, 0.5])),
+        num_nodes=draw(st.integers(1, 2)),
+        egress_per_gb=draw(st.sampled_from([0.0, 0.02])),
+        checkpoint_gb=1.0,
+        use_on_demand=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(scenarios())
+def test_is_what_trying_everything_finds(scenario: Scenario) -> None:
+    cloud = TraceCloud(scenario)
+    assert scenario.deadline_s is not None
+    assert optimum(cloud, 0.0, scenario.deadline_s) == pytest.approx(least_of_all(cloud, scenario.deadline_s))
+
+
+@settings(max_examples=100, deadline=None)
+@given(scenarios())
+def test_the_fastest_is_the_shortest_deadline_that_can_be_met(scenario: Scenario) -> None:
+    cloud = TraceCloud(scenario)
+    found = fastest(cloud, 0.0)
+    ends = [s for s in range(0, int(scenario.span[1]) + 1, scenario.grid_s) if optimum(cloud, 0.0, s) < inf]
+    assert found == (min(ends) if ends else None)
+
+
+def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
+    """Every sequence of places, unit of time by unit of time, starting up as it really goes."""
+    scenario = cloud.scenario
+    zones = range(len(scenario.zones))
+    usable = [(z, m) for z in zones for m in Market if scenario.use_on_demand or m is Market.SPOT]
+
+    @cache
+    def least(now: int, place: tuple[int, Market] | None, starting: int, left: int, region: str | None) -> float:
+        if left == 0:
+            return 0.0
+        if now + starting + left > deadline_s:
+            return inf
+        found = least(now + UNIT_S, None, 0, left, region)
+        for there in usable:
+            if not cloud.has(*there, now):
+                continue
+            home = scenario.zones[there[0]].region
+            cost = cloud.bill(*there, now, now + UNIT_S)
+            launches = [(True, round(cloud.cold_start_s(*there, now)))]
+            launches += [(False, starting)] if there == place else []
+            for is_new, start_s in launches:
+                moved = scenario.move_cost if is_new and region not in (None, home) else 0.0
+                if start_s:
+                    after = least(now + UNIT_S, there, start_s - UNIT_S, left, home)
+                else:
+                    after = least(now + UNIT_S, there, 0, left - UNIT_S, home)
+                found = min(found, cost + moved + after)
+        return found
+
+    return least(0, None, 0, scenario.work_s, None)
+
+
+def test_waits_for_spot_that_comes_in_time(zone) -> None:
+    cloud = TraceCloud(Scenario((zone("000111"),), work_s=1200, deadline_s=3600, cold_start_s=600))
+    assert optimum(cloud, 0.0, 3600) == pytest.approx(1.0 * 1800 / 3600)
+    bridged = 3.0 * 1200 / 3600 + 1.0 * 1200 / 3600  # on-demand until spot comes, which then starts up again
+    assert optimum(cloud, 0.0, 3000) == pytest.approx(bridged)
+    assert optimum(cloud, 0.0, 2400) == pytest.approx(3.0 * 1800 / 3600)
+    assert optimum(cloud, 0.0, 1200) == inf
+
+
+def test_durations_without_a_common_measure_are_refused(zone) -> None:
+    cloud = TraceCloud(Scenario((zone("1" * 600),), work_s=172_801, deadline_s=350_000, cold_start_s=7))
+    with pytest.raises(TooFine, match="round them to whole minutes"):
+        optimum(cloud, 0.0, 350_000)
