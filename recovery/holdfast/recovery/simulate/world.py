@@ -30,6 +30,7 @@ _TASK = 0
 _CALLS_AFTER = 0.3
 _CALLS_BY_S = 300.0
 _MEMORY_S = 4 * 3600.0
+_SAYS_EVERY_S = 1800.0
 
 
 class _Due(NamedTuple):
@@ -238,8 +239,7 @@ class World:
         machines.running_at = self.now
         self.data_region = attempt.offer.region
         self._schedule(self.workload.begin(self.now), "done", attempt.generation)
-        if self.workload.checkpoint_every_s:
-            self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", attempt.generation)
+        self._schedule(self.now + self._saves_every_s, "checkpoint", attempt.generation)
 
     def _save_and_stop(self, attempt: AttemptView, machines: _Machines) -> None:
         """SIGTERM: the workload saves, unless a part of it is gone already."""
@@ -256,8 +256,13 @@ class World:
         if machines.running_at is None or machines.stopped_at is not None:
             return
         self.workload.save(self.now)
-        self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", generation)
+        self._schedule(self.now + self._saves_every_s, "checkpoint", generation)
         self._tell(events.Saved(_TASK, generation, self.now))
+
+    @property
+    def _saves_every_s(self) -> float:
+        """A workload whose work is durable at once says so now and then."""
+        return self.workload.checkpoint_every_s or _SAYS_EVERY_S
 
     def _note_progress(self, generation: int) -> None:
         """A workload that saves all the time says so before anything else is decided."""
