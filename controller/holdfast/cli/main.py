@@ -13,6 +13,9 @@ COMMANDS = {
     "jobs": Lazy("holdfast.cli.jobs:jobs", "Launch jobs, watch them, read their logs, cancel them."),
     "check": Lazy("holdfast.cli.check:check", "Which clouds can be used, and why the others can not."),
     "controller": Lazy("holdfast.cli.controller:controller", "Start, stop and look at the controller."),
+    "simulate": Lazy(
+        "holdfast.cli.simulate:simulate", "Which recovery policy would have cost what, on recorded markets."
+    ),
     "completion": Lazy("holdfast.cli.completion:completion", "Tab completion for bash, zsh or fish."),
 }
 

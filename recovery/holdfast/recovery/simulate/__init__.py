@@ -2,7 +2,7 @@
 
 Read in this order: `traces` (what was recorded), `scenario` (what is asked), `cloud` (what would have happened to a
 machine), `world` (the daemon in it), `baselines` and `optimum` (what to compare with), `simulation` (many windows),
-`statistics`, `report`, `plot`.
+`statistics`, `report`, `plot`. Only `files` reads anything from disk.
 """
 
 from __future__ import annotations

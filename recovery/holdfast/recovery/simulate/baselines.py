@@ -103,7 +103,7 @@ class _Walk:
 
     def cheapest_spot(self) -> Place | None:
         zones = self.scenario.zones
-        room = [i for i in range(len(zones)) if self.cloud.has(i, Market.SPOT, self.now)]
+        room = [i for i in range(len(zones)) if self.cloud.sells(i, Market.SPOT, self.now)]
         return (min(room, key=lambda i: zones[i].price(self.now)), Market.SPOT) if room else None
 
     def _notice_loss(self) -> None:
@@ -206,7 +206,7 @@ def _longest_for_the_money(walk: _Walk) -> Place | None:
     found: list[tuple[float, Place]] = []
     for zone, trace in enumerate(scenario.zones):
         place = zone, Market.SPOT
-        if not cloud.has(*place, walk.now):
+        if not cloud.sells(*place, walk.now):
             continue
         start_s = cloud.cold_start_s(*place, walk.now)
         life_s = min(cloud.taken_at(*place, walk.now) - walk.now, start_s + walk.left_s)

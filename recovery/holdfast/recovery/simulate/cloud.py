@@ -55,8 +55,12 @@ class TraceCloud:
         return next(i for i, z in enumerate(self.scenario.zones) if (z.region, z.zone) == (offer.region, offer.zone))
 
     def has(self, zone: int, market: Market, at: float) -> bool:
-        """Whether all the scenario's machines can be had, or kept, there. On-demand always can."""
+        """Whether all the scenario's machines can be kept there. On-demand always can."""
         return market is Market.ON_DEMAND or self.scenario.zones[zone].has(self.scenario.num_nodes, at)
+
+    def sells(self, zone: int, market: Market, at: float) -> bool:
+        """Whether all the machines can be bought there: a zone that has given notice sells no more."""
+        return self.has(zone, market, at) and self.has(zone, market, at + self.scenario.notice_s)
 
     def taken_at(self, zone: int, market: Market, launched_at: float) -> float:
         """When machines that were launched then would lose the first of them; infinity if never."""

@@ -9,8 +9,8 @@ each launch and each end lies on a cut or makes the sum of work come out exactly
 `Scenario.grid_s`, so do then all of that plan's times. Minimising over multiples of `grid_s` is therefore exact.
 
 The state is the time *lost* so far, idle or starting, rather than the work done: running leaves it as it is, idling and
-launching shift it, and it can never exceed the deadline less the work. A launch is booked as its whole start-up time lost
-at once, which comes to the same for every run that lasts as long as its start; no other is worth launching.
+launching shift it, and it can never exceed the deadline less the work. A launch is booked as its whole start-up time
+lost at once, which comes to the same for every run that lasts as long as its start; no other is worth launching.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import exp, gcd
 
 from holdfast.recovery.offers import Market
-from holdfast.recovery.simulate.traces import ZoneTrace, common_span
+from holdfast.recovery.simulate.traces import BadTrace, ZoneTrace, common_span
 
 WORST_SIGMAS = 3.0
 
@@ -77,14 +77,15 @@ class Scenario:
     def starts(self, count: int, horizon_s: float) -> tuple[float, ...]:
         """`count` moments, evenly spread, on ticks of the first zone, with `horizon_s` left to the end of the traces.
 
-        Fewer if there are not as many. Raises ValueError if the traces are too short for one.
+        Fewer if there are not as many. Raises `BadTrace` if they are too short for one.
         """
         begin, end = self.span
         gap = self.zones[0].gap_s
         ticks = int((end - begin - horizon_s) // gap)
         if ticks < 0:
-            raise ValueError(
-                f"the traces cover {(end - begin) / 3600:.0f} h together, and a window takes {horizon_s / 3600:.0f} h"
+            raise BadTrace(
+                f"the traces cover {(end - begin) / 3600:.0f} h together, and a window takes {horizon_s / 3600:.0f} h: "
+                "give longer traces, or less work, or a nearer deadline"
             )
         count = min(count, ticks + 1)
         return tuple(begin + gap * (i * ticks // max(1, count - 1)) for i in range(count))

@@ -64,7 +64,7 @@ def simulate(
     """Each of `policies` (names of the registry, or of `BASELINES`) in `windows` windows of each scenario.
 
     The usual baselines come first by themselves. `on_progress` is called with the number of windows just done. Raises
-    `UnknownStrategy`, `optimum.TooFine`, and ValueError where the traces are too short.
+    `UnknownStrategy`, `optimum.TooFine`, and `BadTrace` where the traces are too short.
     """
     several = (scenarios,) if isinstance(scenarios, Scenario) else tuple(scenarios)
     todo = tuple(Window(i, at) for i, s in enumerate(several) for at in s.starts(windows, s.horizon_s))

@@ -111,7 +111,8 @@ def parse(
             pass
         case _:
             raise BadTrace(f"{name} is no trace: it needs metadata.gap_seconds (seconds per tick) and a list in data")
-    info = metadata.get("price_info") or {}
+    info = metadata.get("price_info")
+    info = info if isinstance(info, dict) else {}
     zone, _, kind = _stem(name).partition("_")
     on_demand = _on_demand_price(on_demand_price, info, name)
     return ZoneTrace(
@@ -178,8 +179,9 @@ def _prices(
         if price is None:
             raise BadTrace(f"{name} has no prices: give the spot price per hour")
         return (float(price),) * ticks
-    if len(prices) != ticks:
-        raise BadTrace(f"{name}: {len(prices)} prices for {ticks} ticks of data")
+    if not isinstance(prices, list) or len(prices) != ticks:
+        many = len(prices) if isinstance(prices, list) else "no list of"
+        raise BadTrace(f"{name}: {many} prices for {ticks} ticks of data")
     odd = next((i for i, p in enumerate(prices) if not isinstance(p, int | float) or not 0 < p < float("inf")), None)
     if odd is not None:
         raise BadTrace(f"{name}: prices[{odd}] is {prices[odd]!r}, not a price per hour")

@@ -52,6 +52,7 @@ class _Machines:
     stopped_at: float | None = None
     ended_at: float | None = None
     left: int = 0
+    is_preempted: bool = False
 
 
 class World:
@@ -190,6 +191,7 @@ class World:
                 self._report(attempt, NodePhase.READY)
             case "notice":
                 at = self.machines[due.generation].taken_at
+                self._count_preemption(self.machines[due.generation])
                 self._note_progress(due.generation)
                 for rank in range(self.scenario.num_nodes):
                     self._inbox.append(events.NoticeGiven(_TASK, due.generation, rank, at))
@@ -204,7 +206,7 @@ class World:
     def _launch(self, action: actions.Launch) -> None:
         offer, generation, now = action.offer, action.generation, self.now
         zone = self.cloud.zone_of(offer)
-        if not self.cloud.has(zone, offer.market, now):
+        if not self.cloud.sells(zone, offer.market, now):
             self.refused += 1
             refusal = self._refusal(offer)
             self._inbox.append(events.LaunchRefused(_TASK, generation, refusal))
@@ -243,8 +245,7 @@ class World:
 
     def _save_and_stop(self, attempt: AttemptView, machines: _Machines) -> None:
         """SIGTERM: the workload saves, unless a part of it is gone already."""
-        self.workload.stop(self.now, saves=all(n.gone is None for n in attempt.nodes))
-        machines.stopped_at = self.now
+        self._stop(machines, saves=all(n.gone is None for n in attempt.nodes))
         self._inbox.append(events.Saved(_TASK, attempt.generation, self.now))
         for node in attempt.nodes:
             if node.gone is None:
@@ -274,14 +275,22 @@ class World:
     def _take(self, generation: int) -> None:
         machines = self.machines[generation]
         self._note_progress(generation)
-        if machines.running_at is not None and machines.stopped_at is None:
-            self.workload.stop(self.now, saves=False)
-            machines.stopped_at = self.now
-        self.preemptions += 1
+        self._count_preemption(machines)
         machines.left = self.cloud.left(machines.zone, self.now)
         if machines.left == 0:
+            self._stop(machines, saves=False)
             machines.ended_at = self.now
         self._tell(self._seen(generation))
+
+    def _count_preemption(self, machines: _Machines) -> None:
+        self.preemptions += not machines.is_preempted
+        machines.is_preempted = True
+
+    def _stop(self, machines: _Machines, *, saves: bool) -> None:
+        """The workload ends on these machines, if it was there."""
+        if machines.running_at is not None and machines.stopped_at is None:
+            self.workload.stop(self.now, saves=saves)
+        machines.stopped_at = self.now
 
     def _seen(self, generation: int) -> events.MachinesSeen:
         left = self.machines[generation].left
@@ -309,7 +318,7 @@ class World:
 
     def _probe(self, at: float) -> None:
         for offer in self.cloud.offers(at):
-            available = self.cloud.has(self.cloud.zone_of(offer), offer.market, at)
+            available = self.cloud.sells(self.cloud.zone_of(offer), offer.market, at)
             self.history = learn(self.history, Sighting(offer.key, at, available))
 
 

@@ -48,7 +48,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(scenarios())
 def test_is_what_trying_everything_finds(scenario: Scenario) -> None:
     cloud = TraceCloud(scenario)

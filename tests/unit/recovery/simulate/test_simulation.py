@@ -1,0 +1,122 @@
+"""Many windows at once: the same in any number of processes, and summed up honestly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from holdfast.recovery.policies.registry import UnknownStrategy
+from holdfast.recovery.simulate import BadTrace, Scenario, simulate
+from holdfast.recovery.simulate.plot import draw
+from holdfast.recovery.simulate.report import document, windows
+from holdfast.recovery.simulate.statistics import bootstrap, summaries
+
+PATTERN = "1110001101" * 60
+
+
+@pytest.fixture
+def scenario(zone) -> Scenario:
+    zones = zone(PATTERN), zone(PATTERN[4:] + "1111", name="west-1a", price=1.5)
+    return Scenario(zones, work_s=6 * 3600, deadline_s=9 * 3600, cold_start_s=600)
+
+
+def test_two_processes_find_what_one_finds(scenario) -> None:
+    scenario = replace(scenario, cold_start_sigma=0.5, checkpoint_every_s=1800)
+    counted: list[int] = []
+    alone = simulate(scenario, ["CHEAPEST"], windows=8)
+    together = simulate(scenario, ["CHEAPEST"], windows=8, processes=2, on_progress=counted.append)
+    assert alone == together
+    assert sum(counted) == 8
+
+
+def test_every_policy_meets_the_same_windows(scenario) -> None:
+    found = simulate(scenario, ["CHEAPEST", "FAILOVER"], windows=5)
+    assert list(found.runs) == ["on-demand", "greedy", "uniform-progress", "CHEAPEST", "FAILOVER"]
+    for runs in found.runs.values():
+        assert [r.start_at for r in runs] == [w.start_at for w in found.windows]
+    ends = [w.start_at + scenario.deadline_s for w in found.windows]
+    assert len(ends) == 5
+    assert max(ends) <= scenario.span[1]
+
+
+def test_scenarios_side_by_side(scenario) -> None:
+    apart = [replace(scenario, zones=(zone,)) for zone in scenario.zones]
+    found = simulate(apart, ["CHEAPEST"], windows=3)
+    assert [w.scenario for w in found.windows] == [0, 0, 0, 1, 1, 1]
+    assert found.scenario(5).zones == scenario.zones[1:]
+
+
+def test_without_a_deadline_the_bound_is_the_finish_time(scenario) -> None:
+    found = simulate(replace(scenario, deadline_s=None, use_on_demand=False), ["EAGER_NEXT_REGION"], windows=4)
+    assert "lifetime-oracle" in found.runs
+    runs, least = found.runs["EAGER_NEXT_REGION"], found.least["EAGER_NEXT_REGION"]
+    assert all(run.cost >= cost - 1e-9 for run, cost in zip(runs, least, strict=True))
+    assert all(r.finish_s >= s for r, s in zip(runs, found.fastest_s, strict=True))
+
+
+def test_summaries_add_up(scenario) -> None:
+    found = simulate(scenario, ["CHEAPEST"], windows=6)
+    by_name = {s.policy: s for s in summaries(found)}
+    dear, own = by_name["on-demand"], by_name["CHEAPEST"]
+    assert dear.cost == pytest.approx(3.0 * (6 * 3600 + 600) / 3600)
+    assert (dear.saving, dear.late) == (0, 0)
+    costs = [r.cost for r in found.runs["CHEAPEST"]]
+    assert own.cost == pytest.approx(sum(costs) / 6)
+    assert own.saving == pytest.approx(1 - own.cost / dear.cost)
+    ratio = own.above_optimum
+    assert ratio.value == pytest.approx(sum(costs) / sum(found.least["CHEAPEST"]))
+    assert 1 <= ratio.low <= ratio.value <= ratio.high
+
+
+def test_the_interval_of_a_mean_is_the_known_one() -> None:
+    """400 independent values of standard deviation 1/2: the mean lies within 1.96 * 0.025 of theirs."""
+    values = [0.0, 1.0] * 200
+    found = bootstrap(lambda chosen: sum(values[i] for i in chosen) / len(chosen), [[i] for i in range(400)], seed=1)
+    assert found.value == 0.5
+    assert found.high - found.low == pytest.approx(2 * 1.96 * 0.025, rel=0.15)
+
+
+def test_windows_that_overlap_are_no_more_evidence() -> None:
+    """The same forty values, each ten times over in a block of its own, are known no better."""
+
+    def width(values: list[float], block: int) -> float:
+        blocks = [list(range(i, i + block)) for i in range(0, len(values), block)]
+        found = bootstrap(lambda chosen: sum(values[i] for i in chosen) / len(chosen), blocks, seed=1)
+        return found.high - found.low
+
+    values = [0.0, 1.0] * 20
+    repeated = [value for value in values for _ in range(10)]
+    assert width(repeated, 10) == pytest.approx(width(values, 1))
+    assert width(repeated, 1) < width(values, 1) / 2
+
+
+def test_what_is_wrong_is_said_before_anything_is_simulated(scenario) -> None:
+    with pytest.raises(UnknownStrategy, match="CHEAPER"):
+        simulate(scenario, ["CHEAPER"])
+    with pytest.raises(BadTrace, match="cover 100 h together, and a window takes 200 h"):
+        simulate(replace(scenario, deadline_s=200 * 3600), ["CHEAPEST"])
+
+
+def test_reports_are_plain_data(scenario) -> None:
+    found = simulate(scenario, ["CHEAPEST"], windows=3)
+    written = json.loads(json.dumps(document(found, summaries(found)), allow_nan=False))
+    assert [p["policy"] for p in written["policies"]] == list(found.runs)
+    assert len(list(windows(found))) == 3 * 4
+    blind = simulate(scenario, ["CHEAPEST"], windows=3, with_optimum=False)
+    assert json.dumps(document(blind, summaries(blind)), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("ending", "begin", "deadline_s"),
+    [("png", b"\x89PNG", 9 * 3600), ("html", b"<!doctype html>", None), ("svg", b"<?xml", None)],
+)
+def test_pictures(scenario, tmp_path, ending, begin, deadline_s) -> None:
+    pytest.importorskip("matplotlib")
+    found = simulate(replace(scenario, deadline_s=deadline_s), ["CHEAPEST"], windows=3)
+    path = tmp_path / f"picture.{ending}"
+    draw(found, ["CHEAPEST"], path=str(path), most_windows=2)
+    data = path.read_bytes()
+    assert data.startswith(begin)
+    assert len(data) > 10_000
