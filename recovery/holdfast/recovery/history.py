@@ -1,51 +1,191 @@
-"""What is known of an offer's availability: one history from launches, refusals, preemptions and notices of all jobs.
+"""What is known of offers' availability: one history from the launches, refusals, preemptions and probes of all jobs.
 
-A policy reads it from `MarketView.history`; it is a value, and `learn` returns a new one.
+A policy reads it from `MarketView.history`. It is a value; `learn` returns a new one. Old evidence fades: a volatile
+week is known while it lasts and forgiven afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import exp, inf, log
 
 from holdfast.recovery.offers import OfferKey
+from holdfast.recovery.survival import cumulative_hazard, remaining_life_s
+
+# Evidence counts half after this long.
+_HALF_LIFE_S = 3 * 86400.0
+
+# Two looks so close that nothing is likely to have happened between them.
+_CONTINUOUS_S = 900.0
+
+# How many losses the prior is worth, for a region and, of the region's rate, for an offer in it.
+_PRIOR_LOSSES = 4.0
+
+# A zone's neighbours are taken together with it four times as often as zones elsewhere: the region is avoided so long.
+_SHOCK_S = 1800.0
+_SHOCK = 2.0
+
+# Start-up times before any was seen: log-normal, median and spread, worth so many observations.
+_START_MEDIAN_S = 640.0
+_START_SIGMA = 0.5
+_START_WEIGHT = 5.0
+_WORST_SIGMAS = 3.0
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """At `at` (epoch seconds) `key` could be bought or kept (`available`), or not: refused, taken back."""
+    """At `at` (epoch seconds) `key` could be bought or kept (`available`), or not: refused, taken back.
+
+    `held_since`: a machine was held there from then on. `started_s`: it took so long from request to leave to run.
+    """
 
     key: OfferKey
     at: float
     available: bool
+    held_since: float | None = None
+    started_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Machines lost, and how many losses the prior expected meanwhile. Both fade; as of `at`."""
+
+    at: float = 0.0
+    lost: float = 0.0
+    expected: float = 0.0
+
+    def plus(self, at: float, lost: float, expected: float) -> Losses:
+        fading = 2.0 ** (-max(0.0, at - self.at) / _HALF_LIFE_S)
+        return Losses(max(at, self.at), self.lost * fading + lost, self.expected * fading + expected)
+
+    def rate(self, prior: float) -> float:
+        """Losses per loss expected."""
+        return (_PRIOR_LOSSES * prior + self.lost) / (_PRIOR_LOSSES + self.expected)
 
 
 @dataclass(frozen=True)
 class Track:
-    """One offer. `since`: when it was first seen as it is now; `seen_at`: when it was last seen so."""
+    """One offer. `since`: when it became as it was last seen, as far as known; `seen_at`: when that was."""
 
     available: bool
     since: float
     seen_at: float
+    losses: Losses = Losses()
+
+    def age_s(self, now: float) -> float:
+        """For how long the offer has been there, if it is there now."""
+        unseen_s = now - self.seen_at
+        if self.available and unseen_s <= max(_CONTINUOUS_S, self.seen_at - self.since):
+            return now - self.since
+        return unseen_s / 2  # it came, or came back, at some time since
+
+
+@dataclass(frozen=True)
+class Region:
+    """All offers of a region together. `lost_at`: when it last took a machine."""
+
+    losses: Losses = Losses()
+    lost_at: float = -inf
+
+
+@dataclass(frozen=True)
+class StartUps:
+    """Logarithms of start-up times: how many were seen, their sum, and the sum of their squares."""
+
+    count: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def plus(self, seconds: float) -> StartUps:
+        x = log(max(1.0, seconds) / _START_MEDIAN_S)
+        return StartUps(self.count + 1, self.total + x, self.squares + x * x)
+
+    @property
+    def _law(self) -> tuple[float, float]:
+        weight = _START_WEIGHT + self.count
+        mean = self.total / weight
+        variance = (_START_WEIGHT * _START_SIGMA**2 + self.squares) / weight - mean * mean
+        return mean, max(variance, 0.0)
+
+    @property
+    def usual_s(self) -> float:
+        mean, variance = self._law
+        return _START_MEDIAN_S * exp(mean + variance / 2)
+
+    @property
+    def worst_s(self) -> float:
+        """Longer than all but about one start-up in a thousand."""
+        mean, variance = self._law
+        return _START_MEDIAN_S * exp(mean + _WORST_SIGMAS * variance**0.5)
 
 
 @dataclass(frozen=True)
 class History:
-    """Immutable; `track` costs one look-up."""
+    """Immutable; every question costs a look-up or two."""
 
     tracks: Mapping[OfferKey, Track] = field(default_factory=dict)
+    regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
+    start_ups: StartUps = StartUps()
 
     def track(self, key: OfferKey) -> Track | None:
         return self.tracks.get(key)
 
+    def volatility(self, key: OfferKey, now: float) -> float:
+        """How many times as often as the prior says `key` loses machines."""
+        region = self.regions.get((key.cloud, key.region))
+        rate = region.losses.rate(1.0) if region else 1.0
+        if region and now - region.lost_at < _SHOCK_S:
+            rate *= _SHOCK
+        track = self.tracks.get(key)
+        return track.losses.rate(rate) if track else rate
+
+    def life_s(self, key: OfferKey, now: float) -> float:
+        """The mean time that a machine of `key`, held now or bought now, will last."""
+        track = self.tracks.get(key)
+        return remaining_life_s(track.age_s(now) if track else _UNKNOWN_AGE_S, self.volatility(key, now))
+
+
+# An offer of which nothing is known has most likely been there for a while.
+_UNKNOWN_AGE_S = 2 * 3600.0
+
 
 def learn(history: History, sighting: Sighting) -> History:
-    """`history` with one sighting more. Sightings older than the newest of their offer change nothing."""
+    """`history` with one sighting more. Of one older than the newest of its offer only the start-up time counts."""
+    start_ups = history.start_ups
+    if sighting.started_s is not None:
+        start_ups = start_ups.plus(sighting.started_s)
     known = history.tracks.get(sighting.key)
     if known is not None and sighting.at < known.seen_at:
-        return history
-    if known is None or known.available != sighting.available:
-        track = Track(sighting.available, since=sighting.at, seen_at=sighting.at)
+        return replace(history, start_ups=start_ups)
+    lost, expected = _evidence(known, sighting)
+    place = (sighting.key.cloud, sighting.key.region)
+    tracks = {**history.tracks, sighting.key: _seen(known, sighting, lost, expected)}
+    region = history.regions.get(place, Region())
+    lost_at = sighting.at if lost else region.lost_at
+    regions = {**history.regions, place: Region(region.losses.plus(sighting.at, lost, expected), lost_at)}
+    return History(tracks, regions, start_ups)
+
+
+def _evidence(known: Track | None, sighting: Sighting) -> tuple[float, float]:
+    """Losses seen and losses expected between the last look and this one."""
+    if known is None:
+        begin, age_s = sighting.held_since, 0.0
     else:
-        track = replace(known, seen_at=sighting.at)
-    return History({**history.tracks, sighting.key: track})
+        begin = known.seen_at if known.available and sighting.at - known.seen_at <= _CONTINUOUS_S else None
+        begin = max(known.seen_at, sighting.held_since) if sighting.held_since is not None else begin
+        age_s = known.age_s(begin) if begin is not None else 0.0
+    if begin is None:
+        return 0.0, 0.0
+    expected = cumulative_hazard(age_s + sighting.at - begin) - cumulative_hazard(age_s)
+    return float(not sighting.available), expected
+
+
+def _seen(known: Track | None, sighting: Sighting, lost: float, expected: float) -> Track:
+    losses = (known.losses if known else Losses()).plus(sighting.at, lost, expected)
+    since = sighting.at
+    if sighting.available:
+        since = min(since if known is None else since - known.age_s(since), sighting.held_since or since)
+    elif known is not None and not known.available:
+        since = known.since
+    return Track(sighting.available, since, sighting.at, losses)

@@ -32,6 +32,7 @@ class Recovery:
 
     `deadline_at`: epoch seconds by which the task shall have ended. `work_s`: seconds that it runs for when nothing is
     lost. `patience`: how much later than the fastest choice it may end for the sake of cost, 0.05 for 5 % later.
+    `move_cost`: USD for carrying the task's data to another region.
     """
 
     strategy: str = "CHEAPEST"
@@ -40,6 +41,7 @@ class Recovery:
     deadline_at: float | None = None
     work_s: float | None = None
     patience: float = 0.05
+    move_cost: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class TaskView:
 
     @property
     def durable_s(self) -> float:
-        """Seconds of work that a loss of the machine now would leave."""
+        """Seconds of work that are known to survive a loss of the machine."""
         return self.resumed_s if self.saved_s is None else self.saved_s
 
     @property

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.recovery.actions import Learn, Note
+from holdfast.recovery.actions import Note
 from holdfast.recovery.attempts import abruptly, failed_node, loss, wind_down
-from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.policies.choice import Move, Stay
 from holdfast.recovery.policies.registry import policy
 from holdfast.recovery.reasons import Reason, text
 from holdfast.recovery.statuses import AttemptState, TaskState
-from holdfast.recovery.turns import FAILED_STAGE, Context, failure_text, learn_of_loss, look_for_another, request
+from holdfast.recovery.turns import (
+    FAILED_STAGE,
+    SOONEST_S,
+    Context,
+    failure_text,
+    learn_it_lasted,
+    learn_of_loss,
+    look_for_another,
+    request,
+)
 
 # What failed on a replacement may fail on the next as well; the task runs, so there is time.
 _FAILED_REPLACEMENT_S = 3600.0
-
-# A time that has passed would have the job looked at without end.
-_SOONEST_S = 1.0
 
 
 def reconsider(task: TaskView, ctx: Context) -> TaskView | None:
@@ -32,7 +37,7 @@ def reconsider(task: TaskView, ctx: Context) -> TaskView | None:
         return None
     match policy(task.recovery.strategy).reconsider(task, ctx.market, ctx.now):
         case Stay(until):
-            return replace(task, wake_at=until if until is None or until > ctx.now else ctx.now + _SOONEST_S)
+            return replace(task, wake_at=until if until is None else max(until, ctx.now + SOONEST_S))
         case Move(offer, why):
             requested = request(task, offer, ctx, why=why)
             return replace(requested, state=TaskState.RUNNING)
@@ -45,7 +50,7 @@ def take_over(task: TaskView, ctx: Context) -> TaskView | None:
         return None
     data: dict[str, object] = {"from": str(running.offer.key), "to": str(ready.offer.key)}
     ctx.out.append(Note("attempt.moving", task.index, running.generation, reason=Reason.MOVED, data=data))
-    ctx.out.append(Learn(Sighting(running.offer.key, ctx.now, available=True)))
+    learn_it_lasted(running, ctx)
     return look_for_another(task, running, Reason.MOVED, ctx.now + ctx.view.limits.drain_s, ctx.now)
 
 

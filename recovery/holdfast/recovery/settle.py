@@ -30,10 +30,12 @@ from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
 from holdfast.recovery.turns import (
     COOLS_DOWN,
     FAILED_STAGE,
+    SOONEST_S,
     Context,
     Rule,
     conclude,
     failure_text,
+    learn_it_lasted,
     learn_of_loss,
     look_for_another,
     request,
@@ -210,6 +212,7 @@ def advance(task: TaskView, ctx: Context) -> TaskView | None:
         return task.with_attempt(replace(attempt, state=AttemptState.SETTING_UP))
     not_ready = {NodePhase.UNHEARD, NodePhase.BOOTED, NodePhase.MOUNTING, NodePhase.SETUP}
     if attempt.state is AttemptState.SETTING_UP and not phases & not_ready:
+        learn_it_lasted(attempt, ctx, started_s=ctx.now - attempt.requested_at)
         return task.with_attempt(replace(attempt, state=AttemptState.READY))
     older_runs = any(a.may_run_workload for a in task.attempts if a.generation != attempt.generation)
     if attempt.state is AttemptState.READY and not older_runs:
@@ -267,7 +270,7 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
         case Never(why, is_request):
             return _nothing_fits(task, why, is_request, ctx)
         case Wait(until, why):
-            until = max(until, ctx.now + _backoff_s(task, ctx))
+            until = max(until, ctx.now + SOONEST_S, ctx.now + _backoff_s(task, ctx))
             if task.reason is not Reason.BACKING_OFF:
                 note = "every offer that fits is being avoided; the next try is when the first comes back"
                 data: dict[str, object] = {"why": list(why), "until": until}

@@ -17,6 +17,9 @@ from holdfast.recovery.statuses import AttemptState, TaskState
 # A task that never says what is durable is taken to lose so much of each run.
 _ASSUMED_LOSS_S = 1800.0
 
+# A wake time that has passed would have the job looked at without end.
+SOONEST_S = 1.0
+
 # The cloud took the machine or it went away: its offer cools down.
 COOLS_DOWN = {
     Reason.PREEMPTED,
@@ -55,6 +58,9 @@ Rule = Callable[[TaskView, Context], "TaskView | None"]
 
 def conclude(task: TaskView, outcome: Reason, ctx: Context, *, until: float, message: str = "") -> TaskView:
     """`task` with its outcome known: every attempt is wound down by `until`."""
+    for attempt in task.attempts:
+        if attempt.is_wanted:
+            learn_it_lasted(attempt, ctx)
     winding = tuple(wind_down(a, reason=outcome, until=until) for a in task.attempts)
     task = stop_running(task, ctx.now)
     return replace(task, state=TaskState.STOPPING, outcome=outcome, message=message, attempts=winding, wake_at=None)
@@ -73,7 +79,14 @@ def learn_of_loss(attempt: AttemptView, reason: Reason, ctx: Context) -> None:
         return
     ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
     if reason in _TAKEN:
-        ctx.out.append(Learn(Sighting(attempt.offer.key, ctx.now, available=False)))
+        ctx.out.append(Learn(Sighting(attempt.offer.key, ctx.now, available=False, held_since=attempt.booted_at)))
+
+
+def learn_it_lasted(attempt: AttemptView, ctx: Context, *, started_s: float | None = None) -> None:
+    """The machines are there still: what was bought has lived until now."""
+    if attempt.booted_at is not None and all(n.gone is None and n.notice_deadline is None for n in attempt.nodes):
+        seen = Sighting(attempt.offer.key, ctx.now, available=True, held_since=attempt.booted_at, started_s=started_s)
+        ctx.out.append(Learn(seen))
 
 
 def look_for_another(task: TaskView, attempt: AttemptView, reason: Reason, until: float, now: float) -> TaskView:

@@ -85,7 +85,7 @@ def test_it_lasts_longer_each_time_it_was_in_vain_up_to_a_cap() -> None:
         earlier.append(refusal)
         lasted.append(refusal.until - now)
         now = refusal.until
-    assert lasted == [300, 600, 1200, 1200, 1200, 1200]
+    assert lasted == [180, 360, 600, 600, 600, 600]
 
 
 def test_jobs_refused_side_by_side_count_once() -> None:

@@ -356,7 +356,7 @@ def test_a_wait_says_why_for_each_offer() -> None:
         NOW + 60,
         (
             "aws/east/e2 v spot: avoided for 60 s: took a machine back",
-            "aws/east/e1 v spot: avoided for 300 s: InsufficientInstanceCapacity: sold out",
+            "aws/east/e1 v spot: avoided for 180 s: InsufficientInstanceCapacity: sold out",
         ),
     )
 

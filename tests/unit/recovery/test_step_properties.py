@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.recovery import actions, events
 from holdfast.recovery.attempts import DRAIN_MARGIN_S
 from holdfast.recovery.directive import Want, directive
+from holdfast.recovery.history import History, learn
 from holdfast.recovery.job import AttemptView, JobView, Limits, NodeView, Recovery, TaskView, View
 from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
 from holdfast.recovery.needs import Need
@@ -25,8 +26,14 @@ from holdfast.recovery.step import step
 NOW = 1_000_000.0
 LIMITS = Limits()
 OFFERS = tuple(
-    Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", Market.SPOT, price, 1.0, 2, 8)
-    for zone, price in [("east-a", 0.1), ("east-b", 0.2), ("west-a", 0.3)]
+    Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", market, price, 1.0, 2, 8)
+    for zone, market, price in [
+        ("east-a", Market.SPOT, 0.1),
+        ("east-b", Market.SPOT, 0.2),
+        ("west-a", Market.SPOT, 0.3),
+        ("east-a", Market.ON_DEMAND, 1.0),
+        ("west-a", Market.ON_DEMAND, 1.1),
+    ]
 )
 
 
@@ -38,6 +45,7 @@ class Walk:
     now: float = NOW
     wake_at: float | None = NOW
     refusals: list[Refusal] = field(default_factory=list)
+    history: History = field(default_factory=History)
     told: list[events.Event] = field(default_factory=list)
     launched: list[tuple[int, int]] = field(default_factory=list)
     terminated: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -47,7 +55,7 @@ class Walk:
 
     def tell(self, event: events.Event) -> None:
         before = self.job
-        view = View(before, MarketView(OFFERS, tuple(self.refusals)))
+        view = View(before, MarketView(OFFERS, tuple(self.refusals), history=self.history))
         answer = step(view, event, self.now)
         assert answer == step(view, event, self.now), "the same question has one answer"
         self.told.append(event)
@@ -72,13 +80,15 @@ class Walk:
                 self.checks.add((task, generation))
             case actions.Refuse(refusal):
                 self.refusals.append(refusal)
+            case actions.Learn(sighting):
+                self.history = learn(self.history, sighting)
 
     def _check_changes(self, before: JobView, done: tuple[actions.Action, ...]) -> None:
         for old, new in zip(before.tasks, self.job.tasks, strict=True):
             if old.status.is_terminal:
                 kept = replace(new, attempts=(), storage_ready=True, wake_at=None, refused_in_a_row=0)
                 assert kept == replace(old, attempts=(), storage_ready=True, wake_at=None, refused_in_a_row=0)
-            for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds"):
+            for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds", "durable_s"):
                 assert getattr(new, counter) >= getattr(old, counter), counter
             assert old.started_at in (None, new.started_at)
             assert old.outcome in (None, new.outcome)
@@ -107,7 +117,7 @@ class Walk:
     def _check_one_workload(self, before: JobView) -> None:
         for task in self.job.tasks:
             assert sum(a.state is AttemptState.RUNNING for a in task.attempts) <= 1
-            assert sum(a.is_wanted for a in task.attempts) <= 1
+            self._check_at_most_one_replacement(task)
             generations = [a.generation for a in task.attempts]
             assert generations == sorted(set(generations))
             for attempt in task.attempts:
@@ -123,6 +133,16 @@ class Walk:
                     assert task.outcome is None
                 if attempt.state is AttemptState.RUNNING:
                     self.had_leave.add((task.index, attempt.generation))
+
+    def _check_at_most_one_replacement(self, task: TaskView) -> None:
+        wanted = [a for a in task.attempts if a.is_wanted]
+        assert len(wanted) <= 2
+        if len(wanted) == 2:
+            assert task.state is TaskState.RUNNING
+            assert task.current == wanted[0]
+            assert task.replacement == wanted[1] == task.attempts[-1]
+            assert wanted[0].state is AttemptState.RUNNING, "only what runs is being replaced"
+            assert wanted[1].state is not AttemptState.RUNNING
 
     def _check_nothing_runs(self, task: int, attempts: tuple[AttemptView, ...]) -> None:
         had_leave = [a for a in attempts if (task, a.generation) in self.had_leave]
@@ -227,7 +247,7 @@ class Move:
 
 
 ANSWERS = ["storage", "launched", "refused", "gone"]
-NODES = ["report", "silent", "notice", "seen", "lost", "back"]
+NODES = ["report", "silent", "notice", "seen", "lost", "back", "saved"]
 USERS = ["cancel"]
 moves = st.builds(
     Move,
@@ -245,7 +265,13 @@ KINDS = [FaultKind.AVOID_ZONE] * 5 + [FaultKind.AVOID_REGION, FaultKind.AVOID_CL
 
 @st.composite
 def walks(draw: st.DrawFn) -> Walk:
-    recovery = Recovery(draw(st.sampled_from(list(STRATEGIES))), draw(st.integers(0, 2)), frozenset({42}))
+    recovery = Recovery(
+        draw(st.sampled_from(list(STRATEGIES))),
+        draw(st.integers(0, 2)),
+        frozenset({42}),
+        deadline_at=NOW + draw(st.sampled_from([0.0, 9e3, 2e4, 1e5])),
+        work_s=draw(st.sampled_from([6e3, 5e4])),
+    )
     nodes, has_storage = draw(st.integers(1, 2)), draw(st.booleans())
     tasks = tuple(
         TaskView(i, (Need(),), nodes, recovery, storage_ready=not has_storage, wake_at=NOW if i == 0 else None)
@@ -303,6 +329,8 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
             return events.ControllerBack()
         case "notice":
             return events.NoticeGiven(*at, deadline=walk.now + [-1, 30, 120][move.n % 3])
+        case "saved":
+            return events.Saved(*key, at=walk.now - [-9, 0, 30, 1000][move.n % 4])
         case "seen":
             return events.MachinesSeen(*key, dict.fromkeys(range(task.num_nodes)))
         case "lost":

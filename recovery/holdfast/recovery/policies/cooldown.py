@@ -32,7 +32,7 @@ class Cooldown:
 
 
 COOLDOWNS: dict[FaultKind, Cooldown] = {
-    FaultKind.AVOID_ZONE: Cooldown(first_s=300, most_s=1200),
+    FaultKind.AVOID_ZONE: Cooldown(first_s=180, most_s=600),
     FaultKind.AVOID_REGION: Cooldown(first_s=1800, most_s=3600),
     FaultKind.AVOID_CLOUD: Cooldown(first_s=3600, most_s=3600),
     FaultKind.RETRY_LATER: Cooldown(first_s=15, most_s=240),

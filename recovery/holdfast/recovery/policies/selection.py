@@ -24,6 +24,9 @@ _MOST_LINES = 20
 # Offers for which this is greater are tried later, among those of one rank.
 Reluctance = Callable[[Offer], tuple[bool, ...]]
 
+# What an offer really costs per hour of work: never below its price. The least is tried first, among those of one rank.
+Worth = Callable[[Offer], float]
+
 
 class _Avoided(NamedTuple):
     """An offer that fits, and what stands against it: one refusal at least."""
@@ -32,8 +35,10 @@ class _Avoided(NamedTuple):
     refusals: Sequence[Refusal]
 
 
-def choose(task: TaskView, market: MarketView, now: float, reluctance: Reluctance | None = None) -> Choice:
-    """The first of the offers that may be tried now: by turn, rank, `reluctance`, price.
+def choose(
+    task: TaskView, market: MarketView, now: float, reluctance: Reluctance | None = None, *, worth: Worth | None = None
+) -> Choice:
+    """The first of the offers that may be tried now: by turn, rank, `reluctance`, price; or by turn, rank and `worth`.
 
     *Turn*: within one search (launches refused in a row) no offer is tried twice before every other one that is free
     was tried once, so neither a short refusal nor a slow cloud can make a cheap offer starve the rest.
@@ -44,13 +49,28 @@ def choose(task: TaskView, market: MarketView, now: float, reluctance: Reluctanc
     if reluctance is not None:
         fit.sort(key=lambda ranked: (ranked[0], reluctance(ranked[1])))
     index = RefusalIndex(_standing(market.refusals, task.refused_in_a_row, now))
-    avoided = []
-    for _, offer in fit:
+    avoided: list[_Avoided] = []
+    best = _first_free(fit, index, worth, avoided)
+    return Place(best) if best else _least_bad(avoided, now)
+
+
+def _first_free(
+    fit: Sequence[tuple[int, Offer]], index: RefusalIndex, worth: Worth | None, avoided: list[_Avoided]
+) -> Offer | None:
+    """The best offer against which nothing stands; those before it that are `avoided` are added there."""
+    best, best_rank, least = None, 0, inf
+    for rank, offer in fit:
+        if best is not None and (rank > best_rank or offer.price_per_hour >= least):
+            break  # ordered by price, and no offer is worth more than its price says
         refusals = index.covering(offer)
-        if not refusals:
-            return Place(offer)
-        avoided.append(_Avoided(offer, refusals))
-    return _least_bad(avoided, now)
+        if refusals:
+            avoided.append(_Avoided(offer, refusals))
+            continue
+        if worth is None:
+            return offer
+        if (costs := worth(offer)) < least:
+            best, best_rank, least = offer, rank, costs
+    return best
 
 
 def _standing(refusals: Iterable[Refusal], refused_in_a_row: int, now: float) -> list[Refusal]:

@@ -1,0 +1,86 @@
+"""DEADLINE: done in time for certain, and at the least cost that this allows.
+
+Slack is what may still be lost: the time to the deadline, less the work that is left, less twice the worst start-up.
+
+- While spot is away, slack may be waited away, down to a reserve in proportion to the work that is left: every loss to
+  come will cost a start, and the reserve lets spot be used to the end. Below it the work goes on on-demand.
+- On on-demand, spot is tried again and again: its machine starts beside the one that runs, so a try costs no slack.
+- On spot, work since the last durable checkpoint may be lost at any moment: it counts as not done. As soon as slack, so
+  counted, is used up, on-demand takes over, before anything was lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.recovery.job import TaskView
+from holdfast.recovery.market import MarketView
+from holdfast.recovery.needs import Need
+from holdfast.recovery.offers import Market
+from holdfast.recovery.policies.choice import Choice, Move, Place, Reconsidered, Stay, Wait
+from holdfast.recovery.policies.elsewhere import better_place
+from holdfast.recovery.policies.selection import LOOK_AGAIN_S, choose
+from holdfast.recovery.policies.worth import Appraisal
+
+# The share of the work that is left which is kept as slack. The optimum over a semi-Markov model of spot (see
+# docs/policies.md) keeps 0.09 to 0.2 of it, nearly whatever the prices; cost is flat from 0.08 to 0.12.
+RESERVE = 0.1
+
+# Slack that a return to spot must leave: two checkpoints may be that far apart.
+_FOR_CHECKPOINTS_S = 1800.0
+
+
+class Deadline:
+    """For tasks with `deadline_at` and `work_s`. On-demand is used even where the task asks for spot alone."""
+
+    def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
+        appraisal = Appraisal(task, market.history, now)
+        worst_s = market.history.start_ups.worst_s
+        slack_s = _slack_s(task, market, now)
+        spot = _having(task, Market.SPOT)
+        found = choose(spot, market, now, worth=appraisal.cost) if spot.needs else None
+        if isinstance(found, Place) and slack_s > worst_s:
+            return found
+        idle_s = slack_s - max(worst_s, RESERVE * appraisal.work_left_s)
+        if idle_s > 0 and isinstance(found, Wait):
+            return replace(found, until=min(found.until, now + idle_s))
+        certain = choose(_having(task, Market.ON_DEMAND), market, now, worth=appraisal.cost)
+        return found if found is not None and not isinstance(certain, Place) else certain
+
+    def reconsider(self, task: TaskView, market: MarketView, now: float) -> Reconsidered:
+        here = task.current
+        if here is None:
+            return Stay()
+        slack_s = _slack_s(task, market, now)
+        if here.offer.market is Market.SPOT and slack_s <= 0:
+            certain = choose(_having(task, Market.ON_DEMAND), market, now)
+            if isinstance(certain, Place):
+                return Move(certain.offer, "losing this machine would endanger the deadline")
+            return Stay(now + LOOK_AGAIN_S)
+        if slack_s <= _FOR_CHECKPOINTS_S and here.offer.market is Market.ON_DEMAND:
+            return Stay(now + LOOK_AGAIN_S)
+        found = better_place(task, market, now, here.offer, _having(task, Market.SPOT).needs)
+        if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
+            return Stay(min(found.until, now + slack_s))
+        return found
+
+
+def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
+    """Seconds that may still be lost. On spot, work counts once it is durable; on on-demand, as it is done."""
+    deadline_at, work_s = task.recovery.deadline_at, task.recovery.work_s
+    if deadline_at is None or work_s is None:
+        return 0.0  # nothing to go by: the safe side
+    on_demand = task.current is not None and task.current.offer.market is Market.ON_DEMAND
+    done_s = task.progress_s(now) if on_demand else task.durable_s
+    return deadline_at - now - max(0.0, work_s - done_s) - 2 * market.history.start_ups.worst_s
+
+
+def _having(task: TaskView, market: Market) -> TaskView:
+    """`task`, restricted to one market. What it asks of spot machines it takes on-demand as well."""
+    return replace(task, needs=_needs_of(task.needs, market))
+
+
+def _needs_of(needs: tuple[Need, ...], market: Market) -> tuple[Need, ...]:
+    if market is Market.SPOT:
+        return tuple(n for n in needs if n.use_spot)
+    return tuple(dict.fromkeys(replace(n, use_spot=False, max_price_per_hour=None) for n in needs))
