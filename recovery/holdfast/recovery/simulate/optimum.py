@@ -37,12 +37,12 @@ class TooFine(ValueError):
     """The scenario's durations have no common measure that is long enough; the message says what to round."""
 
 
-def optimum(cloud: TraceCloud, start_at: float, deadline_s: float) -> float:
+def optimum(cloud: TraceCloud, start_at: float, deadline_s: float, *, overlap: bool = False) -> float:
     """The least USD for which the job can be done within `deadline_s` of `start_at`; infinity if it can not be.
 
     `start_at` lies on a tick, as `Scenario.starts` are. Raises `TooFine`, and ImportError where numpy is missing.
     """
-    return _Problem(cloud, start_at, deadline_s).solve()
+    return _Problem(cloud, start_at, deadline_s, overlap=overlap).solve()
 
 
 def fastest(cloud: TraceCloud, start_at: float) -> float | None:
@@ -52,10 +52,14 @@ def fastest(cloud: TraceCloud, start_at: float) -> float | None:
     # The least time lost so far: on each place, and nowhere.
     there, nowhere = [float("inf")] * len(usable), 0.0
     cuts = cloud.cuts[bisect_right(cloud.cuts, start_at) : bisect_left(cloud.cuts, end_at)]
+    before: list[float] = [float("inf")] * len(usable)
     for begin, end in pairwise([start_at, *cuts, end_at]):
         has = [cloud.has(*place, begin) for place in usable]
         nowhere = min([nowhere, *there])
-        launched = [nowhere + cloud.cold_start_s(*place, begin) for place in usable]
+        starts = [cloud.cold_start_s(*place, begin) for place in usable]
+        # A launch just before a cut still takes as long to start as it did there.
+        launched = [nowhere + min(now, then) for now, then in zip(starts, before, strict=True)]
+        before = [start if up else float("inf") for start, up in zip(starts, has, strict=True)]
         there = [min(t, n) if up else float("inf") for t, n, up in zip(there, launched, has, strict=True)]
         if min(there) + work_s <= end - start_at:
             return min(there) + work_s
@@ -65,19 +69,19 @@ def fastest(cloud: TraceCloud, start_at: float) -> float | None:
 
 @dataclass(frozen=True)
 class _Segment:
-    """`length` in cells of the grid. `available`: places that can be had all the while; `rates`: their USD per cell."""
+    """`length` in cells of the grid. `rates`: USD per cell, of the places that can be had all the while."""
 
     begin_at: float
     length: int
-    available: list[int]
-    rates: Costs
+    rates: dict[int, float]
 
 
 class _Problem:
-    def __init__(self, cloud: TraceCloud, start_at: float, deadline_s: float) -> None:
+    def __init__(self, cloud: TraceCloud, start_at: float, deadline_s: float, *, overlap: bool) -> None:
         import numpy
 
         self.np = numpy
+        self.overlap = overlap
         self.cloud, self.start_at, self.scenario = cloud, start_at, cloud.scenario
         self.grid_s = self.scenario.grid_s
         self.work = self.scenario.work_s // self.grid_s
@@ -109,35 +113,73 @@ class _Problem:
         there = np.full((len(self.places), self.slack + 1), np.inf)
         nowhere = np.full((len(self.regions) + 1, self.slack + 1), np.inf)
         there[:], nowhere[:] = self._done(there, at), self._done(nowhere, at)
-        for segment in reversed(self._segments()):
+        segments = self._segments()
+        for i, segment in reversed(list(enumerate(segments))):
             at -= segment.length
             there, nowhere = self._before(segment, there, nowhere)
+            if self.overlap:
+                there = np.minimum(there, self._taken_over(segments[: i + 1], there)[self.home])
             there, nowhere = self._done(there, at), self._done(nowhere, at)
         return float(nowhere[-1, 0])
 
     def _before(self, segment: _Segment, there_after: Costs, nowhere_after: Costs) -> tuple[Costs, Costs]:
         """Costs to go at the segment's begin from those at its end."""
         np, length, cells = self.np, segment.length, self.slack + 1
+        if self.scenario.cold_start_sigma:
+            # Launched just before the end, machines still take as long to start as they do in this segment.
+            nowhere_after = self._launching(nowhere_after, segment, there_after)
+            there_after = np.minimum(there_after, nowhere_after[self.home])
         there = np.full_like(there_after, np.inf)
-        launched = np.full((len(self.regions), cells), np.inf)
-        if segment.available:
-            homes = self.home[segment.available]
-            staying = there_after[segment.available]
+        started = there
+        if segment.rates:
+            available, rates = list(segment.rates), np.array(list(segment.rates.values()))
+            homes = self.home[available]
+            staying = there_after[available]
             leaving = nowhere_after[homes]
-            both = self._idle_some(np.concatenate([staying, leaving]), np.tile(segment.rates, 2), length)
+            both = self._idle_some(np.concatenate([staying, leaving]), np.tile(rates, 2), length)
             later, sooner = both[: len(homes)], both[len(homes) :]
-            running = np.minimum(staying + segment.rates[:, None] * length, sooner)
-            there[segment.available] = running
-            started = np.minimum(later, running)
-            for row, place in enumerate(segment.available):
-                shift = self._cold_start(place, segment.begin_at)
-                target = launched[homes[row], : max(0, cells - shift)]
-                np.minimum(target, started[row, shift:], out=target)
+            running = np.minimum(staying + rates[:, None] * length, sooner)
+            there[available] = running
+            started = there.copy()
+            started[available] = np.minimum(later, running)
         nowhere = np.full_like(nowhere_after, np.inf)
         nowhere[:, : max(0, cells - length)] = nowhere_after[:, length:]
-        for region in range(len(self.regions)):
-            np.minimum(nowhere, launched[region] + self.moved[:, region, None], out=nowhere)
+        nowhere = self._launching(nowhere, segment, started)
         return np.minimum(there, nowhere[self.home]), nowhere
+
+    def _launching(self, nowhere: Costs, segment: _Segment, there: Costs) -> Costs:
+        """`nowhere`, where launching any of the segment's places, to be `there` once it has started, may cost less."""
+        np = self.np
+        launched = np.full((len(self.regions), self.slack + 1), np.inf)
+        for place in segment.rates:
+            started = there[place, self._cold_start(place, segment.begin_at) :]
+            target = launched[self.home[place], : len(started)]
+            np.minimum(target, started, out=target)
+        for region in range(len(self.regions)):
+            nowhere = np.minimum(nowhere, launched[region] + self.moved[:, region, None])
+        return nowhere
+
+    def _taken_over(self, segments: list[_Segment], there: Costs) -> Costs:
+        """By where the data is, the least cost to go for a job that works up to the last segment's begin, and goes on
+        there on machines that were launched before, in any of the earlier segments."""
+        np, now = self.np, segments[-1].begin_at
+        found = np.full((len(self.regions), self.slack + 1), np.inf)
+        for place in segments[-1].rates:
+            until, paid = now, 0.0
+            for earlier in reversed(segments[:-1]):
+                rate = earlier.rates.get(place)
+                start_s = self._cold_start(place, earlier.begin_at) * self.grid_s
+                launched_at = max(earlier.begin_at, now - start_s)
+                if rate is None or launched_at >= until:
+                    break
+                length = round((until - launched_at) / self.grid_s)
+                ahead = round((start_s - (now - launched_at)) / self.grid_s)
+                costs = self._idle_some(there[place][None], np.array([rate]), length)[0, ahead:] + paid
+                moved = self.moved[:-1, self.home[place]]
+                target = found[:, : len(costs)]
+                np.minimum(target, costs + moved[:, None], out=target)
+                until, paid = earlier.begin_at, paid + rate * earlier.length
+        return found
 
     def _idle_some(self, costs: Costs, rates: Costs, length: int) -> Costs:
         """For each time lost, the least of idling 0 … `length` cells and paying the rate for the rest.
@@ -168,16 +210,22 @@ class _Problem:
     def _segments(self) -> list[_Segment]:
         """From the start to the deadline, cut where anything changes for anybody."""
         end_at = self.start_at + self.end * self.grid_s
+        within = self._between(end_at)
+        if self.overlap and not self.scenario.cold_start_sigma:
+            # What is launched on a cut is best taken over as soon as it has started.
+            started = {at + self.scenario.cold_start_s for at in [self.start_at, *within]}
+            within = sorted({*within, *(at for at in started if at < end_at)})
+        return [self._segment(begin, end) for begin, end in pairwise([self.start_at, *within, end_at])]
+
+    def _between(self, end_at: float) -> list[float]:
         cuts = self.cloud.cuts
-        within = cuts[bisect_right(cuts, self.start_at) : bisect_left(cuts, end_at)]
-        bounds = [self.start_at, *within, end_at]
-        return [self._segment(begin, end) for begin, end in pairwise(bounds)]
+        return cuts[bisect_right(cuts, self.start_at) : bisect_left(cuts, end_at)]
 
     def _segment(self, begin: float, end: float) -> _Segment:
-        available = [i for i, (zone, market) in enumerate(self.places) if self.cloud.has(zone, market, begin)]
-        prices = [self._price(*self.places[i], begin) for i in available]
-        rates = self.np.array(prices) * (self.scenario.num_nodes * self.grid_s / 3600)
-        return _Segment(begin, round((end - begin) / self.grid_s), available, rates)
+        usd = self.scenario.num_nodes * self.grid_s / 3600
+        has = (i for i, (zone, market) in enumerate(self.places) if self.cloud.has(zone, market, begin))
+        rates = {i: self._price(*self.places[i], begin) * usd for i in has}
+        return _Segment(begin, round((end - begin) / self.grid_s), rates)
 
     def _price(self, zone: int, market: Market, at: float) -> float:
         trace = self.scenario.zones[zone]

@@ -84,6 +84,8 @@ def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
             home = scenario.zones[there[0]].region
             cost = cloud.bill(*there, now, now + UNIT_S)
             launches = [(True, round(cloud.cold_start_s(*there, now)))]
+            if now > 0 and cloud.has(*there, now - 1):  # a moment earlier comes to the same, and may start faster
+                launches.append((True, round(cloud.cold_start_s(*there, now - 1))))
             launches += [(False, starting)] if there == place else []
             for is_new, start_s in launches:
                 moved = scenario.move_cost if is_new and region not in (None, home) else 0.0
@@ -95,6 +97,57 @@ def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
         return found
 
     return least(0, None, 0, scenario.work_s, None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scenarios().filter(lambda s: not s.cold_start_sigma and len(s.zones) < 3))
+def test_with_overlap_is_what_trying_everything_finds(scenario: Scenario) -> None:
+    cloud = TraceCloud(scenario)
+    assert scenario.deadline_s is not None
+    found = optimum(cloud, 0.0, scenario.deadline_s, overlap=True)
+    assert found == pytest.approx(least_with_overlap(cloud, scenario.deadline_s))
+
+
+def least_with_overlap(cloud: TraceCloud, deadline_s: int) -> float:
+    """As `least_of_all`, but at any time one more machine may be started, and later be gone over to."""
+    scenario = cloud.scenario
+    zones = range(len(scenario.zones))
+    usable = [(z, m) for z in zones for m in Market if scenario.use_on_demand or m is Market.SPOT]
+    nobody = (None, 0)
+
+    def launches(now: int) -> list:
+        return [(there, round(cloud.cold_start_s(*there, now))) for there in usable if cloud.has(*there, now)]
+
+    def home(machine) -> str:
+        return scenario.zones[machine[0][0]].region
+
+    def after(now: int, machine):
+        place, start_s = machine
+        return nobody if place is None else (place, max(0, start_s - UNIT_S))
+
+    @cache
+    def least(now: int, main, spare, left: int, region: str | None) -> float:
+        """`main`, `spare`: (place, seconds of start left), as they are at `now` before anything is decided."""
+        if left == 0:
+            return 0.0
+        if now + left > deadline_s:
+            return inf
+        kept = [m for m in (main,) if m[0] is not None and cloud.has(*m[0], now)]
+        spares = [m for m in (spare,) if m[0] is not None and cloud.has(*m[0], now)]
+        found = inf
+        for mine in [nobody, *kept, *spares, *launches(now)]:
+            is_new = mine[0] is not None and not (mine in kept and mine == main)
+            moved = scenario.move_cost if is_new and region not in (None, home(mine)) else 0.0
+            others = [nobody] if mine[0] is None else [nobody, *(spares if mine not in spares else []), *launches(now)]
+            for other in others:
+                bills = sum(cloud.bill(*m[0], now, now + UNIT_S) for m in (mine, other) if m[0] is not None)
+                works = mine[0] is not None and mine[1] == 0
+                where = region if mine[0] is None else home(mine)
+                then = least(now + UNIT_S, after(now, mine), after(now, other), left - UNIT_S * works, where)
+                found = min(found, bills + moved + then)
+        return found
+
+    return least(0, nobody, nobody, scenario.work_s, None)
 
 
 def test_waits_for_spot_that_comes_in_time(zone) -> None:
