@@ -38,8 +38,9 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck $(SHELL_FILES)
 
-bench: $(INSTALLED) fuse ## how fast things are, against their targets
+bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
+	@$(BIN)/python -m benchmarks.policies
 
 fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; what it finds is kept in build/fuzz
 	@mkdir -p build/fuzz/corpus

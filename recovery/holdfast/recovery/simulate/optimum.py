@@ -155,15 +155,16 @@ class _Problem:
             started = there[place, self._cold_start(place, segment.begin_at) :]
             target = launched[self.home[place], : len(started)]
             np.minimum(target, started, out=target)
+        found: Costs = nowhere
         for region in range(len(self.regions)):
-            nowhere = np.minimum(nowhere, launched[region] + self.moved[:, region, None])
-        return nowhere
+            found = np.minimum(found, launched[region] + self.moved[:, region, None])
+        return found
 
     def _taken_over(self, segments: list[_Segment], there: Costs) -> Costs:
         """By where the data is, the least cost to go for a job that works up to the last segment's begin, and goes on
         there on machines that were launched before, in any of the earlier segments."""
         np, now = self.np, segments[-1].begin_at
-        found = np.full((len(self.regions), self.slack + 1), np.inf)
+        found: Costs = np.full((len(self.regions), self.slack + 1), np.inf)
         for place in segments[-1].rates:
             until, paid = now, 0.0
             for earlier in reversed(segments[:-1]):
