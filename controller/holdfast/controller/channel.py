@@ -51,6 +51,8 @@ class Connection:
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     told_seq: int = 0  # of its checkpoint messages
+    # When the work in each step's checkpoint had been done, until that checkpoint is durable.
+    saved_at: dict[int, float] = field(default_factory=dict)
     told: Directive | None = None
     report: dict[str, Any] | None = None
     passed_on_at: float = 0.0
@@ -280,7 +282,8 @@ class Channel:
         known = {name: message.get(name) for name in ("step", "path", "at")}
         note = Note(f"checkpoint.{message['state']}", key[1], key[2], rank, data=known)
         await connection.unrecorded.acquire()
-        done = self._reconciler.post(Turn(key[0], checkpoint=Checkpoint(key, rank, seq, note)))
+        event = _saved(connection, message) or events.Tick()
+        done = self._reconciler.post(Turn(key[0], event, checkpoint=Checkpoint(key, rank, seq, note)))
         loop = asyncio.get_running_loop()
 
         def acknowledge() -> None:
@@ -294,6 +297,22 @@ class Channel:
         done.add_done_callback(recorded)
         connection.told_seq = max(connection.told_seq, seq)
         self._look_at_held(connection)
+
+
+def _saved(connection: Connection, message: dict[str, Any]) -> events.Saved | None:
+    """What a checkpoint message says of durable work. A checkpoint holds what had been done when it was written, which
+    may be long before its last byte reached the bucket."""
+    step, at = message.get("step"), message.get("at")
+    if not isinstance(step, int) or not isinstance(at, int | float):
+        return None
+    if message["state"] in ("saved", "committed"):
+        connection.saved_at.setdefault(step, float(at))
+    written_at = connection.saved_at.get(step)
+    if message["state"] != "durable" or written_at is None:
+        return None
+    connection.saved_at = {known: when for known, when in connection.saved_at.items() if known > step}
+    (_, task, generation), _ = connection.place
+    return events.Saved(task, generation, written_at)
 
 
 async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 from sqlalchemy import Connection, delete, insert, select
@@ -11,10 +11,12 @@ from sqlalchemy import Connection, delete, insert, select
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Cloud
 from holdfast.controller.store import codec
-from holdfast.controller.store.tables import RefusalRow
+from holdfast.controller.store.tables import RefusalRow, SightingRow
+from holdfast.recovery.history import History, Sighting, learn
 from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
 
 Refusals = RefusalRow.__table__  # type: ignore[attr-defined]
+Sightings = SightingRow.__table__  # type: ignore[attr-defined]
 log = structlog.get_logger(__name__)
 
 # A price list is read again after this long; a cloud keeps its own cache of what is slow to crawl.
@@ -25,6 +27,8 @@ _MEMORY_S = 4 * 3600.0
 
 # Ids are given before they are committed: so many may come to light after a higher one was read.
 _OVERTAKEN = 100
+# Sightings are kept until they count for next to nothing.
+_HISTORY_S = 21 * 86400.0
 
 
 class Market:
@@ -36,13 +40,15 @@ class Market:
         self._lock = threading.Lock()
         self._refusals: list[Refusal] = []
         self._of_job: dict[int, list[Refusal]] = {}
+        self._history = History()
         self._offers: tuple[Offer, ...] = ()
         self._disabled: dict[str, str] = {}
         self._read_at: float | None = None
         self._loaded_to = 0
+        self._has_history = False
 
     def load(self, conn: Connection) -> None:
-        """Take up the refusals that are recorded, by whichever daemon."""
+        """Take up what any daemon recorded: refusals since the last call, and once the history of offers."""
         remembered = Refusals.c.until > self._clock.now() - _MEMORY_S
         query = select(Refusals).where(remembered, Refusals.c.id > self._loaded_to - _OVERTAKEN)
         rows = conn.execute(query.order_by(Refusals.c.id)).mappings().all()
@@ -50,6 +56,15 @@ class Market:
             for row in rows:
                 self._add(codec.refusal(dict(row)), row["job_id"])
                 self._loaded_to = row["id"]
+        if not self._has_history:
+            kept = select(Sightings).where(Sightings.c.at > self._clock.now() - _HISTORY_S).order_by(Sightings.c.id)
+            self.learn([codec.sighting(dict(row)) for row in conn.execute(kept).mappings()])
+            self._has_history = True
+
+    def learn(self, sightings: Sequence[Sighting]) -> None:
+        with self._lock:
+            for sighting in sightings:
+                self._history = learn(self._history, sighting)
 
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""
@@ -60,7 +75,7 @@ class Market:
                 self._read_at = now
             self._refusals = [r for r in self._refusals if r.until > now - _MEMORY_S]
             own = self._of_job.get(job_id, []) if job_id is not None else []
-            return MarketView(self._offers, (*self._refusals, *own), dict(self._disabled))
+            return MarketView(self._offers, (*self._refusals, *own), dict(self._disabled), self._history)
 
     def refusals(self, job_id: int) -> tuple[Refusal, ...]:
         """All that `job_id` may remember, past ones among them."""
@@ -105,6 +120,13 @@ class Market:
 def concerns_one_job(refusal: Refusal) -> bool:
     """A request that was wrong says nothing about the requests of other jobs."""
     return refusal.kind is FaultKind.GIVE_UP
+
+
+def record_sightings(conn: Connection, sightings: Sequence[Sighting], now: float) -> None:
+    """Keep sightings, and forget those that count no longer."""
+    if sightings:
+        conn.execute(insert(Sightings), [codec.sighting_columns(s) for s in sightings])
+        conn.execute(delete(Sightings).where(Sightings.c.at <= now - _HISTORY_S))
 
 
 def record_refusals(conn: Connection, refusals: list[Refusal], job_id: int, now: float) -> None:

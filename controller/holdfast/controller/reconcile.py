@@ -22,7 +22,7 @@ from holdfast.controller.crashpoints import reach
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.market import Market, record_refusals
+from holdfast.controller.market import Market, record_refusals, record_sightings
 from holdfast.controller.store import connections, intents, jobs, letters, wake
 from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.intents import Intent, IntentKind
@@ -308,6 +308,7 @@ class Reconciler:
             return None
         notes = [*turn.notes, *(a for a in decided.actions if isinstance(a, Note))]
         refusals = [a.refusal for a in decided.actions if isinstance(a, actions.Refuse)]
+        sightings = [a.sighting for a in decided.actions if isinstance(a, actions.Learn)]
         performed = turn.performed[0].id if turn.performed else None
         with self._database.begin() as conn:
             if turn.letter is not None and not letters.take(conn, turn.letter):
@@ -329,6 +330,7 @@ class Reconciler:
                 notes.append(turn.checkpoint.note)
             jobs.record_notes(conn, after.id, notes, now)
             record_refusals(conn, refusals, after.id, now)
+            record_sightings(conn, sightings, now)
             added = self._intending.write_down(conn, after, decided.actions, now)
             if after.is_settled and not added and not self.dispatcher.has_open(after.id, but=performed):
                 added = self._intending.write_down_removal(conn, after, now)
@@ -339,6 +341,7 @@ class Reconciler:
             reach("turn.recording")
         reach("turn.recorded")
         self._market.remember(refusals, after.id)
+        self._market.learn(sightings)
         return added
 
     def _after(self, owned: Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:

@@ -88,7 +88,7 @@ class Submissions:
         compiled = self.compile(tasks, job_name, now)
         self._check_uploads(compiled)
         priority = max(task.priority or 0 for task in tasks)
-        warnings = self._warnings(tasks)
+        warnings = self._warnings(tasks) + self._lateness(compiled, now)
         columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
         try:
             with self.database.begin() as conn:
@@ -122,7 +122,7 @@ class Submissions:
         view = self.market.view()
         return {
             "tasks": [self._plan(task, view, now) for task in compiled],
-            "warnings": list(self._warnings(tasks)),
+            "warnings": [*self._warnings(tasks), *self._lateness(compiled, now)],
         }
 
     def _warnings(self, tasks: Sequence[Task]) -> tuple[str, ...]:
@@ -139,6 +139,22 @@ class Submissions:
                 found.append("resources.priority: kept and shown, but launches are not yet ordered by it")
         return tuple(dict.fromkeys(found))
 
+    def _lateness(self, tasks: Sequence[NewTask], now: float) -> tuple[str, ...]:
+        """A line for each task that even machines that stay would not end in time. Raises Refused for a time past."""
+        found, ends_at = [], now
+        for task in tasks:
+            asked = task.view.recovery
+            if asked.deadline_at is not None and asked.deadline_at <= now:
+                fix = "give a later one, or a duration such as 60h, which counts from the launch"
+                raise Refused("the deadline has passed", where="resources.job_recovery.deadline", fix=fix)
+            ends_at += (asked.work_s or 0.0) + self.market.view().history.start_ups.usual_s
+            if asked.deadline_at is not None and ends_at > asked.deadline_at:
+                late_min = (ends_at - asked.deadline_at) / 60
+                found.append(
+                    f"task {task.name}: even on-demand will end it about {late_min:.0f} min after its deadline"
+                )
+        return tuple(found)
+
     def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
@@ -151,7 +167,7 @@ class Submissions:
             index=index,
             needs=needs(resources),
             num_nodes=task.num_nodes,
-            recovery=recovery(resources),
+            recovery=recovery(resources, launched_at=now),
             storage_ready=not storage.wishes,
             wake_at=now if index == 0 else None,
         )

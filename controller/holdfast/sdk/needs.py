@@ -7,7 +7,7 @@ import math
 from holdfast.recovery.job import Recovery
 from holdfast.recovery.market import Offer
 from holdfast.recovery.needs import Amount, Need
-from holdfast.sdk import accelerators
+from holdfast.sdk import accelerators, deadlines
 from holdfast.sdk.resources import Alternatives, Resources
 
 
@@ -29,14 +29,19 @@ def needs(resources: Alternatives | Resources) -> tuple[Need, ...]:
     return tuple(_need(option, choice, ranks[order]) for order, option, choice in placed)
 
 
-def recovery(resources: Alternatives | Resources) -> Recovery:
-    """`job_recovery`, which all alternatives share."""
+def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -> Recovery:
+    """`job_recovery`, which all alternatives share. A deadline without a date counts from `launched_at`."""
     given = next(iter(Alternatives.of(resources))).job_recovery or {}
     assert isinstance(given, dict)
+    deadline, work = given.get("deadline"), given.get("work")
     return Recovery(
         strategy=given.get("strategy", "CHEAPEST"),
         max_restarts_on_errors=given.get("max_restarts_on_errors", 0),
         recover_on_exit_codes=frozenset(given.get("recover_on_exit_codes", ())),
+        deadline_at=None if deadline is None else deadlines.moment(deadline, launched_at=launched_at),
+        work_s=None if work is None else deadlines.seconds(work),
+        patience=given.get("patience", Recovery.patience),
+        move_cost=given.get("move_cost", Recovery.move_cost),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.sdk import infra
+from holdfast.sdk import deadlines, infra
 from holdfast.sdk.problems import Path
 from holdfast.sdk.report import Report
 
@@ -40,6 +40,7 @@ def finish_all_resources(config: Config, raw: dict[Any, Any], path: Path, report
         if options is not None:
             return _merged(kind, base, options, path, report)
     _warn_of_image(base, path, report)
+    deadlines.check(base.get("job_recovery") or {}, (*path, "job_recovery"), report)
     return settled(base)
 
 
@@ -50,6 +51,8 @@ def _merged(kind: str, base: Config, options: list[Config | None], path: Path, r
         _warn_of_image(config, (*path, kind, index), report)
         if config not in merged:
             merged.append(config)
+    for config in merged[:1]:
+        deadlines.check(config.get("job_recovery") or {}, (*path, "job_recovery"), report)
     if any(config.get("job_recovery") != merged[0].get("job_recovery") for config in merged):
         fix = "write one `job_recovery` beside `" + kind + "`"
         report.problem((*path, kind), "the alternatives differ in job_recovery", fix)
@@ -70,4 +73,6 @@ def _recovery(value: str | Config) -> Config:
     recovery = {"strategy": value} if isinstance(value, str) else dict(value)
     if recovery.get("strategy") == "none":
         del recovery["strategy"]
+    if "deadline" in recovery:
+        recovery.setdefault("strategy", "DEADLINE")
     return {name: item for name, item in recovery.items() if item not in ([], 0) or name == "strategy"}

@@ -5,9 +5,10 @@ The fields are SkyPilot's. `storage_rules` and `resource_rules` hold what single
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from holdfast.sdk import accelerators, buckets, infra, quantities
+from holdfast.sdk import accelerators, buckets, deadlines, infra, quantities
 from holdfast.sdk.forms import (
     Anything,
     Either,
@@ -26,7 +27,7 @@ from holdfast.sdk.problems import Refused, shown
 from holdfast.sdk.resource_rules import finish_all_resources, finish_resources
 from holdfast.sdk.storage_rules import finish_storage, read_mount_path, read_mount_source
 
-STRATEGIES = ("FAILOVER", "EAGER_NEXT_REGION", "CHEAPEST")
+STRATEGIES = ("FAILOVER", "EAGER_NEXT_REGION", "CHEAPEST", "SPREAD", "VALUE", "DEADLINE")
 MOST_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 DISK_TIERS = ("low", "medium", "high", "ultra", "best", "none")
 
@@ -76,6 +77,10 @@ JOB_RECOVERY_FIELDS = {
     "strategy": Field(word(*STRATEGIES, "none")),
     "max_restarts_on_errors": Field(Number(low=0)),
     "recover_on_exit_codes": Field(Items(Number(0, 255), alone=True, unique=True)),
+    "deadline": Field(Parsed(deadlines.read_deadline, deadlines.DEADLINE, (str, datetime))),
+    "work": Field(Parsed(deadlines.read_duration, deadlines.DURATION, (str,))),
+    "patience": Field(Number(low=0, whole=False)),
+    "move_cost": Field(Number(low=0, whole=False)),
 }
 AUTOSTOP_FIELDS = {
     "idle_minutes": Field(Number(low=-1)),

@@ -132,7 +132,8 @@ class TaskView:
     None while not running. `storage_ready`: its buckets exist (True also when it has none).
 
     Work is counted in seconds of running: `resumed_s` is what had been done when the current or last run began,
-    `saved_s` what is durable, as far as reported; None until something was.
+    `saved_s` what is durable, as far as reported; None until something was. `late_since`: when it became clear that not
+    even a machine that stays would end the task by its deadline.
     """
 
     index: int
@@ -160,6 +161,7 @@ class TaskView:
     storage_asked: bool = False
     resumed_s: float = 0.0
     saved_s: float | None = None
+    late_since: float | None = None
 
     @property
     def current(self) -> AttemptView | None:

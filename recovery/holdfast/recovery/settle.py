@@ -260,6 +260,21 @@ def prepare_storage(task: TaskView, ctx: Context) -> TaskView | None:
     return replace(task, storage_asked=True)
 
 
+def foresee_lateness(task: TaskView, ctx: Context) -> TaskView | None:
+    """The user is told once, at the moment when not even a machine that stays would end the task in time."""
+    asked = task.recovery
+    if asked.deadline_at is None or asked.work_s is None or task.late_since is not None or task.outcome is not None:
+        return None
+    start_s = ctx.market.history.start_ups.usual_s if task.state is TaskState.WAITING else 0.0
+    ends_at = ctx.now + start_s + max(0.0, asked.work_s - task.progress_s(ctx.now))
+    if ends_at <= asked.deadline_at:
+        return None
+    late_s = ends_at - asked.deadline_at
+    message = f"even on-demand would now end it about {late_s / 60:.0f} min after its deadline; it goes on all the same"
+    ctx.out.append(Note("task.late", task.index, message=message, data={"late_s": round(late_s)}))
+    return replace(task, late_since=ctx.now)
+
+
 def place(task: TaskView, ctx: Context) -> TaskView | None:
     waits = task.state is TaskState.WAITING and task.outcome is None and task.storage_ready
     if not waits or (task.wake_at is not None and ctx.now < task.wake_at):
@@ -308,6 +323,7 @@ RULES: tuple[Rule, ...] = (
     advance,
     look_up_silent,
     prepare_storage,
+    foresee_lateness,
     place,
     reconsider,
 )

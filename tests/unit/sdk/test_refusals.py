@@ -68,9 +68,9 @@ IN_RESOURCES = {
     # market and recovery
     "use_spot: 'yes'": "resources.use_spot: found 'yes'; allowed: true or false",
     "job_recovery: CHEPEST": "resources.job_recovery: unknown value 'CHEPEST'; did you mean 'CHEAPEST'? "
-    "allowed: FAILOVER, EAGER_NEXT_REGION, CHEAPEST, none",
+    "allowed: FAILOVER, EAGER_NEXT_REGION, CHEAPEST, SPREAD, VALUE, DEADLINE, none",
     "job_recovery: {strategy: EAGER_NEXT_ZONE}": "resources.job_recovery.strategy: unknown value 'EAGER_NEXT_ZONE'; "
-    "did you mean 'EAGER_NEXT_REGION'? allowed: FAILOVER, EAGER_NEXT_REGION, CHEAPEST, none",
+    "did you mean 'EAGER_NEXT_REGION'? allowed: FAILOVER, EAGER_NEXT_REGION, CHEAPEST, SPREAD, VALUE, DEADLINE, none",
     "job_recovery: {max_restarts: 3}": "resources.job_recovery.max_restarts: unknown field 'max_restarts'; "
     "did you mean 'max_restarts_on_errors'?",
     "job_recovery: {max_restarts_on_errors: -1}": "resources.job_recovery.max_restarts_on_errors: "
@@ -80,7 +80,8 @@ IN_RESOURCES = {
     "job_recovery: {recover_on_exit_codes: [1, 2, 1]}": "resources.job_recovery.recover_on_exit_codes[2]: "
     "the number 1 is listed twice; list it once",
     "job_recovery: 3": "resources.job_recovery: found the number 3; allowed: "
-    "one of FAILOVER, EAGER_NEXT_REGION, CHEAPEST, none, or a mapping with strategy and limits",
+    "one of FAILOVER, EAGER_NEXT_REGION, CHEAPEST, SPREAD, VALUE, DEADLINE, none, or a mapping with strategy "
+    "and limits",
     # the rest
     "priority: 1001": "resources.priority: found the number 1001; allowed: a whole number from -1000 to 1000",
     "priority: 1.5": "resources.priority: found the number 1.5; allowed: a whole number from -1000 to 1000",

@@ -41,11 +41,15 @@ ACCELERATORS = st.one_of(
 )
 RECOVERY = st.one_of(
     st.none(),
-    st.sampled_from([*STRATEGIES, "none", "failover"]),
+    st.sampled_from([*(s for s in STRATEGIES if s != "DEADLINE"), "none", "failover"]),
+    st.fixed_dictionaries(
+        {"deadline": st.sampled_from(["60h", "2026-12-01T08:00Z", "1d 12h"]), "work": st.sampled_from(["48h", "90m"])},
+        optional={"strategy": st.just("DEADLINE"), "patience": st.floats(0, 1), "move_cost": st.integers(0, 9)},
+    ),
     st.fixed_dictionaries(
         {},
         optional={
-            "strategy": st.none() | st.sampled_from(STRATEGIES),
+            "strategy": st.none() | st.sampled_from([s for s in STRATEGIES if s != "DEADLINE"]),
             "max_restarts_on_errors": st.integers(0, 9),
             "recover_on_exit_codes": st.integers(0, 255) | st.lists(st.integers(0, 255), unique=True, max_size=3),
         },

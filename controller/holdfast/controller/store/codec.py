@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import AttemptView, NodeView, Recovery, TaskView
-from holdfast.recovery.market import FaultKind, Market, Offer, Refusal
+from holdfast.recovery.market import FaultKind, Market, Offer, OfferKey, Refusal
 from holdfast.recovery.needs import Amount, Need
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
@@ -121,6 +122,16 @@ def task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> TaskView:
             "preempted_from": offer(row["preempted_from"]) if row["preempted_from"] else None,
         }
     )
+
+
+def sighting_columns(sighting: Sighting) -> dict[str, object]:
+    values = asdict(sighting)
+    return {**values.pop("key"), **values, "market": sighting.key.market.value}
+
+
+def sighting(row: Mapping[str, Any]) -> Sighting:
+    key = OfferKey(**{**{f.name: row[f.name] for f in fields(OfferKey)}, "market": Market(row["market"])})
+    return Sighting(key, row["at"], row["available"], row["held_since"], row["started_s"])
 
 
 def refusal_columns(refusal: Refusal) -> dict[str, object]:

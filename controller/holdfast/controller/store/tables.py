@@ -98,6 +98,7 @@ class TaskRow(SQLModel, table=True):
     storage_asked: bool = False
     resumed_s: float = 0.0
     saved_s: float | None = None
+    late_since: float | None = None
 
 
 class AttemptRow(SQLModel, table=True):
@@ -187,6 +188,22 @@ class RefusalRow(SQLModel, table=True):
     at: float
     until: float = Field(index=True)
     from_preemption: bool = False
+
+
+class SightingRow(SQLModel, table=True):
+    """An offer seen to be there or not; see `holdfast.recovery.history.Sighting`. Read again when a daemon starts."""
+
+    __tablename__ = "sighting"
+    id: int | None = Field(default=None, primary_key=True)
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    market: str
+    at: float = Field(index=True)
+    available: bool
+    held_since: float | None = None
+    started_s: float | None = None
 
 
 class EventRow(SQLModel, table=True):

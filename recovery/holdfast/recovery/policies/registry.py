@@ -7,6 +7,7 @@ from holdfast.recovery.policies.choice import Policy, Steadfast
 from holdfast.recovery.policies.deadline import Deadline
 from holdfast.recovery.policies.eager_next_region import eager_next_region
 from holdfast.recovery.policies.failover import failover
+from holdfast.recovery.policies.spread import spread
 from holdfast.recovery.policies.value import Value
 
 DEFAULT = "CHEAPEST"
@@ -15,6 +16,7 @@ STRATEGIES: dict[str, str] = {
     "CHEAPEST": "wherever it is cheapest now; an offer that took a machine back is left alone for half an hour",
     "FAILOVER": "the region where the task ran first, then the others, by price",
     "EAGER_NEXT_REGION": "after a preemption another region first, the same zone last",
+    "SPREAD": "away from zones that took machines or were used lately, then by price",
     "VALUE": "the least cost per unit of progress, losses counted in; moves to what is cheaper when that pays",
     "DEADLINE": "in time for certain, at the least cost that this allows: spot, with on-demand as the safety net",
 }
@@ -23,6 +25,7 @@ _POLICIES: dict[str, Policy] = {
     "CHEAPEST": Steadfast(cheapest),
     "FAILOVER": Steadfast(failover),
     "EAGER_NEXT_REGION": Steadfast(eager_next_region),
+    "SPREAD": Steadfast(spread),
     "VALUE": Value(),
     "DEADLINE": Deadline(),
 }

@@ -1,0 +1,57 @@
+"""`deadline` and `work`: what is taken, what it means, and what is refused with what advice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.sdk import Task
+from holdfast.sdk.needs import recovery
+from holdfast.sdk.problems import TaskError
+
+LAUNCHED = 1_790_000_000.0
+DAY = datetime(2026, 12, 1, 8, tzinfo=UTC).timestamp()
+
+
+def task(text: str) -> Task:
+    return Task.from_yaml_str(f"run: x\nresources:\n  job_recovery: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "deadline_at", "work_s"),
+    [
+        ("{strategy: DEADLINE, deadline: 60h, work: 48h}", LAUNCHED + 60 * 3600, 48 * 3600),
+        ("{deadline: 1d 12h, work: 90m}", LAUNCHED + 36 * 3600, 5400),
+        ("{deadline: 2026-12-01T08:00Z, work: 1.5h}", DAY, 5400),
+        ("{deadline: 2026-12-01T09:00:00+01:00, work: 1h}", DAY, 3600),
+        ("{deadline: '2026-12-01 08:00:00Z', work: 1h}", DAY, 3600),
+    ],
+)
+def test_deadlines_are_moments_and_work_is_seconds(text: str, deadline_at: float, work_s: float) -> None:
+    found = recovery(task(text).resources, launched_at=LAUNCHED)
+    assert (found.strategy, found.deadline_at, found.work_s) == ("DEADLINE", deadline_at, work_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("DEADLINE", "needs a deadline"),
+        ("{strategy: DEADLINE, work: 48h}", "add, for example, `deadline: 60h`"),
+        ("{deadline: 60h}", "how much work there is; add `work`"),
+        ("{strategy: CHEAPEST, deadline: 60h, work: 48h}", "CHEAPEST looks at no deadline"),
+        ("{deadline: 60, work: 48h}", "allowed: a duration such as 48h"),
+        ("{deadline: 60h, work: 0h}", "allowed: a duration such as 48h"),
+        ("{deadline: 2026-12-01T08:00, work: 48h}", "names no time zone; end it in Z"),
+        ("{strategy: VALUE, patience: -1}", "allowed: a number from 0"),
+    ],
+)
+def test_what_can_not_work_is_refused(text: str, said: str) -> None:
+    with pytest.raises(TaskError, match=said.replace("`", ".")):
+        task(text)
+
+
+def test_alternatives_share_one_deadline() -> None:
+    text = "run: x\nresources: {job_recovery: {deadline: 60h}, any_of: [{cpus: 1}, {cpus: 2}]}\n"
+    with pytest.raises(TaskError, match="how much work there is"):
+        Task.from_yaml_str(text)
