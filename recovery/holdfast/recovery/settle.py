@@ -109,7 +109,8 @@ def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
     if newest_went and task.state is TaskState.PLACING:
         return replace(task, state=TaskState.WAITING, wake_at=ctx.now)
     if newest_went and task.state is TaskState.RUNNING:
-        return replace(task, wake_at=ctx.now)  # a replacement that was not to be had: is there another?
+        # A replacement that was not to be had: is there another? One that failed says itself when to ask.
+        return replace(task, wake_at=ctx.now if task.wake_at is None else task.wake_at)
     return task
 
 

@@ -13,7 +13,7 @@ from math import exp, log
 SHAPE = 0.45
 SCALE_S = 2900.0
 
-_GRID = 48
+_GRID = 72
 _STEPS = 400
 
 
@@ -54,5 +54,5 @@ def _integrate_residual(age: float) -> float:
     return total
 
 
-_AGES = tuple(10 ** (-3 + 7 * i / (_GRID - 1)) for i in range(_GRID))
+_AGES = tuple(10 ** (-6 + 10 * i / (_GRID - 1)) for i in range(_GRID))
 _RESIDUALS = tuple(_integrate_residual(age) for age in _AGES)

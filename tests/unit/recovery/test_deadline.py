@@ -1,0 +1,100 @@
+"""DEADLINE, decision by decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.recovery import actions, events
+from holdfast.recovery.history import History, Sighting, StartUps, learn
+from holdfast.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from holdfast.recovery.market import FaultKind, Market, MarketView, Offer
+from holdfast.recovery.needs import Need
+from holdfast.recovery.policies.choice import Move, Place, Stay, Wait
+from holdfast.recovery.policies.cooldown import launch_refusal
+from holdfast.recovery.policies.deadline import RESERVE
+from holdfast.recovery.policies.registry import policy
+from holdfast.recovery.statuses import AttemptState, TaskState
+from holdfast.recovery.step import step
+
+NOW = 1_000_000.0
+HOUR = 3600.0
+SPOT = Offer("aws", "east", "e1", "v", Market.SPOT, 1.0, 3.0, 8, 61)
+CERTAIN = replace(SPOT, market=Market.ON_DEMAND, price_per_hour=3.0)
+WORST_S = StartUps().worst_s
+SOLD_OUT = launch_refusal(SPOT, NOW, kind=FaultKind.AVOID_ZONE)
+deadline = policy("DEADLINE")
+
+
+def task(slack_s: float, work_s: float = 48 * HOUR, **changes: object) -> TaskView:
+    """One with that much time to its deadline beyond its work and twice the worst start."""
+    asked = Recovery("DEADLINE", deadline_at=NOW + work_s + 2 * WORST_S + slack_s, work_s=work_s)
+    return TaskView(0, (Need(),), recovery=asked, wake_at=NOW, **changes)  # type: ignore[arg-type]
+
+
+def running(slack_s: float, offer: Offer, ran_s: float = 0.0) -> TaskView:
+    attempt = AttemptView(1, AttemptState.RUNNING, offer, (NodeView(0),), NOW - ran_s, NOW - ran_s, NOW - ran_s)
+    return task(slack_s, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW - ran_s, last_offer=offer)
+
+
+MARKET = MarketView((SPOT, CERTAIN))
+NO_SPOT = MarketView((SPOT, CERTAIN), (SOLD_OUT,))
+
+
+def test_spot_is_taken_while_there_is_slack_for_a_start_in_vain() -> None:
+    assert deadline.choose(task(WORST_S + 1), MARKET, NOW) == Place(SPOT)
+    assert deadline.choose(task(WORST_S - 1), MARKET, NOW) == Place(CERTAIN)
+
+
+def test_while_spot_is_away_slack_is_waited_away_down_to_the_reserve() -> None:
+    reserve_s = RESERVE * 48 * HOUR
+    assert isinstance(deadline.choose(task(reserve_s + HOUR), NO_SPOT, NOW), Wait)
+    why = (f"{SPOT.key}: avoided for 180 s: avoid-zone",)
+    assert deadline.choose(task(reserve_s + 60), NO_SPOT, NOW) == Wait(pytest.approx(NOW + 60), why)
+    assert deadline.choose(task(reserve_s - 1), NO_SPOT, NOW) == Place(CERTAIN)
+
+
+def test_on_on_demand_spot_is_tried_beside_it_unless_checkpoints_would_eat_the_slack() -> None:
+    found = deadline.reconsider(running(3 * HOUR, CERTAIN), MARKET, NOW)
+    assert isinstance(found, Move)
+    assert found.offer == SPOT
+    assert isinstance(deadline.reconsider(running(3 * HOUR, CERTAIN), NO_SPOT, NOW), Stay)
+    assert isinstance(deadline.reconsider(running(60, CERTAIN), MARKET, NOW), Stay)
+
+
+def test_work_on_spot_counts_once_it_is_durable() -> None:
+    """Five hours of slack, then six hours of work of which nothing was saved: all of it may be lost."""
+    ran = running(-HOUR, SPOT, ran_s=6 * HOUR)
+    found = deadline.reconsider(ran, MARKET, NOW)
+    assert isinstance(found, Move)
+    assert found.offer == CERTAIN
+    saved = replace(ran, saved_s=6 * HOUR)
+    assert deadline.reconsider(saved, MARKET, NOW) == Stay(NOW + 600)
+
+
+def test_it_looks_again_before_slack_is_used_up() -> None:
+    assert deadline.reconsider(running(90, SPOT), MARKET, NOW) == Stay(pytest.approx(NOW + 90))
+
+
+def test_slow_starts_make_it_careful_and_quick_ones_bold() -> None:
+    def after(seconds: float) -> MarketView:
+        history = History()
+        for n in range(50):
+            history = learn(history, Sighting(SPOT.key, NOW - 100 + n, available=True, started_s=seconds))
+        return replace(MARKET, history=history)
+
+    tight = task(0.5 * HOUR)
+    assert deadline.choose(tight, after(60), NOW) == Place(SPOT)
+    assert deadline.choose(tight, after(3600), NOW) == Place(CERTAIN)
+
+
+@pytest.mark.parametrize(("left_s", "is_late"), [(48 * HOUR + 800, False), (48 * HOUR + 600, True)])
+def test_the_user_is_told_once_when_not_even_on_demand_can_make_it(left_s: float, *, is_late: bool) -> None:
+    asked = Recovery("DEADLINE", deadline_at=NOW + left_s, work_s=48 * HOUR)
+    job = JobView(1, (TaskView(0, (Need(),), recovery=asked, wake_at=NOW),))
+    done = step(View(job, MARKET), events.Tick(), NOW)
+    told = [a for a in done.actions if isinstance(a, actions.Note) and a.kind == "task.late"]
+    assert bool(told) == is_late
+    again = step(View(done.job, MARKET), events.Tick(), NOW + 1)
+    assert not [a for a in again.actions if isinstance(a, actions.Note) and is_late and a.kind == "task.late"]
