@@ -36,12 +36,13 @@ class OnEc2:
         return dict(self.controller.job(job))
 
     def saved(self, bucket: str) -> int:
-        """The step that the bucket has; 0 if none."""
+        """The highest of the files `step-0001` … that the bucket has; 0 if none."""
         s3 = boto3.client("s3", region_name="us-east-1", endpoint_url=self.ec2.url, **self.keys)
         try:
-            return int(s3.get_object(Bucket=bucket, Key="step")["Body"].read())
-        except (s3.exceptions.NoSuchKey, s3.exceptions.NoSuchBucket):
+            found = s3.list_objects_v2(Bucket=bucket, Prefix="step-").get("Contents", [])
+        except s3.exceptions.NoSuchBucket:
             return 0
+        return max((int(one["Key"].removeprefix("step-")) for one in found), default=0)
 
     @property
     def keys(self) -> dict[str, str]:
