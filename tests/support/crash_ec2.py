@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-from fake_ec2 import FakeEc2
 
 from crash_worlds import World
+from fake_ec2 import FakeEc2
 from holdfast.controller.clouds.local import layout
 from holdfast.sdk.client import Client
 

@@ -294,6 +294,8 @@ def make(walk: Walk, move: Move) -> None:
         case "again":
             if walk.told:
                 walk.tell(walk.told[-1 - move.n % len(walk.told)])
+        case "back":
+            walk.tell(events.ControllerBack())
         case "cancel":
             walk.tell(events.CancelRequested(grace_s=[0.0, 1.0, 60.0][move.n % 3]))
         case _:
@@ -325,8 +327,6 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
             return report(task, attempt, move, at)
         case "silent":
             return events.NodeSilent(*at)
-        case "back":
-            return events.ControllerBack()
         case "notice":
             return events.NoticeGiven(*at, deadline=walk.now + [-1, 30, 120][move.n % 3])
         case "saved":

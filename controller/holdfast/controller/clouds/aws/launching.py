@@ -122,7 +122,7 @@ def user_data(bootstrap: Bootstrap) -> str:
         "HOLDFAST_TOKEN": bootstrap.token,
         "HOLDFAST_AGENT": bootstrap.artifacts["agent"],
     }
-    if fingerprint := getattr(bootstrap, "fingerprint", None):
+    if fingerprint := bootstrap.fingerprint:
         told["HOLDFAST_FINGERPRINT"] = fingerprint
     source = _BOOT.read_text()
     assert _PLACEHOLDER in source
