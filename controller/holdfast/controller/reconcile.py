@@ -24,7 +24,7 @@ from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.market import Market, record_refusals, record_sightings
 from holdfast.controller.store import connections, intents, jobs, letters, wake
-from holdfast.controller.store.database import UNAVAILABLE
+from holdfast.controller.store.database import UNAVAILABLE, is_away
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.controller.store.jobs import Claim, LeaseLost
 from holdfast.controller.store.wake import Topic
@@ -272,15 +272,16 @@ class Reconciler:
             self.forward(turn)
         except _RecordedBefore:
             resolve(turn)
-        except UNAVAILABLE as error:
-            log.warning("database.refused", job=turn.job_id, error=str(error))
+        except Exception as error:
             owned.is_doubtful = True
-            self._paused_until = now + _DATABASE_RETRY_S
-            self._at(self._paused_until, turn)
-        except Exception:
-            # A bug of ours must not harm the job: it is left as it is, and looked at again.
-            log.exception("turn.failed", job=turn.job_id, turn=repr(turn.event))
-            self._at(now + _ERROR_RETRY_S, turn)
+            if is_away(error):
+                log.warning("database.refused", job=turn.job_id, error=str(error))
+                self._paused_until = now + _DATABASE_RETRY_S
+                self._at(self._paused_until, turn)
+            else:
+                # A bug of ours must not harm the job: it is left as it is, and looked at again.
+                log.exception("turn.failed", job=turn.job_id, turn=repr(turn.event))
+                self._at(now + _ERROR_RETRY_S, turn)
         else:
             self._after(owned, turn, decided, added)
             resolve(turn)

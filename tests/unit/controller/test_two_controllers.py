@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 
 from holdfast.controller.leases import Controllers
 from holdfast.controller.mail import Incoming, Outgoing, read, written
@@ -215,6 +215,24 @@ def test_a_commit_whose_answer_was_lost_counts_once(world: Any, monkeypatch: pyt
     assert world.cloud.calls["launch"] == 1
     assert world.living() == []
     assert len(kept) >= 6
+
+
+def test_what_the_database_never_takes_holds_up_nobody_else(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, other = world.submit(), world.submit()
+    record = world.reconciler._record
+
+    def refuse(owned: Any, turn: Any, decided: Any, now: float) -> Any:
+        if turn.job_id == stuck:
+            raise DataError("UPDATE", {}, Exception("text fields cannot contain NUL"))
+        return record(owned, turn, decided, now)
+
+    monkeypatch.setattr(world.reconciler, "_record", refuse)
+    world.report(stuck, NodePhase.BOOTED)
+    world.run(other)
+    assert world.job(other)["status"] == "RUNNING", "with no pause"
+    monkeypatch.undo()
+    world.pass_time(40)
+    assert world.view(stuck).tasks[0].attempts[0].nodes[0].phase is NodePhase.BOOTED
 
 
 def test_a_node_is_silent_only_if_nobody_living_hears_it(world: Any) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.engine.url import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -53,6 +53,11 @@ _POSTGRES: dict[str, Any] = {
         "tcp_user_timeout": 15_000,
     },
 }
+
+
+def is_away(error: Exception) -> bool:
+    """Whether `error` will pass with the database's trouble; False for what it will refuse every time."""
+    return isinstance(error, UNAVAILABLE) and not isinstance(error, DataError | IntegrityError | ProgrammingError)
 
 
 class CannotOpen(SettingsError):
