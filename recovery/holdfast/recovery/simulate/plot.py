@@ -23,7 +23,7 @@ ENDINGS = (".png", ".svg", ".pdf", ".html")
 
 # Deadline over work, for the curves.
 SLACKS = (1.05, 1.1, 1.25, 1.5, 2.0)
-MOST_WINDOWS = 30
+MOST_WINDOWS = 8
 # Deadlines are rounded to this, so that the optimum's grid stays coarse.
 _STEP_S = 900
 
