@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Literal
 
 from holdfast.recovery.market import Market, MarketView, Offer
@@ -36,9 +37,27 @@ def fitting(needs: Sequence[Need], offers: Iterable[Offer]) -> list[tuple[int, O
 
     Ordered by rank, then price, then size (the smallest that suffices first), then name.
     """
+    return list(_fitting(tuple(needs), _This(offers if isinstance(offers, tuple) else tuple(offers))))
+
+
+class _This:
+    """A price list as a key: by identity, since comparing thousands of offers takes as long as matching them."""
+
+    def __init__(self, offers: tuple[Offer, ...]) -> None:
+        self.offers = offers
+
+    def __hash__(self) -> int:
+        return id(self.offers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _This) and other.offers is self.offers
+
+
+@lru_cache(maxsize=64)  # few jobs ask for different machines, and a price list lasts for many decisions
+def _fitting(needs: tuple[Need, ...], market: _This) -> tuple[tuple[int, Offer], ...]:
     by_rank = sorted(needs, key=lambda need: need.rank)
-    ranked = ((_rank(by_rank, offer), offer) for offer in offers)
-    return sorted(((rank, offer) for rank, offer in ranked if rank is not None), key=_order)
+    ranked = ((_rank(by_rank, offer), offer) for offer in market.offers)
+    return tuple(sorted(((rank, offer) for rank, offer in ranked if rank is not None), key=_order))
 
 
 def _rank(by_rank: Sequence[Need], offer: Offer) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 
 class Market(StrEnum):
@@ -43,6 +44,6 @@ class Offer:
     memory_gib: float
     accelerators: tuple[str, float] | None = None
 
-    @property
+    @cached_property
     def key(self) -> OfferKey:
         return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)

@@ -10,26 +10,26 @@ from holdfast.recovery.matching import fitting
 from holdfast.recovery.needs import Need
 from holdfast.recovery.offers import Offer
 from holdfast.recovery.policies.choice import Move, Reconsidered, Stay
-from holdfast.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex
+from holdfast.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex, first_free
 from holdfast.recovery.policies.worth import Appraisal
 
 
 def better_place(
     task: TaskView, market: MarketView, now: float, here: Offer, needs: Sequence[Need] | None = None
 ) -> Reconsidered:
-    """`Move` to the offer that saves most, if any pays and nothing stands against it; else `Stay` for ten minutes.
+    """`Move` to the offer of least cost against which nothing stands, if that pays; else `Stay` for ten minutes.
 
     A launch is the only way to learn whether an offer can be had: one that is refused cools down like any other.
     """
     appraisal = Appraisal(task, market.history, now)
     ceiling = appraisal.hourly(here)
     index = RefusalIndex(r for r in market.refusals if r.until > now)
-    best, most = None, 0.0
-    for _, offer in fitting(needs or task.needs, market.offers):
-        if offer.price_per_hour >= ceiling or offer.key == here.key or index.covering(offer):
-            continue
-        if (gain := appraisal.gain(here, offer)) > most:
-            best, most = offer, gain
-    if best is None:
+    fit = fitting(needs or task.needs, market.offers)
+    rank_here = next((rank for rank, offer in fit if offer.key == here.key), None)
+    # What the user likes less is not moved to, however cheap.
+    liked = ((rank, o) for rank, o in fit if rank_here in (None, rank) and o.price_per_hour < ceiling)
+    best = first_free((ranked for ranked in liked if ranked[1].key != here.key), index, appraisal.cost, [])
+    gain = appraisal.gain(here, best) if best else 0.0
+    if best is None or gain <= 0:
         return Stay(now + LOOK_AGAIN_S)
-    return Move(best, f"saves about ${most * task.num_nodes:.2f} over {appraisal.stay_s(best) / 3600:.1f} h")
+    return Move(best, f"saves about ${gain * task.num_nodes:.2f} over {appraisal.stay_s(best) / 3600:.1f} h")

@@ -50,14 +50,14 @@ def choose(
         fit.sort(key=lambda ranked: (ranked[0], reluctance(ranked[1])))
     index = RefusalIndex(_standing(market.refusals, task.refused_in_a_row, now))
     avoided: list[_Avoided] = []
-    best = _first_free(fit, index, worth, avoided)
+    best = first_free(fit, index, worth, avoided)
     return Place(best) if best else _least_bad(avoided, now)
 
 
-def _first_free(
-    fit: Sequence[tuple[int, Offer]], index: RefusalIndex, worth: Worth | None, avoided: list[_Avoided]
+def first_free(
+    fit: Iterable[tuple[int, Offer]], index: RefusalIndex, worth: Worth | None, avoided: list[_Avoided]
 ) -> Offer | None:
-    """The best offer against which nothing stands; those before it that are `avoided` are added there."""
+    """Of `fit`, in order of rank and price, the best against which nothing stands; `avoided` gets those passed over."""
     best, best_rank, least = None, 0, inf
     for rank, offer in fit:
         if best is not None and (rank > best_rank or offer.price_per_hour >= least):
