@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import structlog
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.clock import Clock
@@ -22,12 +22,12 @@ from holdfast.controller.crashpoints import reach
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.market import Market, record_refusals, record_sightings
-from holdfast.controller.store import connections, intents, jobs, letters, wake
+from holdfast.controller.market import Market
+from holdfast.controller.recording import RecordedBefore, Recorder
+from holdfast.controller.store import connections, intents, jobs
 from holdfast.controller.store.database import UNAVAILABLE, is_away
-from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, LeaseLost
-from holdfast.controller.store.wake import Topic
 from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, instances_of, resolve, silences
 from holdfast.controller.turns import Checkpoint as Checkpoint
 from holdfast.controller.turns import Turn as Turn
@@ -49,10 +49,6 @@ _SLEPT_S = 15.0
 OnDirective = Callable[[AttemptKey, Directive], None]
 
 
-class _RecordedBefore(Exception):
-    """The turn came by a letter that is gone."""
-
-
 _Item = Turn | Adopt | Recheck | Look | Performed | Seen
 
 
@@ -64,7 +60,7 @@ class Reconciler:
         self._clock = clock
         self._market = market
         self._limits = limits
-        self._intending = intending
+        self._recorder = Recorder(database, market, intending, self._has_open)
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._jobs: dict[int, Owned] = {}
         self._timers: list[tuple[float, int, Turn | Intent]] = []
@@ -265,12 +261,12 @@ class Reconciler:
             if owned.is_doubtful:
                 self._look_again(owned)
             decided = step(View(owned.view, self._market.view(turn.job_id), self._limits), turn.event, now)
-            added = self._record(owned, turn, decided, now)
+            added = self._recorder.record(owned, turn, decided, now)
         except LeaseLost as lost:
             log.warning("lease.lost", job=turn.job_id, why=str(lost))
             self._drop(turn.job_id)
             self.forward(turn)
-        except _RecordedBefore:
+        except RecordedBefore:
             resolve(turn)
         except Exception as error:
             owned.is_doubtful = True
@@ -301,54 +297,9 @@ class Reconciler:
         self._take_up([intent for intent in open_intents if not self.dispatcher.knows(intent)])
         self._tell_nodes(before, view)
 
-    def _record(self, owned: Owned, turn: Turn, decided: Step, now: float) -> list[Intent] | None:
-        """One guarded transaction. Returns the new intents, or None where nothing had to be written."""
-        before, after = owned.view, decided.job
-        said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
-        if after == before and not decided.actions and not said:
-            return None
-        notes = [*turn.notes, *(a for a in decided.actions if isinstance(a, Note))]
-        refusals = [a.refusal for a in decided.actions if isinstance(a, actions.Refuse)]
-        sightings = [a.sighting for a in decided.actions if isinstance(a, actions.Learn)]
-        performed = turn.performed[0].id if turn.performed else None
-        with self._database.begin() as conn:
-            if turn.letter is not None and not letters.take(conn, turn.letter):
-                raise _RecordedBefore
-            cancel = after.cancel
-            jobs.guard(
-                conn,
-                owned.claim,
-                {
-                    "wake_at": decided.wake_at,
-                    "cancel_at": cancel.at if cancel else None,
-                    "cancel_grace_s": cancel.grace_s if cancel else None,
-                },
-            )
-            jobs.save(conn, before, after, now)
-            if turn.performed is not None:
-                _close(conn, *turn.performed, now)
-            if turn.checkpoint is not None and _is_new(conn, turn.checkpoint):
-                notes.append(turn.checkpoint.note)
-            jobs.record_notes(conn, after.id, notes, now)
-            record_refusals(conn, refusals, after.id, now)
-            record_sightings(conn, sightings, now)
-            added = self._intending.write_down(conn, after, decided.actions, now)
-            if after.is_settled and not added and not self.dispatcher.has_open(after.id, but=performed):
-                added = self._intending.write_down_removal(conn, after, now)
-                if not added:
-                    jobs.guard(conn, owned.claim, {"settled": True})
-                    reach("job.settling")
-            wake.notify(conn, Topic.JOB, after.id)
-            reach("turn.recording")
-        reach("turn.recorded")
-        self._market.remember(refusals, after.id)
-        self._market.learn(sightings)
-        return added
-
     def _after(self, owned: Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:
         """What was recorded is now true: act on it, and tell the nodes."""
         before, owned.view = owned.view, decided.job
-        _reach_recorded(turn)
         if decided.wake_at is not None and decided.wake_at != owned.wake_at:
             self._at(decided.wake_at, Turn(owned.view.id, is_wake=True))
         owned.wake_at = decided.wake_at
@@ -376,6 +327,9 @@ class Reconciler:
     def _at(self, at: float, what: Turn | Intent) -> None:
         heapq.heappush(self._timers, (at, next(self._order), what))
 
+    def _has_open(self, job_id: int, but: int | None) -> bool:
+        return self.dispatcher.has_open(job_id, but=but)
+
     def _has(self, claim: Claim) -> bool:
         owned = self._jobs.get(claim.job_id)
         return owned is not None and owned.claim == claim
@@ -401,22 +355,3 @@ class Reconciler:
             wanted = now.get(place, STOP)
             if told.get(place) != wanted:
                 self.on_directive((after.id, *place), wanted)
-
-
-def _close(conn: Connection, intent: Intent, outcome: Outcome, now: float) -> None:
-    intents.close(conn, intent.id, outcome=outcome.result, error=outcome.error, now=now)
-    if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE):
-        jobs.record_lifetimes(conn, (intent.job_id, intent.task, intent.generation), outcome.lifetimes)
-    reach("intent.closing")
-
-
-def _is_new(conn: Connection, checkpoint: Checkpoint) -> bool:
-    reach("checkpoint.recording")
-    return jobs.advance_checkpoint_seq(conn, checkpoint.key, checkpoint.rank, checkpoint.seq)
-
-
-def _reach_recorded(turn: Turn) -> None:
-    if turn.performed is not None:
-        reach("intent.closed")
-    if turn.checkpoint is not None:
-        reach("checkpoint.recorded")

@@ -118,7 +118,7 @@ def test_a_late_writer_changes_nothing(world: Any) -> None:
 
 def test_a_database_that_is_away_pauses_the_job_and_loses_nothing(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.submit()
-    record, failures = world.reconciler._record, [3]
+    record, failures = world.reconciler._recorder.record, [3]
 
     def refuse(*args: Any) -> Any:
         if failures[0]:
@@ -126,7 +126,7 @@ def test_a_database_that_is_away_pauses_the_job_and_loses_nothing(world: Any, mo
             raise OperationalError("BEGIN", {}, Exception("database is locked"))
         return record(*args)
 
-    monkeypatch.setattr(world.reconciler, "_record", refuse)
+    monkeypatch.setattr(world.reconciler._recorder, "record", refuse)
     world.run(job)
     world.pass_time(10)
     assert world.job(job)["status"] == "RUNNING"

@@ -189,7 +189,7 @@ def test_without_its_lease_it_touches_nothing_outside(world: Any) -> None:
 
 def test_a_commit_whose_answer_was_lost_counts_once(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transaction is recorded, and for each the connection breaks before that is heard."""
-    record, broken = world.reconciler._record, set()
+    record, broken = world.reconciler._recorder.record, set()
 
     def break_once(owned: Any, turn: Any, decided: Any, now: float) -> Any:
         added = record(owned, turn, decided, now)
@@ -200,7 +200,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(world: Any, monkeypatch: pyt
         return added
 
     kept: list[Any] = []
-    monkeypatch.setattr(world.reconciler, "_record", break_once)
+    monkeypatch.setattr(world.reconciler._recorder, "record", break_once)
     job = world.submit()
     world.pass_time(5)
     for phase in (NodePhase.BOOTED, NodePhase.READY, NodePhase.RUNNING):
@@ -219,14 +219,14 @@ def test_a_commit_whose_answer_was_lost_counts_once(world: Any, monkeypatch: pyt
 
 def test_what_the_database_never_takes_holds_up_nobody_else(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, other = world.submit(), world.submit()
-    record = world.reconciler._record
+    record = world.reconciler._recorder.record
 
     def refuse(owned: Any, turn: Any, decided: Any, now: float) -> Any:
         if turn.job_id == stuck:
             raise DataError("UPDATE", {}, Exception("text fields cannot contain NUL"))
         return record(owned, turn, decided, now)
 
-    monkeypatch.setattr(world.reconciler, "_record", refuse)
+    monkeypatch.setattr(world.reconciler._recorder, "record", refuse)
     world.report(stuck, NodePhase.BOOTED)
     world.run(other)
     assert world.job(other)["status"] == "RUNNING", "with no pause"
