@@ -26,10 +26,11 @@ _PRIOR_LOSSES = 4.0
 _SHOCK_S = 1800.0
 _SHOCK = 2.0
 
-# Start-up times before any was seen: log-normal, median and spread, worth so many observations.
+# Start-up times before any was seen: log-normal, median and spread, each worth so many observations.
 _START_MEDIAN_S = 640.0
 _START_SIGMA = 0.5
-_START_WEIGHT = 5.0
+_MEDIAN_WEIGHT = 3.0
+_SPREAD_WEIGHT = 5.0
 _WORST_SIGMAS = 3.0
 
 
@@ -103,10 +104,10 @@ class StartUps:
 
     @property
     def _law(self) -> tuple[float, float]:
-        weight = _START_WEIGHT + self.count
-        mean = self.total / weight
-        variance = (_START_WEIGHT * _START_SIGMA**2 + self.squares) / weight - mean * mean
-        return mean, max(variance, 0.0)
+        # The spread is that about the mean of those seen: how far they are from the guess says nothing of it.
+        about_mean = max(0.0, self.squares - self.total**2 / self.count) if self.count else 0.0
+        variance = (_SPREAD_WEIGHT * _START_SIGMA**2 + about_mean) / (_SPREAD_WEIGHT + self.count)
+        return self.total / (_MEDIAN_WEIGHT + self.count), variance
 
     @property
     def usual_s(self) -> float:
