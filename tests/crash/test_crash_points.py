@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from crash_scenario import Scenario
-from crash_worlds import LocalWorld, World
 from holdfast.controller.crashpoints import POINTS
 from keeper import KILL
 
@@ -40,22 +37,6 @@ def plan_for(point: str) -> tuple[str, ...]:
     if point in ONCE:
         return (point,)
     return (point, point if point in ONCE_A_LIFE else f"{point}:2")
-
-
-@pytest.fixture
-def survives(tmp_path: Path, record_property: Callable[[str, object], None]) -> Iterator[Callable[..., None]]:
-    scenarios = []
-
-    def play(plan: Sequence[str], *, world: type[World] = LocalWorld, orphan: bool = False, **how: bool) -> None:
-        scenario = Scenario(tmp_path / "home", plan, world=world, orphan=orphan)
-        scenarios.append(scenario)
-        scenario.play(**how)
-        scenario.check()
-        record_property("kills_survived", len(scenario.keeper.deaths))
-
-    yield play
-    for scenario in scenarios:
-        scenario.close()
 
 
 @pytest.mark.timeout(400)
