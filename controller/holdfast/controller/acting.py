@@ -13,9 +13,19 @@ from typing import Protocol
 import structlog
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.base import Bootstrap, Cloud, Fault, Instance, InstanceState, LaunchRequest, Owner
+from holdfast.controller.clouds.base import (
+    VISIBLE_WITHIN_S,
+    Bootstrap,
+    Cloud,
+    Fault,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+    Owner,
+)
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey, Keyring
+from holdfast.controller.machines import Machines
 from holdfast.controller.store import codec
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.recovery import events
@@ -79,29 +89,34 @@ class Actor:
     refusals: Callable[[int], Sequence[Refusal]]
     fingerprint: str | None = None
 
-    def perform(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
-        """Do what `intent` says. `instances`: (rank, id) of the attempt's machines known so far."""
+    def perform(self, intent: Intent, machines: Machines, tries: int) -> Outcome | Later:
+        """Do what `intent` says. `machines`: the attempt's, as far as they are known."""
         match intent.kind:
             case IntentKind.LAUNCH:
                 return self._launch(intent, tries)
             case IntentKind.TERMINATE:
-                return self._terminate(intent, instances, tries)
+                return self._terminate(intent, machines, tries)
             case IntentKind.PREPARE_STORAGE:
                 return _sooner(self.buckets.prepare(intent), tries)
             case IntentKind.REMOVE_STORAGE:
                 return _sooner(self.buckets.remove(intent), tries)
 
-    def look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> events.MachinesSeen | None:
+    def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> events.MachinesSeen | None:
         """Ask the cloud about an attempt's machines. None when the cloud did not answer."""
         cloud = self.clouds[offer.cloud]
         try:
-            seen = {i.id: i for i in cloud.describe(offer.region, [id for _, id in instances])}
+            seen = {i.id: i for i in cloud.describe(offer.region, machines.ids)}
         except Exception as error:  # noqa: BLE001 - classified; silence is no proof of death
             fault = cloud.classify(error)
             log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
             return None
-        fates = {rank: _fate(seen.get(id)) for rank, id in instances}
+        is_new = self._may_be_unseen(machines.since)
+        fates = {rank: None if is_new and id not in seen else _fate(seen.get(id)) for rank, id in machines.known}
         return events.MachinesSeen(key[1], key[2], fates)
+
+    def _may_be_unseen(self, since: float | None) -> bool:
+        """Whether machines bought at `since` may exist although their cloud does not show them."""
+        return since is not None and self.clock.now() - since < VISIBLE_WITHIN_S
 
     # --- launch ---------------------------------------------------------------------------------------
 
@@ -125,9 +140,10 @@ class Actor:
         if fault.kind is FaultKind.FIND_OUT and tries + 1 < _MOST_UNKNOWN:
             # The same token again: if it did happen, this call returns what it bought.
             return Later(min(30.0, 0.5 * 2.0**tries), text)
-        refused = events.LaunchRefused(
-            intent.task, intent.generation, self._refusal(intent.job_id, request.offer, fault)
-        )
+        refusal = self._refusal(intent.job_id, request.offer, fault)
+        # A no to this try says nothing about an earlier one whose answer never came.
+        may_exist = fault.kind is FaultKind.FIND_OUT or tries > 0
+        refused = events.LaunchRefused(intent.task, intent.generation, refusal, may_exist)
         return Outcome("refused", refused, error=text)
 
     def _refusal(self, job_id: int, offer: Offer, fault: Fault) -> Refusal:
@@ -164,13 +180,13 @@ class Actor:
 
     # --- terminate ------------------------------------------------------------------------------------
 
-    def _terminate(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> Outcome | Later:
+    def _terminate(self, intent: Intent, machines: Machines, tries: int) -> Outcome | Later:
         """Ask for the end, and look whether it has come. Repeated until the cloud says that all are gone."""
         offer = codec.offer(intent.request["offer"])
         cloud = self.clouds[offer.cloud]
         gone = events.AttemptGone(intent.task, intent.generation)
         try:
-            ranks = dict((id, rank) for rank, id in instances) or self._found_by_token(cloud, intent)
+            ranks = dict((id, rank) for rank, id in machines.known) or self._found_by_token(cloud, intent)
             if ranks:
                 reach("terminate.calling")
                 cloud.terminate(offer.region, list(ranks))
@@ -181,7 +197,9 @@ class Actor:
             log.warning("terminate.failed", job=intent.job_id, code=fault.code, error=fault.message)
             return Later(min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}")
         lifetimes = _lifetimes(seen)
-        if all(i.state is InstanceState.GONE for i in seen):
+        unseen = len(seen) < len(ranks) or not ranks
+        may_live = unseen and self._may_be_unseen(machines.since or intent.created_at)
+        if all(i.state is InstanceState.GONE for i in seen) and not may_live:
             reach("terminate.confirmed")
             return Outcome("gone", gone, lifetimes=lifetimes)
         return Later(min(5.0, 0.05 * 2.0 ** min(tries, 7)))

@@ -5,7 +5,7 @@ Used by the reconcile thread alone; only the pools' workers run elsewhere, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -13,6 +13,7 @@ import structlog
 
 from holdfast.controller.acting import Actor, Later, Outcome
 from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.machines import Machines
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.recovery import events
 from holdfast.recovery.market import Offer
@@ -71,17 +72,17 @@ class Dispatcher:
         """Whether `intent` was taken up, and not settled since."""
         return intent.id in self._open.get(intent.job_id, ())
 
-    def perform(self, intent: Intent, instances: Sequence[tuple[int, str]]) -> None:
-        """Perform an intent that was taken up. `instances`: (rank, id) of the attempt's machines known so far."""
+    def perform(self, intent: Intent, machines: Machines) -> None:
+        """Perform an intent that was taken up. `machines`: the attempt's, as far as they are known."""
         if intent.kind is IntentKind.TERMINATE and _key(intent) in self._launching:
             self._held[_key(intent)] = intent
             return
-        self.pools(_pool(intent)).submit(self._work, intent, tuple(instances), self._tries[intent.id])
+        self.pools(_pool(intent)).submit(self._work, intent, machines, self._tries[intent.id])
 
-    def look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> None:
+    def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
         """Ask the cloud about an attempt's machines."""
-        if instances:
-            self.pools(offer.cloud).submit(self._look, key, offer, tuple(instances))
+        if machines.known:
+            self.pools(offer.cloud).submit(self._look, key, offer, machines)
 
     def tried(self, intent: Intent) -> int:
         """Count a try that settled nothing; how many there were."""
@@ -97,6 +98,10 @@ class Dispatcher:
         self._launching.discard(_key(intent))
         return self._held.pop(_key(intent), None)
 
+    def is_open(self, intent: Intent) -> bool:
+        """Whether `intent` was taken up, and its outcome is not recorded yet."""
+        return intent.id in self._open.get(intent.job_id, set())
+
     def has_open(self, job_id: int, *, but: int | None = None) -> bool:
         """Whether an intent of the job is open, apart from `but`."""
         return bool(self._open.get(job_id, set()) - {but})
@@ -108,17 +113,17 @@ class Dispatcher:
         self._launching = {key for key in self._launching if key[0] != job_id}
         self._held = {key: intent for key, intent in self._held.items() if key[0] != job_id}
 
-    def _work(self, intent: Intent, instances: Sequence[tuple[int, str]], tries: int) -> None:
+    def _work(self, intent: Intent, machines: Machines, tries: int) -> None:
         result: Outcome | Later
         try:
-            result = self.actor.perform(intent, instances, tries) if self.may_act() else _NOT_NOW
+            result = self.actor.perform(intent, machines, tries) if self.may_act() else _NOT_NOW
         except Exception as error:
             log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
             result = Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
         self.answer(Performed(intent, result))
 
-    def _look(self, key: AttemptKey, offer: Offer, instances: Sequence[tuple[int, str]]) -> None:
-        seen = self.actor.look(key, offer, instances)
+    def _look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
+        seen = self.actor.look(key, offer, machines)
         if seen is not None:
             self.answer(Seen(key[0], seen))
 

@@ -22,13 +22,14 @@ from holdfast.controller.crashpoints import reach
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.machines import Machines, machines_of
 from holdfast.controller.market import Market
 from holdfast.controller.recording import RecordedBefore, Recorder
 from holdfast.controller.store import connections, intents, jobs
 from holdfast.controller.store.database import UNAVAILABLE, is_away
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, LeaseLost
-from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, instances_of, resolve, silences
+from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, resolve, silences
 from holdfast.controller.turns import Checkpoint as Checkpoint
 from holdfast.controller.turns import Turn as Turn
 from holdfast.recovery import actions, events
@@ -49,6 +50,7 @@ _SLEPT_S = 15.0
 OnDirective = Callable[[AttemptKey, Directive], None]
 
 
+_Timed = Turn | Intent | Adopt | Recheck
 _Item = Turn | Adopt | Recheck | Look | Performed | Seen
 
 
@@ -63,7 +65,7 @@ class Reconciler:
         self._recorder = Recorder(database, market, intending, self._has_open)
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._jobs: dict[int, Owned] = {}
-        self._timers: list[tuple[float, int, Turn | Intent]] = []
+        self._timers: list[tuple[float, int, _Timed]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
         self._seen_at = clock.now()
@@ -155,16 +157,21 @@ class Reconciler:
         slept_s, self._seen_at = now - self._seen_at, now
         if slept_s > _SLEPT_S:
             log.warning("controller.slept", seconds=round(slept_s, 1))
-            for job_id in list(self._jobs):
-                self._take_turn(Turn(job_id, events.ControllerBack()))
+            for job_id, owned in list(self._jobs.items()):
+                owned.since = now
+                self._take_turn(Turn(job_id))
 
-    def _due(self, timer: tuple[float, int, Turn | Intent]) -> None:
+    def next_due(self) -> float | None:
+        """When a timer is due next. For whoever takes turns without blocking."""
+        return self._timers[0][0] if self._timers else None
+
+    def _due(self, timer: tuple[float, int, _Timed]) -> None:
         at, _, what = timer
         if isinstance(what, Intent):
             if self.dispatcher.knows(what):
-                self.dispatcher.perform(what, self._instances(what))
+                self.dispatcher.perform(what, self._machines(what))
             return
-        if what.is_wake:
+        if isinstance(what, Turn) and what.is_wake:
             owned = self._jobs.get(what.job_id)
             if owned is None or owned.wake_at != at:
                 return  # the job has moved on since
@@ -205,10 +212,9 @@ class Reconciler:
             self._try_again(command, error)
             return
         for claim in standing:
-            self._jobs[claim.job_id] = Owned(claim, views[claim.job_id])
+            self._jobs[claim.job_id] = Owned(claim, views[claim.job_id], since=self._clock.now())
         self._take_up([intent for intent in open_intents if intent.job_id in self._jobs])
         for claim in (claim for claim in new if claim in standing):
-            self._take_turn(Turn(claim.job_id, events.ControllerBack()))
             for event in silences(views[claim.job_id], heard):
                 self._take_turn(Turn(claim.job_id, event))
             self._take_turn(Turn(claim.job_id))
@@ -230,7 +236,7 @@ class Reconciler:
 
     def _try_again(self, command: Adopt | Recheck, error: Exception) -> None:
         log.warning("database.refused", error=str(error))
-        threading.Timer(_DATABASE_RETRY_S, self._queue.put, [command]).start()
+        self._at(self._clock.now() + _DATABASE_RETRY_S, command)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
         if not self.dispatcher.knows(intent):
@@ -260,7 +266,8 @@ class Reconciler:
         try:
             if owned.is_doubtful:
                 self._look_again(owned)
-            decided = step(View(owned.view, self._market.view(turn.job_id), self._limits), turn.event, now)
+            view = View(owned.view, self._market.view(turn.job_id), self._limits, owned.since)
+            decided = step(view, turn.event, now)
             added = self._recorder.record(owned, turn, decided, now)
         except LeaseLost as lost:
             log.warning("lease.lost", job=turn.job_id, why=str(lost))
@@ -306,7 +313,7 @@ class Reconciler:
         waiting = self.dispatcher.settled(turn.performed[0]) if turn.performed else None
         self._take_up(added or [])
         if waiting:
-            self.dispatcher.perform(waiting, self._instances(waiting))
+            self.dispatcher.perform(waiting, self._machines(waiting))
         for check in decided.actions:
             if isinstance(check, actions.Check):
                 self._look((owned.view.id, check.task, check.generation))
@@ -320,11 +327,11 @@ class Reconciler:
         for intent in new:
             self.dispatcher.take_up(intent)
         for intent in new:
-            self.dispatcher.perform(intent, self._instances(intent))
+            self.dispatcher.perform(intent, self._machines(intent))
 
     # --- small parts ------------------------------------------------------------------------------------
 
-    def _at(self, at: float, what: Turn | Intent) -> None:
+    def _at(self, at: float, what: _Timed) -> None:
         heapq.heappush(self._timers, (at, next(self._order), what))
 
     def _has_open(self, job_id: int, but: int | None) -> bool:
@@ -342,11 +349,10 @@ class Reconciler:
     def _look(self, key: AttemptKey) -> None:
         attempt = attempt_of(self.view(key[0]), key)
         if attempt is not None:
-            self.dispatcher.look(key, attempt.offer, instances_of(attempt))
+            self.dispatcher.look(key, attempt.offer, machines_of(attempt))
 
-    def _instances(self, intent: Intent) -> list[tuple[int, str]]:
-        attempt = attempt_of(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation))
-        return instances_of(attempt) if attempt else []
+    def _machines(self, intent: Intent) -> Machines:
+        return machines_of(attempt_of(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation)))
 
     def _tell_nodes(self, before: JobView, after: JobView) -> None:
         told = {(t.index, a.generation): directive(a) for t in before.tasks for a in t.attempts}

@@ -40,7 +40,7 @@ class Recorder:
         """
         before, after = owned.view, decided.job
         said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
-        if after == before and not decided.actions and not said:
+        if after == before and not decided.actions and not said and not after.is_settled:
             return None
         notes = [*turn.notes, *(a for a in decided.actions if isinstance(a, Note))]
         refusals = [a.refusal for a in decided.actions if isinstance(a, actions.Refuse)]

@@ -59,7 +59,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Accepted:
-    """`claim` is None for a repeated submission: the job was accepted before."""
+    """`claim` is None where there is nothing to take up: the job was accepted before, and is another's or settled."""
 
     job_id: int
     name: str
@@ -93,7 +93,9 @@ class Submissions:
         try:
             with self.database.begin() as conn:
                 if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
-                    return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
+                    # Its first acceptance may have been cut off before the job was taken up: then it is now.
+                    claim = jobs.held(conn, known, self.owner)
+                    return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, claim)
                 job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
                 count = len(compiled)
                 task_ids = [_task_id(now, job_name, task.name, job_id, i, count) for i, task in enumerate(compiled)]

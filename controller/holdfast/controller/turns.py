@@ -67,10 +67,14 @@ class Look:
 
 @dataclass
 class Owned:
-    """A job in hand. `is_doubtful`: a transaction failed, and may have been recorded all the same."""
+    """A job in hand, `since` then (epoch seconds; the controller that slept begins anew).
+
+    `is_doubtful`: a transaction failed, and may have been recorded all the same.
+    """
 
     claim: Claim
     view: JobView
+    since: float
     wake_at: float | None = None
     is_doubtful: bool = False
 
@@ -86,11 +90,6 @@ def attempt_of(job: JobView | None, key: AttemptKey) -> AttemptView | None:
     if job is None or key[1] >= len(job.tasks):
         return None
     return job.tasks[key[1]].attempt(key[2])
-
-
-def instances_of(attempt: AttemptView) -> list[tuple[int, str]]:
-    """(rank, id) of the attempt's machines known so far."""
-    return [(n.rank, n.instance_id) for n in attempt.nodes if n.instance_id is not None]
 
 
 def silences(job: JobView, heard: Collection[tuple[AttemptKey, int]]) -> list[events.NodeSilent]:

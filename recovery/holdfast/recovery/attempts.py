@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.recovery.job import AttemptView, Limits, NodeView
+from holdfast.recovery.job import AttemptView, Limits, NodeView, View
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase
 
 # A node that drains gets this much longer than it was promised before its machine is ended.
 DRAIN_MARGIN_S = 3.0
+
+# Every agent that can calls again within this long after a controller is back.
+CALL_BACK_S = 8.0
 
 _FIRST_RECHECK_S = 0.2
 
@@ -34,9 +37,14 @@ def abruptly(now: float) -> float:
     return now - DRAIN_MARGIN_S
 
 
-def is_overdue(attempt: AttemptView, now: float) -> bool:
-    """Whether `attempt` has drained for longer than it was granted."""
-    return attempt.drain_until is not None and now >= attempt.drain_until + DRAIN_MARGIN_S
+def overdue_at(attempt: AttemptView, view: View) -> float | None:
+    """From when on `attempt` has drained for longer than it was granted; None while it does not drain.
+
+    A controller that was away hears first how the drain ended.
+    """
+    if attempt.drain_until is None:
+        return None
+    return max(attempt.drain_until + DRAIN_MARGIN_S, view.taken_up_at + CALL_BACK_S)
 
 
 def has_succeeded(attempt: AttemptView) -> bool:
@@ -54,7 +62,7 @@ def _has_failed(node: NodeView) -> bool:
     return node.failed_stage is not None or ended_badly
 
 
-def loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:
+def loss(attempt: AttemptView, view: View, now: float) -> Reason | None:
     """Why `attempt` can not go on, as far as its machines are concerned; None while it can."""
     for node in attempt.nodes:
         if node.gone is not None and node.phase is not NodePhase.ENDED:
@@ -68,16 +76,23 @@ def loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:
         return Reason.PREEMPTION_NOTICE
     if any(n.mount_lost for n in attempt.nodes):
         return Reason.MOUNT_LOST
-    if any(is_silent(n) and now - (n.silent_since or now) >= limits.silent_s for n in attempt.nodes):
+    if any(at <= now for at in unreachable_at(attempt, view)):
         return Reason.UNREACHABLE
-    return _boot_loss(attempt, limits, now)
+    boot_by = boot_timeout_at(attempt, view)
+    return Reason.BOOT_TIMEOUT if boot_by is not None and boot_by <= now else None
 
 
-def _boot_loss(attempt: AttemptView, limits: Limits, now: float) -> Reason | None:
-    waiting = attempt.state is AttemptState.BOOTING and attempt.booted_at is not None
-    if waiting and now - (attempt.booted_at or now) >= limits.boot_timeout_s:
-        return Reason.BOOT_TIMEOUT
-    return None
+def unreachable_at(attempt: AttemptView, view: View) -> list[float]:
+    """For each silent node: when its silence has lasted for too long."""
+    silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
+    return [view.patience_from(since) + view.limits.silent_s for since in silent]
+
+
+def boot_timeout_at(attempt: AttemptView, view: View) -> float | None:
+    """By when every agent must have called; None once they have."""
+    if attempt.state is not AttemptState.BOOTING or attempt.booted_at is None:
+        return None
+    return view.patience_from(attempt.booted_at) + view.limits.boot_timeout_s
 
 
 def is_silent(node: NodeView) -> bool:

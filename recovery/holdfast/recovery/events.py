@@ -19,11 +19,6 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class ControllerBack:
-    """Nobody listened until now: the controller was away or asleep. No node could be heard, so none was silent."""
-
-
-@dataclass(frozen=True)
 class CancelRequested:
     grace_s: float
 
@@ -59,11 +54,13 @@ class Launched:
 
 @dataclass(frozen=True)
 class LaunchRefused:
-    """The launch ended with no machine left. `refusal.kind` says what to do next."""
+    """The launch failed for good. `refusal.kind` says what to do next. `may_exist`: machines may have been bought by a
+    try whose answer never came."""
 
     task: int
     generation: int
     refusal: Refusal
+    may_exist: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,6 @@ class Saved:
 
 Event = (
     Tick
-    | ControllerBack
     | CancelRequested
     | StorageReady
     | StorageFailed

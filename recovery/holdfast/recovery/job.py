@@ -238,8 +238,16 @@ class JobView:
 
 @dataclass(frozen=True)
 class View:
-    """All that `step` may know."""
+    """All that `step` may know.
+
+    `taken_up_at`: since when this controller has the job in its hands. Agents could tell it nothing before.
+    """
 
     job: JobView
     market: MarketView = field(default_factory=MarketView)
     limits: Limits = Limits()
+    taken_up_at: float = 0.0
+
+    def patience_from(self, at: float) -> float:
+        """From when on a wait for an agent's word, begun at `at`, counts: no agent could call before."""
+        return max(at, self.taken_up_at)

@@ -24,8 +24,6 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
     match event:
         case events.Tick():
             return job
-        case events.ControllerBack():
-            return _silences_begin_anew(job, now)
         case events.CancelRequested():
             return _cancel(job, event, now, out)
         case events.StorageReady():
@@ -43,18 +41,6 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _cloud_said(job, event, now, out)
         case _:
             assert_never(event)
-
-
-def _silences_begin_anew(job: JobView, now: float) -> JobView:
-    """Each silent node gets the whole time again to call."""
-    for task in job.tasks:
-        for attempt in task.attempts:
-            nodes = tuple(
-                n if n.silent_since is None else replace(n, silent_since=max(n.silent_since, now))
-                for n in attempt.nodes
-            )
-            job = job.with_task(job.tasks[task.index].with_attempt(replace(attempt, nodes=nodes)))
-    return job
 
 
 def _cancel(job: JobView, event: events.CancelRequested, now: float, out: list[Action]) -> JobView:
@@ -89,9 +75,9 @@ def _launch_answered(
             replace(n, instance_id=known[n.rank].instance_id, ip=n.ip or known[n.rank].ip) if n.rank in known else n
             for n in attempt.nodes
         )
-        attempt = replace(attempt, nodes=nodes)
+        attempt = replace(attempt, nodes=nodes, booted_at=now if attempt.booted_at is None else attempt.booted_at)
         if attempt.state is AttemptState.REQUESTED:
-            attempt = replace(attempt, state=AttemptState.BOOTING, booted_at=now)
+            attempt = replace(attempt, state=AttemptState.BOOTING)
             ids = [n.instance_id for n in nodes]
             out.append(Note("attempt.launched", task.index, attempt.generation, data={"instances": ids}))
         return job.with_task(replace(task.with_attempt(attempt), refused_in_a_row=0))
@@ -114,12 +100,14 @@ def _launch_answered(
         )
     )
     in_vain = int(attempt is not task.replacement)  # who has a place is not searching
-    return job.with_task(
-        replace(
-            task.with_attempt(replace(attempt, state=AttemptState.GONE)),
-            refused_in_a_row=task.refused_in_a_row + in_vain,
-        )
-    )
+    task = replace(task, refused_in_a_row=task.refused_in_a_row + in_vain)
+    if not event.may_exist:
+        return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
+    # The attempt ends as one with machines does, by a termination that looks for them.
+    unknown = replace(attempt, state=AttemptState.STOPPED)
+    if attempt is task.current and task.state is TaskState.PLACING:
+        task = replace(task, state=TaskState.WAITING, wake_at=now)
+    return job.with_task(task.with_attempt(unknown))
 
 
 def _saved(job: JobView, event: events.Saved, now: float) -> JobView:

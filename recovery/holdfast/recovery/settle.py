@@ -14,9 +14,9 @@ from holdfast.recovery.attempts import (
     drain_deadline,
     failed_node,
     has_succeeded,
-    is_overdue,
     is_silent,
     loss,
+    overdue_at,
     recheck_at,
     wind_down,
 )
@@ -126,7 +126,8 @@ def drained(task: TaskView, ctx: Context) -> TaskView | None:
 def terminate(task: TaskView, ctx: Context) -> TaskView | None:
     for a in task.attempts:
         stopped = a.state is AttemptState.STOPPED
-        overdue = a.state is AttemptState.DRAINING and is_overdue(a, ctx.now)
+        overdue_from = overdue_at(a, ctx.view) if a.state is AttemptState.DRAINING else None
+        overdue = overdue_from is not None and overdue_from <= ctx.now
         if (stopped or overdue) and not a.terminating:
             ctx.out.append(Terminate(task.index, a.generation))
             return task.with_attempt(replace(a, terminating=True))
@@ -140,7 +141,7 @@ def lose(task: TaskView, ctx: Context) -> TaskView | None:
     attempt = task.current
     if attempt is None or task.outcome is not None:
         return None
-    reason = loss(attempt, ctx.view.limits, ctx.now)
+    reason = loss(attempt, ctx.view, ctx.now)
     if reason is None:
         return None
     saves = attempt.state is AttemptState.RUNNING

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.recovery.actions import Action, Note, Step
-from holdfast.recovery.attempts import DRAIN_MARGIN_S, is_silent, recheck_at
+from holdfast.recovery.attempts import boot_timeout_at, overdue_at, recheck_at, unreachable_at
 from holdfast.recovery.events import Event
-from holdfast.recovery.job import AttemptView, JobView, Limits, TaskView, View
+from holdfast.recovery.job import AttemptView, JobView, TaskView, View
 from holdfast.recovery.observe import observe
 from holdfast.recovery.reasons import Reason, terminal_status, text
 from holdfast.recovery.settle import settle
@@ -31,7 +31,7 @@ def step(view: View, event: Event, now: float) -> Step:
             if task is current or task.attempts:
                 job = job.with_task(settle(task, ctx, is_current=task is current))
         if job.current_task is None or current is None or job.current_task.index == current.index:
-            return Step(job, tuple(out), _wake_at(job, view.limits))
+            return Step(job, tuple(out), _wake_at(replace(view, job=job)))
         job = _go_on(job, job.tasks[current.index], now, out)
 
 
@@ -49,9 +49,10 @@ def _go_on(job: JobView, ended: TaskView, now: float, out: list[Action]) -> JobV
     return job
 
 
-def _wake_at(job: JobView, limits: Limits) -> float | None:
+def _wake_at(view: View) -> float | None:
     """When the job must be looked at again if nothing happens; None when only an observation can move it."""
-    times = [t for task in job.tasks for a in task.attempts for t in _attempt_times(a, limits)]
+    job = view.job
+    times = [t for task in job.tasks for a in task.attempts for t in _attempt_times(a, view)]
     current = job.current_task
     if current is not None and current.state is TaskState.WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
@@ -60,16 +61,12 @@ def _wake_at(job: JobView, limits: Limits) -> float | None:
     return min(times, default=None)
 
 
-def _attempt_times(attempt: AttemptView, limits: Limits) -> list[float]:
+def _attempt_times(attempt: AttemptView, view: View) -> list[float]:
     if attempt.terminating:
         return []
-    times = []
-    if attempt.state is AttemptState.BOOTING and attempt.booted_at is not None:
-        times.append(attempt.booted_at + limits.boot_timeout_s)
-    if attempt.state is AttemptState.DRAINING and attempt.drain_until is not None:
-        times.append(attempt.drain_until + DRAIN_MARGIN_S)
+    times = [boot_timeout_at(attempt, view), recheck_at(attempt, view.limits)]
+    if attempt.state is AttemptState.DRAINING:
+        times.append(overdue_at(attempt, view))
     if attempt.is_wanted:
-        silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
-        times.extend(since + limits.silent_s for since in silent)
-    recheck = recheck_at(attempt, limits)
-    return [*times, recheck] if recheck is not None else times
+        times.extend(unreachable_at(attempt, view))
+    return [t for t in times if t is not None]

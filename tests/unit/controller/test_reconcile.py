@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from holdfast.controller.clouds.base import VISIBLE_WITHIN_S
 from holdfast.controller.reconcile import Checkpoint, Turn
+from holdfast.controller.store import jobs
 from holdfast.controller.store.intents import Intents
 from holdfast.controller.store.jobs import Job
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.directive import Want
+from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import NodePhase
 
 
@@ -201,3 +206,87 @@ def test_a_controller_that_slept_takes_no_connected_node_for_silent(world: Any) 
     world.clock.advance(10 * world.limits.silent_s)
     world.pass_time(2 * world.limits.silent_s)
     assert world.job(job)["recovery_count"] == 0
+
+
+class Flaky:
+    """The database, whose next transactions fail at a moment: "begin", or "committed" when only the answer is lost."""
+
+    def __init__(self, database: Any, *moments: str) -> None:
+        self._database, self._moments = database, list(moments)
+        self.connect = database.connect
+
+    @contextmanager
+    def begin(self) -> Iterator[Any]:
+        moment = self._moments.pop(0) if self._moments else None
+        if moment == "begin":
+            raise OperationalError("BEGIN", None, Exception("no connection"))
+        with self._database.begin() as conn:
+            yield conn
+        if moment == "committed":
+            raise OperationalError("COMMIT", None, Exception("the connection broke"))
+
+
+def test_nothing_overtakes_what_the_database_refused(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.reconciler._recorder.database = Flaky(world.database, "begin")
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    world.report(job, NodePhase.RUNNING)  # the agent has called again
+    world.pass_time(2)
+    node = world.view(job).tasks[0].attempts[0].nodes[0]
+    assert node.connected
+    assert node.silent_since is None
+    world.pass_time(world.limits.silent_s + 10)
+    assert world.job(job)["recovery_count"] == 0
+
+
+def test_a_commit_whose_answer_is_lost_is_taken_for_what_it_is(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    world.reconciler._recorder.database = Flaky(world.database, "committed")
+    world.cloud.preempt(world.living()[0])
+    world.tell(job, events.MachinesSeen(0, 1, {0: Reason.PREEMPTED}))
+    world.pass_time(5)
+    assert world.view(job) == world.reconciler.view(job)
+    assert len(world.living()) == 1
+    world.run(job, generation=2)
+    assert world.job(job)["recovery_count"] == 1
+
+
+def test_a_machine_that_its_cloud_does_not_show_yet_is_not_given_up(world: Any) -> None:
+    world.cloud.faults.listing_delay_s = VISIBLE_WITHIN_S - 5
+    job = world.submit()
+    world.run(job)
+    world.reconciler.look_later((job, 0, 1))
+    world.settle()
+    assert world.view(job).tasks[0].attempts[0].nodes[0].gone is None
+    world.report(job, NodePhase.ENDED, exit_code=0)
+    world.pass_time(5)
+    assert world.kinds(job)[-1] != "attempt.gone"
+    world.pass_time(VISIBLE_WITHIN_S)
+    assert world.kinds(job)[-1] == "attempt.gone"
+    assert world.job(job)["cost_usd"] == pytest.approx(sum(c.usd for c in world.cloud.bill()))
+
+
+def test_a_no_after_a_lost_answer_does_not_hide_what_was_bought(world: Any) -> None:
+    world.cloud.faults.broken_launches = [1]
+    job = world.submit()
+    world.cloud.faults.throttle = 1
+    world.pass_time(1)
+    assert len([c for c in world.cloud.bill() if c.owner.generation == 1]) == 1
+    world.pass_time(60)
+    assert [i.owner.generation for i in world.cloud.list_owned("test")] == [
+        world.view(job).tasks[0].attempts[-1].generation
+    ]
+    assert world.job(job)["cost_usd"] == pytest.approx(sum(c.usd for c in world.cloud.bill()))
+
+
+def test_a_try_whose_job_was_lost_is_not_repeated(world: Any) -> None:
+    world.cloud.faults.broken_launches = [0] * 3
+    world.submit()
+    with world.database.begin() as conn:
+        jobs.claim(conn, "another", world.clock.now(), limit=10, take_all=True)
+    calls = world.cloud.calls["launch"]
+    world.tell(1, events.CancelRequested(0.0))  # its guard fails: the job is another's
+    world.pass_time(20)
+    assert world.cloud.calls["launch"] == calls

@@ -247,7 +247,7 @@ class Move:
 
 
 ANSWERS = ["storage", "launched", "refused", "gone"]
-NODES = ["report", "silent", "notice", "seen", "lost", "back", "saved"]
+NODES = ["report", "silent", "notice", "seen", "lost", "saved"]
 USERS = ["cancel"]
 moves = st.builds(
     Move,
@@ -294,8 +294,6 @@ def make(walk: Walk, move: Move) -> None:
         case "again":
             if walk.told:
                 walk.tell(walk.told[-1 - move.n % len(walk.told)])
-        case "back":
-            walk.tell(events.ControllerBack())
         case "cancel":
             walk.tell(events.CancelRequested(grace_s=[0.0, 1.0, 60.0][move.n % 3]))
         case _:

@@ -14,6 +14,10 @@ from typing import Protocol, runtime_checkable
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
+# Clouds are eventually consistent: a machine just bought may be neither described nor listed for this long, and a "not
+# found" of one says nothing.
+VISIBLE_WITHIN_S = 30.0
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -141,7 +145,8 @@ class Cloud(Protocol):
         ...
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
-        """The machines of `ids` that the cloud still knows. One that it does not know is GONE (or not yet visible)."""
+        """The machines of `ids` that the cloud still knows. One that it does not know is GONE, or was bought
+        less than `VISIBLE_WITHIN_S` ago."""
         ...
 
     def list_owned(self, controller: str) -> Sequence[Instance]:

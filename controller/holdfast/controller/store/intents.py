@@ -63,6 +63,7 @@ def add(
 
 
 def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
+    """What is open of these jobs. `tries` counts one more than is recorded: one may have been cut off."""
     rows = conn.execute(
         select(Intents).where(Intents.c.done_at.is_(None), Intents.c.job_id.in_(job_ids)).order_by(Intents.c.id)
     )
@@ -76,7 +77,7 @@ def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
             token=r.token,
             request=r.request,
             created_at=r.created_at,
-            tries=r.tries,
+            tries=r.tries + 1,
         )
         for r in rows
     ]

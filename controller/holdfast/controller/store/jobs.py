@@ -114,6 +114,13 @@ def still_standing(conn: Connection, claims: Sequence[Claim]) -> set[Claim]:
     return {Claim(row.id, row.owner, row.epoch) for row in rows} & set(claims)
 
 
+def held(conn: Connection, job_id: int, owner: str) -> Claim | None:
+    """The claim that `owner` holds on a job; None when the job is settled or in other hands."""
+    where = (Job.c.id == job_id, Job.c.owner == owner, Job.c.settled.is_(False))
+    epoch = conn.execute(select(Job.c.epoch).where(*where)).scalar_one_or_none()
+    return Claim(job_id, owner, epoch) if epoch is not None else None
+
+
 def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
     """Write `columns` of the job if it is still ours. Raises LeaseLost: the caller's transaction must roll back."""
     result = conn.execute(
