@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench failures fuzz fuse net postgres clean
+.PHONY: help demo test test-slow test-all check bench sim failures fuzz fuse net postgres clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -49,6 +49,9 @@ fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; 
 
 failures: $(INSTALLED) fuse ## kill a controller in mid-job, as README.md shows it (about half a minute)
 	@scripts/failures.sh
+
+sim: $(INSTALLED) ## histories of the controller in a world that fails, until stopped; SEED=… tells one
+	@PYTHONPATH=tests/sim $(BIN)/python -m faultworld $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 fuse:
 	@scripts/ensure-fuse.sh

@@ -1,0 +1,288 @@
+"""Known mistakes, each planted into the real code: a simulation that does not find one of them has gone blind.
+
+A mistake is a function that is handed a `pytest.MonkeyPatch` and spoils something. Each stands for a bug that a change
+to the controller could bring.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from holdfast.controller import acting, channel, intending, nodelogs, nodespec, reconcile, recording, sweep
+from holdfast.controller.acting import Actor, Later, Outcome
+from holdfast.controller.store import intents, jobs
+from holdfast.recovery import events, observe, settle
+from holdfast.recovery.directive import STOP
+from holdfast.recovery.job import AttemptView
+from holdfast.recovery.reasons import Reason
+from holdfast.recovery.statuses import NodePhase
+
+Patch = pytest.MonkeyPatch
+MISTAKES: dict[str, Callable[[Patch], None]] = {}
+
+# Some mistakes show under few kinds of faults only: histories that look for them have no others.
+SHOWN_BY: dict[str, tuple[str, ...]] = {
+    "an_unknown_result_is_taken_for_no_capacity": ("lost-answers", "partial-launch", "outage"),
+    "a_new_start_takes_nodes_for_connected": ("agent-vanish", "stop", "kill"),
+    "the_guard_ignores_the_epoch": ("freeze", "take-over", "notice"),
+    "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
+    "an_append_ignores_the_offset": ("repeat", "break"),
+    "an_older_report_is_believed": ("repeat", "break"),
+    "whom_we_do_not_know_is_told_to_stop": ("freeze", "take-over", "break"),
+}
+
+
+def _mistake(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    MISTAKES[plant.__name__] = plant
+    return plant
+
+
+# --- outside calls ------------------------------------------------------------------------------------
+
+
+@_mistake
+def a_new_token_for_each_try(patch: Patch) -> None:
+    real, tries = Actor._request, itertools.count()
+
+    def request(self: Actor, intent: Any) -> Any:
+        made = real(self, intent)
+        return replace(made, owner=replace(made.owner, token=f"{made.owner.token}-{next(tries)}"))
+
+    patch.setattr(Actor, "_request", request)
+
+
+@_mistake
+def the_same_token_for_every_attempt(patch: Patch) -> None:
+    patch.setattr(intending.Intending, "_token", lambda self, job, task, generation: f"{job}-{task}")
+
+
+@_mistake
+def act_before_record(patch: Patch) -> None:
+    """The machine is bought, and only then written down."""
+    real = intending.Intending.write_down
+
+    def write_down(self: Any, conn: Any, job: Any, wanted: Any, now: float) -> Any:
+        written = real(self, conn, job, wanted, now)
+        for intent in written:
+            if intent.kind is intents.IntentKind.LAUNCH:
+                actor = conn.info["actor"]
+                with suppress(Exception):
+                    actor.clouds[intent.request["offer"]["cloud"]].launch(actor._request(intent))
+        return written
+
+    take, real_record = {}, recording.Recorder.record
+
+    def record(self: Any, owned: Any, turn: Any, decided: Any, now: float) -> Any:
+        take["actor"] = self.has_open.__self__.dispatcher.actor
+        return real_record(self, owned, turn, decided, now)
+
+    def with_actor(self: Any, conn: Any, job: Any, wanted: Any, now: float) -> Any:
+        conn.info["actor"] = take["actor"]
+        return write_down(self, conn, job, wanted, now)
+
+    patch.setattr(recording.Recorder, "record", record)
+    patch.setattr(intending.Intending, "write_down", with_actor)
+
+
+@_mistake
+def a_termination_is_asked_for_once(patch: Patch) -> None:
+    real = Actor._terminate
+
+    def terminate(self: Actor, intent: Any, machines: Any, tries: int) -> Any:
+        answer = real(self, intent, machines, tries)
+        gone = events.AttemptGone(intent.task, intent.generation)
+        return Outcome("gone", gone) if isinstance(answer, Later) else answer
+
+    patch.setattr(Actor, "_terminate", terminate)
+
+
+@_mistake
+def an_unknown_result_is_taken_for_no_capacity(patch: Patch) -> None:
+    patch.setattr(acting, "_MOST_UNKNOWN", 0)
+    real = Actor._launch_failed
+
+    def failed(self: Actor, *args: Any) -> Any:
+        answer = real(self, *args)
+        return replace(answer, event=replace(answer.event, may_exist=False)) if isinstance(answer, Outcome) else answer
+
+    patch.setattr(Actor, "_launch_failed", failed)
+
+
+@_mistake
+def what_is_not_shown_yet_is_gone(patch: Patch) -> None:
+    patch.setattr(acting, "VISIBLE_WITHIN_S", 0.0)
+
+
+@_mistake
+def lifetimes_are_not_recorded(patch: Patch) -> None:
+    patch.setattr(jobs, "record_lifetimes", lambda *_: None)
+
+
+@_mistake
+def the_sweep_reads_what_it_believes_first(patch: Patch) -> None:
+    def run(self: sweep.Sweep) -> int:
+        for cloud in self.clouds.values():
+            known = {(j.id, t.index, a.generation) for j in self.views() for t in j.tasks for a in t.attempts}
+            try:
+                listed = cloud.list_owned(self.controller)
+                for instance in listed:
+                    if sweep._key(instance) not in known:
+                        cloud.terminate(instance.region, [instance.id])
+            except Exception:
+                continue
+        return 0
+
+    patch.setattr(sweep.Sweep, "run", run)
+
+
+# --- the lease, the database, a new start ----------------------------------------------------------------
+
+
+@_mistake
+def the_guard_ignores_the_epoch(patch: Patch) -> None:
+    def guard(conn: Any, claim: Any, columns: Mapping[str, Any]) -> None:
+        conn.execute(update(jobs.Job).where(jobs.Job.c.id == claim.job_id).values(**columns))
+
+    patch.setattr(jobs, "guard", guard)
+
+
+@_mistake
+def adoption_forgets_open_intents(patch: Patch) -> None:
+    patch.setattr(intents, "open_intents", lambda conn, ids: [])
+
+
+@_mistake
+def a_new_start_takes_nodes_for_connected(patch: Patch) -> None:
+    patch.setattr(reconcile, "silences", lambda job, heard: [])
+
+
+@_mistake
+def time_away_counts_against_the_nodes(patch: Patch) -> None:
+    patch.setattr("holdfast.recovery.job.View.patience_from", lambda self, at: at)
+
+
+@_mistake
+def what_the_database_refused_is_dropped(patch: Patch) -> None:
+    real = reconcile.Reconciler._at
+
+    def at(self: Any, when: float, what: Any) -> None:
+        if not (isinstance(what, reconcile.Turn) and when == self._paused_until and not what.is_wake):
+            real(self, when, what)
+
+    patch.setattr(reconcile.Reconciler, "_at", at)
+
+
+@_mistake
+def the_task_id_is_made_anew_for_each_attempt(patch: Patch) -> None:
+    real = nodespec._variables
+
+    def variables(row: Any, key: Any, ids: Any) -> dict[str, str]:
+        return {**real(row, key, ids), "SKYPILOT_TASK_ID": f"{row['task_id']}-{key[2]}"}
+
+    patch.setattr(nodespec, "_variables", variables)
+
+
+# --- decisions ---------------------------------------------------------------------------------------------
+
+
+@_mistake
+def the_next_runs_before_the_last_has_stopped(patch: Patch) -> None:
+    patch.setattr(AttemptView, "may_run_workload", property(lambda self: False))
+
+
+@_mistake
+def a_users_error_counts_as_a_recovery(patch: Patch) -> None:
+    real = settle.fail
+
+    def fail(task: Any, ctx: Any) -> Any:
+        after = real(task, ctx)
+        restarts = after is not None and after.outcome is None and after.reason in _RESTARTS
+        return replace(after, recovery_count=after.recovery_count + 1) if restarts else after
+
+    _replace_rule(patch, "fail", fail)
+
+
+_RESTARTS = (Reason.RESTART_ON_ERROR, Reason.RESTART_ON_EXIT_CODE)
+
+
+@_mistake
+def each_notice_counts(patch: Patch) -> None:
+    real = observe._node_event
+
+    def node_event(job: Any, event: Any, now: float, out: Any) -> Any:
+        after = real(job, event, now, out)
+        if isinstance(event, events.NoticeGiven):
+            task = after.tasks[event.task]
+            after = after.with_task(replace(task, recovery_count=task.recovery_count + 1))
+        return after
+
+    patch.setattr(observe, "_node_event", node_event)
+
+
+@_mistake
+def a_failed_rank_is_blamed_at_once(patch: Patch) -> None:
+    patch.setattr(settle, "_peers_are_alive", lambda attempt: True)
+
+
+@_mistake
+def a_cancel_undoes_an_end(patch: Patch) -> None:
+    real = observe._cancel
+
+    def cancel(job: Any, event: Any, now: float, out: Any) -> Any:
+        ended = job.has_ended and job.cancel is None
+        if not ended:
+            return real(job, event, now, out)
+        return job.with_task(replace(job.tasks[-1], outcome=Reason.USER_CANCELLED))
+
+    patch.setattr(observe, "_cancel", cancel)
+
+
+# --- the channel and the logs ---------------------------------------------------------------------------
+
+
+@_mistake
+def ended_is_believed_before_the_log_is_whole(patch: Patch) -> None:
+    async def report(self: channel.Channel, connection: Any, said: Any) -> None:
+        self.pass_on(connection, said)
+
+    patch.setattr(channel.Channel, "_report_or_hold", report)
+
+
+@_mistake
+def an_append_ignores_the_offset(patch: Patch) -> None:
+    real = nodelogs.NodeLogs.append
+
+    def append(self: Any, key: Any, rank: int, offset: int, data: bytes) -> int:
+        return real(self, key, rank, self.size(key, rank), data)
+
+    patch.setattr(nodelogs.NodeLogs, "append", append)
+
+
+@_mistake
+def checkpoints_are_told_twice(patch: Patch) -> None:
+    patch.setattr(jobs, "advance_checkpoint_seq", lambda *_: True)
+
+
+@_mistake
+def an_older_report_is_believed(patch: Patch) -> None:
+    patch.setattr(observe, "_PHASE_ORDER", dict.fromkeys(NodePhase, 0))
+
+
+@_mistake
+def whom_we_do_not_know_is_told_to_stop(patch: Patch) -> None:
+    def wanted(self: channel.Channel, key: Any, is_live: bool) -> Any:
+        return self._reconciler.directive_of(key) or STOP
+
+    patch.setattr(channel.Channel, "_wanted", wanted)
+
+
+def _replace_rule(patch: Patch, name: str, spoilt: Any) -> None:
+    rules = tuple(spoilt if rule.__name__ == name else rule for rule in settle.RULES)
+    patch.setattr(settle, "RULES", rules)
