@@ -21,7 +21,9 @@ class UnknownAlgorithm(ValueError):
     """A manifest names an algorithm that this version does not know."""
 
 
-class _Hasher(Protocol):
+class Hasher(Protocol):
+    """What `hashlib` calls a hash object, as far as it is used here."""
+
     def update(self, data: memoryview, /) -> object: ...
     def hexdigest(self) -> str: ...
 
@@ -48,7 +50,7 @@ def of_file(path: str, algorithm: str, *, length: int | None = None, sync: bool 
     `sync` also flushes the file to its disk. Raises OSError as reading does, UnknownAlgorithm, and
     CheckpointUnavailable when the algorithm's package is not installed here.
     """
-    hasher = _hasher(algorithm)
+    found = hasher(algorithm)
     buffer = memoryview(bytearray(_BLOCK_BYTES))
     left = length
     with open(path, "rb", buffering=0) as file:
@@ -56,14 +58,15 @@ def of_file(path: str, algorithm: str, *, length: int | None = None, sync: bool 
             count = file.readinto(buffer if left is None else buffer[:left])
             if not count:
                 break
-            hasher.update(buffer[:count])
+            found.update(buffer[:count])
             left = None if left is None else left - count
         if sync:
             os.fsync(file.fileno())
-    return hasher.hexdigest()
+    return found.hexdigest()
 
 
-def _hasher(algorithm: str) -> _Hasher:
+def hasher(algorithm: str) -> Hasher:
+    """A new hasher. Raises UnknownAlgorithm, and CheckpointUnavailable when its package is not installed here."""
     if algorithm == CRC_32:
         return _Crc32()
     if algorithm != XXH3_128:
@@ -74,8 +77,8 @@ def _hasher(algorithm: str) -> _Hasher:
             "the checkpoints here carry XXH3-128 digests, and the package `xxhash` that made them is not installed in "
             "this environment, so they can not be verified. Run `pip install xxhash` and try again."
         )
-    hasher: _Hasher = xxhash.xxh3_128()
-    return hasher
+    made: Hasher = xxhash.xxh3_128()
+    return made
 
 
 def _xxhash() -> Any:

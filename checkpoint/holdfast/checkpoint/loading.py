@@ -70,7 +70,7 @@ def load(root: str, prefix: str, call: Callable[[int], T]) -> tuple[LoadResult, 
         logger.warning("skipping step %d in %s: %s", candidate.step, root, reason)
         skipped.append((candidate.step, reason))
     if skipped:
-        raise NoUsableCheckpoint(_all_refused(root, prefix, skipped), skipped)
+        raise NoUsableCheckpoint(refused_all(root, prefix, skipped), skipped)
     logger.info("nothing saved yet in %s under the prefix %r: starting from the beginning", root, prefix)
     return LoadResult(None), None
 
@@ -181,7 +181,7 @@ def _loaded(root: str, candidate: _Candidate, skipped: list[tuple[int, str]]) ->
     return LoadResult(candidate.step, tuple(skipped), files)
 
 
-def _all_refused(root: str, prefix: str, skipped: list[tuple[int, str]]) -> str:
+def refused_all(root: str, prefix: str, skipped: list[tuple[int, str]]) -> str:
     lines = "".join(f"\n  step {step}: {reason}" for step, reason in skipped)
     return (
         f"none of the {len(skipped)} checkpoints in {root} (prefix {prefix!r}) can be used:{lines}\n"

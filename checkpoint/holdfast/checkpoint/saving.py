@@ -58,7 +58,7 @@ def save(series: Series, step: int, call: Callable[[], T]) -> T:
         result = call()
         committed = _commit(series, step, before, known)
         logger.info("saved step %d in %s (%d files)", step, root, len(committed.files))
-        _after(series, committed, known)
+        after(series, committed, known)
     return result
 
 
@@ -86,7 +86,7 @@ def _commit(series: Series, step: int, before: dict[str, Stamp], known: memory.M
             raise _nothing_written(series, step)
         for folder in sorted({os.path.dirname(os.path.join(root, record.path)) for record in own}):
             manifest.sync_directory(folder)
-        committed = manifest.write(root, _manifest(series, step, own))
+        committed = manifest.write(root, manifest_of(series, step, own))
     except OSError as error:
         raise CheckpointError(
             f"committing step {step} in {root}: {error}. What the function wrote does not count as a checkpoint; make "
@@ -140,7 +140,8 @@ def _belongs_to_another(record: FileRecord, step: int, known: memory.Memory) -> 
     return any(record in other.files for other in others)
 
 
-def _manifest(series: Series, step: int, records: Iterable[FileRecord]) -> Manifest:
+def manifest_of(series: Series, step: int, records: Iterable[FileRecord]) -> Manifest:
+    """The commit record of `records`, with all that is known of this process."""
     generation = os.environ.get("HOLDFAST_GENERATION", "")
     world_size = os.environ.get("WORLD_SIZE", "")
     return Manifest(
@@ -185,7 +186,9 @@ def _warn_of_overwritten(root: str, committed: Manifest, before: Mapping[str, St
                 )
 
 
-def _after(series: Series, committed: Manifest, known: memory.Memory) -> None:
+def after(series: Series, committed: Manifest, known: memory.Memory) -> None:
+    """What follows a commit: older manifests of the step go, the agent is told, surplus checkpoints are removed. Raises
+    nothing: the step is saved."""
     root = series.root
     try:
         _drop_superseded(root, committed, known)

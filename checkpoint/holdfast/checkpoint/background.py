@@ -1,0 +1,39 @@
+"""One piece of work at a time, behind the program: its error is raised by the next call, never lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Background:
+    """`start` begins, `wait` ends. The interpreter's exit waits too: what was begun is finished."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin `work` after what is in flight has ended. Raises the error of that."""
+        self.wait()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller by `wait`
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="holdfast-save")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when nothing is in flight. Raises the error of what was, once."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        self.wait()

@@ -1,0 +1,106 @@
+"""Bytes to a file and back at the speed of the disk: digests are computed beside the reading and writing, not after.
+
+`os.write`, `os.readv` and the digests all run without the interpreter's lock, so two threads are enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+
+from holdfast.checkpoint import digest
+from holdfast.checkpoint.manifest import FileRecord
+
+_BLOCK_BYTES = 8 * 1024 * 1024
+_AHEAD = 4  # blocks that the digest may lag behind
+
+
+class Damaged(ValueError):
+    """The bytes are not those that were committed. The text says how."""
+
+
+def write(path: str, pieces: Iterable[memoryview]) -> tuple[int, str, str]:
+    """Write `pieces` to the new file `path` and flush it to its disk; returns (bytes, digest, algorithm).
+
+    Raises OSError, FileExistsError among them; then the file is gone again.
+    """
+    algorithm = digest.preferred_algorithm()
+    size = 0
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with _Digesting(algorithm) as digesting:
+            for block in _blocks(pieces):
+                digesting.add(block)
+                _write_all(descriptor, block)
+                size += len(block)
+            os.fsync(descriptor)
+        os.close(descriptor)
+        descriptor = -1
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    return size, digesting.result, algorithm
+
+
+def read(path: str, record: FileRecord) -> memoryview:
+    """The file's bytes in fresh memory, compared with `record`. Raises Damaged, OSError, and as `digest` does."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != record.size:
+            raise Damaged(f"{record.path} has {size} bytes instead of {record.size}")
+        data = memoryview(mmap.mmap(-1, max(1, size)))[:size]
+        with _Digesting(record.algorithm) as digesting:
+            filled = 0
+            while filled < size:
+                count = file.readinto(data[filled : filled + _BLOCK_BYTES])
+                if not count:
+                    raise Damaged(f"{record.path} has {filled} bytes instead of {record.size}")
+                digesting.add(data[filled : filled + count])
+                filled += count
+    if digesting.result != record.digest:
+        raise Damaged(f"{record.path} differs from what was saved ({record.algorithm})")
+    return data
+
+
+def _blocks(pieces: Iterable[memoryview]) -> Iterator[memoryview]:
+    for piece in pieces:
+        for begin in range(0, len(piece), _BLOCK_BYTES):
+            yield piece[begin : begin + _BLOCK_BYTES]
+
+
+def _write_all(descriptor: int, block: memoryview) -> None:
+    while block:
+        block = block[os.write(descriptor, block) :]
+
+
+class _Digesting:
+    """Computes a digest in a thread of its own, a few blocks behind. `result` is there once the context has ended."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._hasher = digest.hasher(algorithm)
+        self._blocks: queue.Queue[memoryview | None] = queue.Queue(_AHEAD)
+        self._thread = threading.Thread(target=self._run, name="holdfast-digest", daemon=True)
+        self.result = ""
+
+    def __enter__(self) -> _Digesting:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._blocks.put(None)
+        self._thread.join()
+        self.result = self._hasher.hexdigest()
+
+    def add(self, block: memoryview) -> None:
+        self._blocks.put(block)
+
+    def _run(self) -> None:
+        while (block := self._blocks.get()) is not None:
+            self._hasher.update(block)
