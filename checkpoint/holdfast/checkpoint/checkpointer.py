@@ -76,7 +76,7 @@ class Checkpointer:
             staged = self._staging.copy(flat, layout)
             self._background.start(lambda: self._commit(step, [staged]))
         else:
-            self._commit(step, _pieces(flat, layout))
+            self._commit(step, pieces(flat, layout))
 
     def wait(self) -> None:
         """Return when no save is in flight. Raises what went wrong with the last one."""
@@ -170,7 +170,7 @@ class Checkpointer:
         return checkpoints.steps(self._root, prefix=self._series.prefix, verify=verify)
 
 
-def _pieces(flat: Flat, layout: container.Layout) -> Any:
+def pieces(flat: Flat, layout: container.Layout) -> Any:
     """The file's bytes, piece by piece; arrays that lie in memory as they are written are not copied."""
     yield memoryview(layout.header)
     for number, _, size in layout.places():

@@ -6,10 +6,10 @@ copied through pinned memory, all of them at once, before the call returns.
 
 from __future__ import annotations
 
-import mmap
 import sys
 from typing import Any
 
+from holdfast.checkpoint.state.buffers import large_buffer
 from holdfast.checkpoint.state.container import Layout
 from holdfast.checkpoint.state.tree import Flat
 
@@ -35,7 +35,7 @@ class Staging:
     def _of_size(self, size: int, torch: Any) -> memoryview:
         if len(self._buffer) < size or (torch is not None and not self._is_pinned):
             self._buffer = memoryview(b"")  # let go of the old one before the new one is made
-            self._buffer = _pinned(torch, size) if torch is not None else _faulted_in(size)
+            self._buffer = _pinned(torch, size) if torch is not None else large_buffer(size)
             self._is_pinned = torch is not None
         return self._buffer[:size]
 
@@ -47,13 +47,6 @@ def _torch_with_gpu_of(flat: Flat) -> Any:
         return None
     has_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in flat.kept)
     return torch if has_gpu else None
-
-
-def _faulted_in(size: int) -> memoryview:
-    mapped = mmap.mmap(-1, max(1, size))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(mapped)
 
 
 def _pinned(torch: Any, size: int) -> memoryview:

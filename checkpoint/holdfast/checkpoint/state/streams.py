@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import queue
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.checkpoint import digest
 from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.state.buffers import large_buffer
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 _AHEAD = 4  # blocks that the digest may lag behind
@@ -55,7 +55,7 @@ def read(path: str, record: FileRecord) -> memoryview:
         size = os.fstat(file.fileno()).st_size
         if size != record.size:
             raise Damaged(f"{record.path} has {size} bytes instead of {record.size}")
-        data = memoryview(mmap.mmap(-1, max(1, size)))[:size]
+        data = large_buffer(size)
         with _Digesting(record.algorithm) as digesting:
             filled = 0
             while filled < size:

@@ -1,0 +1,14 @@
+"""Large buffers of this process: huge pages where the kernel has them, since faulting in small ones costs more than
+copying into them."""
+
+from __future__ import annotations
+
+import mmap
+
+
+def large_buffer(size: int) -> memoryview:
+    """`size` bytes of fresh memory, aligned to pages."""
+    mapped = mmap.mmap(-1, max(1, size))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(mapped)[:size]

@@ -1,0 +1,183 @@
+"""A state as a file: whatever can be written comes back the same; whatever can not is refused by its place."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as np_st
+
+from holdfast.checkpoint.staging import Staging
+from holdfast.checkpoint.state import container, streams
+from holdfast.checkpoint.state.buffers import large_buffer
+from holdfast.checkpoint.state.tree import Unsaveable, flatten
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+ARRAYS = np_st.arrays(
+    dtype=st.sampled_from(["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8", ">f4", ">i8"]),
+    shape=np_st.array_shapes(min_dims=0, min_side=0, max_side=4),
+)
+STATES = st.recursive(
+    st.one_of(SCALARS, ARRAYS, st.binary()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner, inner), st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def through_file(state: Any) -> Any:
+    flat = flatten(state)
+    return container.parse(Staging().copy(flat, container.layout(flat)))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, np.ndarray):
+        assert isinstance(found, np.ndarray)
+        assert found.shape == expected.shape
+        assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+        assert np.array_equal(found, expected, equal_nan=expected.dtype.kind in "fc")
+        return
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected
+
+
+@given(STATES)
+def test_comes_back_the_same(state: Any) -> None:
+    assert_same(through_file(state), state)
+
+
+def test_keeps_what_json_has_no_word_for() -> None:
+    state = OrderedDict(a=float("inf"), b=float("-inf"), c=np.float32(1.5), d={1: "int key", None: 0}, e=(1, [2, (3,)]))
+    found = through_file(state)
+    assert found == state
+    assert type(found) is OrderedDict
+    assert isinstance(found["c"], np.float32)
+    assert np.isnan(through_file(float("nan")))
+
+
+def test_shared_memory_is_stored_once_and_shared_again() -> None:
+    weights = np.ones((64, 64))
+    flat = flatten({"a": weights, "b": [weights]})
+    assert len(flat.arrays) == 1
+    found = through_file({"a": weights, "b": [weights]})
+    assert found["a"] is found["b"][0]
+
+
+def test_any_stride_is_written_in_order() -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (base.T, base[::2, 1:], base[::-1]):
+        assert np.array_equal(through_file(view), view)
+
+
+def test_arrays_can_be_written_to_after_loading() -> None:
+    found = through_file({"w": np.zeros(3)})
+    found["w"] += 1
+    assert found["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"a": [1, {2, 3}]}, r"state\['a'\]\[1\] is a set"),
+        ({"a": lambda: 0}, r"state\['a'\] is a function"),
+        ({"o": np.array([object()])}, r"state\['o'\] has elements of type object"),
+        ({(1, 2): 3}, r"state has the key \(1, 2\)"),
+        ({"n": namedtuple("Point", "x y")(1, 2)}, r"state\['n'\] is a Point"),
+        (np.array(["text"]), "state has elements of type"),
+    ],
+)
+def test_refuses_by_place_what_can_not_be_written_down(state: Any, place: str) -> None:
+    with pytest.raises(Unsaveable, match=place):
+        flatten(state)
+
+
+@given(STATES)
+def test_direct_and_staged_bytes_are_the_same(state: Any) -> None:
+    from holdfast.checkpoint.checkpointer import pieces
+
+    flat = flatten(state)
+    layout = container.layout(flat)
+    assert b"".join(pieces(flat, layout)) == bytes(Staging().copy(flat, layout))
+
+
+def test_other_tools_see_the_arrays_under_their_places() -> None:
+    flat = flatten({"model": {"w": np.arange(3, dtype=np.float32)}, "step": 7})
+    data = bytes(Staging().copy(flat, container.layout(flat)))
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    assert header["model.w"] == {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}
+    assert np.frombuffer(data[begin:], dtype=np.float32).tolist() == [0, 1, 2]
+    assert begin % 64 == 0
+
+
+def test_torch_tensors_of_every_kind() -> None:
+    torch = pytest.importorskip("torch")
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    state = {
+        "plain": base,
+        "transposed": base.t(),
+        "bf16": base.bfloat16(),
+        "bool": base > 3,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(base.clone()),
+        "conjugate": torch.tensor([1 + 2j], dtype=torch.complex64).conj(),
+    }
+    found = through_file(state)
+    for name, value in state.items():
+        assert torch.equal(found[name], value), name
+        assert found[name].dtype == value.dtype
+    with pytest.raises(Unsaveable, match=r"state\['s'\] is a torch.sparse_coo"):
+        flatten({"s": base.to_sparse()})
+
+
+def test_reads_in_safetensors_own_library(tmp_path: Path) -> None:
+    numpy_reader = pytest.importorskip("safetensors.numpy")
+    flat = flatten({"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False])})
+    (tmp_path / "x").write_bytes(bytes(Staging().copy(flat, container.layout(flat))))
+    found = numpy_reader.load_file(tmp_path / "x")
+    assert found["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert found["b"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00" * 8, b"\xff" * 100, b"\x02" + b"\x00" * 7 + b"{}" + b"x" * 9])
+def test_what_is_no_state_is_said_to_be_none(garbage: bytes) -> None:
+    with pytest.raises(container.NotAState):
+        container.parse(memoryview(bytearray(garbage)))
+
+
+@given(st.lists(st.binary(max_size=300), max_size=5), st.data())
+def test_a_stream_comes_back_or_is_called_damaged(tmp_path_factory: Any, pieces: list[bytes], data: Any) -> None:
+    from holdfast.checkpoint.manifest import FileRecord
+
+    path = tmp_path_factory.mktemp("stream") / "file"
+    size, found, algorithm = streams.write(str(path), map(memoryview, pieces))
+    record = FileRecord("file", size, found, algorithm)
+    assert bytes(streams.read(str(path), record)) == b"".join(pieces)
+    content = bytearray(path.read_bytes())
+    if content:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(content)
+        with pytest.raises(streams.Damaged, match="differs"):
+            streams.read(str(path), record)
+
+
+def test_large_buffers_have_the_size_asked_for() -> None:
+    assert [len(large_buffer(size)) for size in (0, 1, 5000)] == [0, 1, 5000]
