@@ -19,6 +19,7 @@ from holdfast.checkpoint import checkpoints, durability, journal, manifest, memo
 from holdfast.checkpoint.background import Background
 from holdfast.checkpoint.checkpoints import Checkpoint, StepInfo
 from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint, patiently
+from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.loading import LoadResult, refused_all
 from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.save_dir import SaveDir, root_of
@@ -35,7 +36,7 @@ SUFFIX = ".safetensors"
 class Checkpointer:
     """Checkpoints of one program in one directory.
 
-    `keep`: how many to keep (None: all). `asynchronous`: `save` copies the state and returns, the rest happens behind
+    `keep`: how many to keep, a rule (`Keep`), or None to keep all. `asynchronous`: `save` copies the state and returns, the rest happens behind
     training; one save is in flight at a time, and what goes wrong is raised by the next call, or by `close`.
     `prefix` names a series; series in one directory are kept and loaded apart. Not for use by several threads.
     """
@@ -44,15 +45,14 @@ class Checkpointer:
         self,
         save_dir: SaveDir,
         *,
-        keep: int | None = 5,
+        keep: int | Keep | None = 5,
         asynchronous: bool = False,
         prefix: str = "checkpoint",
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep must be at least 1, or None to keep all, not {keep}")
         self._root = root_of(save_dir)
-        self._series = Series(self._root, prefix, keep, dict(metadata or {}))
+        rule = Keep(keep) if isinstance(keep, int) else keep
+        self._series = Series(self._root, prefix, rule, dict(metadata or {}))
         self._asynchronous = asynchronous
         self._staging = Staging()
         self._background = Background()

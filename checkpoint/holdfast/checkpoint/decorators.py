@@ -74,10 +74,12 @@ def save_checkpoint(
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
             from holdfast.checkpoint import saving
+            from holdfast.checkpoint.keep import Keep
 
             step = parameter.of_call(args, kwargs)
             root = root_of(save_dir)
-            series = saving.Series(root, checkpoint_prefix, max_checkpoints, metadata or {}, tuple(ignore))
+            keep = None if max_checkpoints is None else Keep(max_checkpoints)
+            series = saving.Series(root, checkpoint_prefix, keep, metadata or {}, tuple(ignore))
             return saving.save(series, step, lambda: binding.finished(function(*args, **kwargs), function))
 
         return save

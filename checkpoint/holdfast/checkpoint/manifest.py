@@ -13,7 +13,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.errors import CheckpointError, patiently
@@ -51,7 +51,8 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one save committed. `created_at` is ISO 8601 UTC; `written_by` and `versions` are for people."""
+    """What one save committed. `created_at` is ISO 8601 UTC; `written_by` and `versions` are for people; `metrics`
+    (numbers by name) may decide how long it is kept."""
 
     prefix: str
     step: int
@@ -60,6 +61,7 @@ class Manifest:
     metadata: Mapping[str, Any]
     written_by: Mapping[str, Any]
     versions: Mapping[str, str]
+    metrics: Mapping[str, float] = field(default_factory=dict)
     name: str = ""
 
     @property
@@ -218,5 +220,6 @@ def _parsed(document: dict[str, Any], name: str) -> Manifest:
         metadata=dict(document["metadata"]),
         written_by=dict(document["written_by"]),
         versions=dict(document["versions"]),
+        metrics=dict(document.get("metrics", {})),
         name=name,
     )

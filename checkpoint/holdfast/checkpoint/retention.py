@@ -1,8 +1,9 @@
 """Which checkpoints go once a newer one is safe, and their removal. Never blocks training and never fails a save.
 
-Kept are the newest `max_checkpoints` that are whole and durable, everything newer than those, and always the one just
-saved. A checkpoint whose upload is still under way does not count, so the bucket never holds fewer than that many
-(or all that ever reached it); what can not go yet goes after a later save.
+Kept are those that the rule (`keep`) asks for among the whole and durable ones, everything newer than the last of the
+newest ones that it asks for, and always the one just saved. A checkpoint whose upload is still under way does not
+count, so the bucket never holds fewer than asked for (or all that ever reached it); what can not go yet goes after a
+later save.
 """
 
 from __future__ import annotations
@@ -15,42 +16,58 @@ from collections.abc import Sequence
 from holdfast.checkpoint import checkpoints, durability, manifest, names
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointUnavailable
+from holdfast.checkpoint.keep import Keep, Kept, epoch_s, kept_steps
 from holdfast.checkpoint.memory import Memory
 from holdfast.checkpoint.snapshot import OWN_DIR
 
 logger = logging.getLogger("holdfast.checkpoint")
 
 
-def apply(root: str, prefix: str, *, just_saved: int, max_checkpoints: int, memory: Memory) -> None:
+def apply(root: str, prefix: str, *, just_saved: int | None, keep: Keep, memory: Memory) -> list[int]:
     """Remove what is surplus: manifests first, so that a crash leaves files without a manifest and never the reverse.
 
     Of the files only those go that a removed manifest lists, that are named after its step, and that no manifest left
-    (of any prefix) lists. Problems are logged as warnings.
+    (of any prefix) lists. Problems are logged as warnings. Returns the steps that were removed.
     """
     try:
-        surplus = _surplus(root, prefix, just_saved=just_saved, max_checkpoints=max_checkpoints, memory=memory)
+        surplus = find_surplus(root, prefix, just_saved=just_saved, keep=keep, memory=memory)
         if not surplus:
-            return
+            return []
         removed = [checkpoint for checkpoint in surplus if _uncommit(checkpoint, memory)]
         manifest.sync_directory(os.path.join(root, OWN_DIR))
         shared = {path for kept in checkpoints.newest_first(root, cache=memory.manifests) for path in kept.files}
     except (OSError, CheckpointUnavailable) as error:
         logger.warning("removing old checkpoints from %s: %s; the next save tries again", root, error)
-        return
+        return []
     for checkpoint in removed:
         _remove_files(checkpoint, shared)
+    return [checkpoint.step for checkpoint in removed]
 
 
-def _surplus(root: str, prefix: str, *, just_saved: int, max_checkpoints: int, memory: Memory) -> Sequence[Checkpoint]:
+def find_surplus(root: str, prefix: str, *, just_saved: int | None, keep: Keep, memory: Memory) -> Sequence[Checkpoint]:
+    """The checkpoints of `prefix` that nothing asks for, newest first. Damaged manifests are no surplus: they may be
+    what is left of something good."""
     found = list(checkpoints.newest_first(root, prefix, cache=memory.manifests))
-    if len(found) <= max_checkpoints:
+    if len(found) <= keep.last:
         return ()
-    counted = 0
-    for index, checkpoint in enumerate(found):
-        if counted == max_checkpoints:
-            return [old for old in found[index:] if old.step != just_saved and not old.damage]
-        counted += _is_safe(checkpoint, memory)
-    return ()
+    safe: list[Checkpoint] = []
+    older: list[Checkpoint] = []
+    for checkpoint in found:
+        enough = len(safe) >= keep.last
+        if enough:
+            older.append(checkpoint)
+        # Whether an older one counts matters only to rules that keep older ones.
+        if (not enough or keep.keeps_older) and _is_safe(checkpoint, memory):
+            safe.append(checkpoint)
+    if len(safe) < keep.last:
+        return ()
+    stay = kept_steps(keep, [_known(checkpoint) for checkpoint in safe]) | {just_saved}
+    return [old for old in older if old.step not in stay and not old.damage]
+
+
+def _known(checkpoint: Checkpoint) -> Kept:
+    newest = checkpoint.manifests[-1]
+    return Kept(checkpoint.step, epoch_s(newest.created_at), newest.metrics)
 
 
 def _is_safe(checkpoint: Checkpoint, memory: Memory) -> bool:

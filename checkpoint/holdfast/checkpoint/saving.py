@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from holdfast.checkpoint import checkpoints, digest, durability, journal, manifest, memory, names, retention, snapshot
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable
+from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.manifest import FileRecord, Manifest
 from holdfast.checkpoint.snapshot import Stamp
 
@@ -35,11 +36,11 @@ _FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Series:
-    """Checkpoints of one prefix in one directory, and how many of them to keep (None: all)."""
+    """Checkpoints of one prefix in one directory, and which of them to keep (None: all)."""
 
     root: str
     prefix: str
-    max_checkpoints: int | None = 5
+    keep: Keep | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ignore: Sequence[str] = ()
 
@@ -140,7 +141,9 @@ def _belongs_to_another(record: FileRecord, step: int, known: memory.Memory) -> 
     return any(record in other.files for other in others)
 
 
-def manifest_of(series: Series, step: int, records: Iterable[FileRecord]) -> Manifest:
+def manifest_of(
+    series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
+) -> Manifest:
     """The commit record of `records`, with all that is known of this process."""
     generation = os.environ.get("HOLDFAST_GENERATION", "")
     world_size = os.environ.get("WORLD_SIZE", "")
@@ -158,6 +161,7 @@ def manifest_of(series: Series, step: int, records: Iterable[FileRecord]) -> Man
             "world_size": int(world_size) if world_size.isdigit() else None,
         },
         versions=_versions(),
+        metrics=dict(metrics or {}),
     )
 
 
@@ -198,10 +202,8 @@ def after(series: Series, committed: Manifest, known: memory.Memory) -> None:
     if durability.mount_of(root) is not None:
         known.unseen.append(committed)
     _note_durable(root, known)
-    if series.max_checkpoints is not None:
-        retention.apply(
-            root, series.prefix, just_saved=committed.step, max_checkpoints=series.max_checkpoints, memory=known
-        )
+    if series.keep is not None:
+        retention.apply(root, series.prefix, just_saved=committed.step, keep=series.keep, memory=known)
 
 
 def _drop_superseded(root: str, committed: Manifest, known: memory.Memory) -> None:
