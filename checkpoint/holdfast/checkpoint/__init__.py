@@ -12,16 +12,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpointer import Checkpointer
     from holdfast.checkpoint.checkpoints import StepInfo, latest, steps
     from holdfast.checkpoint.decorators import load_checkpoint, save_checkpoint
     from holdfast.checkpoint.durability import is_durable
     from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
+    from holdfast.checkpoint.keep import Keep
     from holdfast.checkpoint.loading import LoadResult
     from holdfast.checkpoint.notice import deadline, preempted
 
 __all__ = [
     "CheckpointError",
     "CheckpointUnavailable",
+    "Checkpointer",
+    "Keep",
     "LoadResult",
     "NoUsableCheckpoint",
     "StepInfo",
@@ -37,6 +41,8 @@ __all__ = [
 _MODULES = {
     "CheckpointError": "errors",
     "CheckpointUnavailable": "errors",
+    "Checkpointer": "checkpointer",
+    "Keep": "keep",
     "LoadResult": "loading",
     "NoUsableCheckpoint": "errors",
     "StepInfo": "checkpoints",

@@ -4,41 +4,67 @@ with Checkpointer("/checkpoints", keep=3, asynchronous=True) as checkpointer:
     state = checkpointer.load() or {"step": 0, "model": initial()}
     for step in range(state["step"] + 1, steps + 1):
         train(state)
-        checkpointer.save(step, {"step": step, "model": model, "optimizer": optimizer})
+        if checkpointer.should_save(step):
+            checkpointer.save(step, {"step": step, "model": model, "optimizer": optimizer})
+        if checkpointer.preempted():
+            break
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, durability, journal, manifest, memory, saving
+from holdfast.checkpoint import checkpoints, durability, manifest, memory, notice, saving, shards
+from holdfast.checkpoint.agreeing import agreed_load
 from holdfast.checkpoint.background import Background
-from holdfast.checkpoint.checkpoints import Checkpoint, StepInfo
-from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint, patiently
+from holdfast.checkpoint.checkpoints import StepInfo
+from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.group import Group, group_of
 from holdfast.checkpoint.keep import Keep
-from holdfast.checkpoint.loading import LoadResult, refused_all
+from holdfast.checkpoint.loading import LoadResult
 from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.pace import Pace
 from holdfast.checkpoint.save_dir import SaveDir, root_of
 from holdfast.checkpoint.saving import Series
 from holdfast.checkpoint.staging import Staging
-from holdfast.checkpoint.state import container, streams
-from holdfast.checkpoint.state.tree import Flat, flatten
+from holdfast.checkpoint.state import container
+from holdfast.checkpoint.state.restore import restore_into
+from holdfast.checkpoint.state.tree import flatten
 
 logger = logging.getLogger("holdfast.checkpoint")
 
-SUFFIX = ".safetensors"
+
+@dataclass(frozen=True)
+class _Save:
+    """One save of this process's part, ready to be written. `content` is None where this rank writes nothing."""
+
+    step: int
+    content: Iterable[memoryview] | None
+    metrics: Mapping[str, float]
+    began: float
 
 
 class Checkpointer:
-    """Checkpoints of one program in one directory.
+    """Checkpoints of one program in one directory. Not for use by several threads.
 
-    `keep`: how many to keep, a rule (`Keep`), or None to keep all. `asynchronous`: `save` copies the state and returns, the rest happens behind
-    training; one save is in flight at a time, and what goes wrong is raised by the next call, or by `close`.
-    `prefix` names a series; series in one directory are kept and loaded apart. Not for use by several threads.
+    `keep`: how many to keep, a rule (`Keep`), or None to keep all. `asynchronous`: `save` copies the state and returns,
+    the rest happens behind training; one save is in flight at a time, and what goes wrong is raised by the next call,
+    by `close`, or logged at exit. `prefix` names a series; series in one directory are kept and loaded apart.
+    `metadata` is stored with every checkpoint, as JSON.
+
+    `every`: when `should_save` says yes: each so many steps, or "auto" (the default): as often as pays by the measured
+    cost of a save and the measured rate of interruptions. `every_s`: each so many seconds.
+
+    With several processes (torch.distributed where it is initialised, else RANK and WORLD_SIZE) all call the same
+    methods in the same order. `sharded`: each saves and loads a part of its own; otherwise rank 0 saves for all. A
+    checkpoint is committed when every part is there; all processes load the same step, one that all can verify.
+
+    Raises ValueError for arguments that mean nothing.
     """
 
     def __init__(
@@ -49,42 +75,126 @@ class Checkpointer:
         asynchronous: bool = False,
         prefix: str = "checkpoint",
         metadata: Mapping[str, Any] | None = None,
+        every: int | str = "auto",
+        every_s: float | None = None,
+        sharded: bool = False,
+        group: Group | None = None,
     ) -> None:
+        if not isinstance(every, int) and every != "auto":
+            raise ValueError(f'every is a number of steps or "auto", not {every!r}; for seconds use every_s')
         self._root = root_of(save_dir)
         rule = Keep(keep) if isinstance(keep, int) else keep
         self._series = Series(self._root, prefix, rule, dict(metadata or {}))
         self._asynchronous = asynchronous
+        self._sharded = sharded
+        self._group = group_of(self._root) if group is None else group
+        self._pace = Pace(every_steps=every if isinstance(every, int) else None, every_s=every_s)
         self._staging = Staging()
         self._background = Background()
+        self._saves = 0
+        self._saved_step: int | None = None
         self.last_result: LoadResult | None = None
 
     # --- saving -------------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: Any) -> None:
+    def save(self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None) -> None:
         """Commit `state` as the checkpoint of `step` (an int, 0 or more).
 
         `state`: dicts, lists and tuples of numbers, strings and arrays (NumPy, PyTorch, JAX); an object with
-        `state_dict` stands for what that returns. Raises Unsaveable (a TypeError) for anything else, CheckpointError
-        when the commit failed, CheckpointUnavailable when the directory's mount is missing; asynchronously, also what
-        went wrong with the save before.
+        `state_dict` stands for what that returns. `metrics`: numbers that `Keep(best=…)` may choose by.
+
+        Raises Unsaveable (a TypeError) for anything else, CheckpointError when the commit failed, CheckpointUnavailable
+        when the directory's mount is missing or a process does not answer; asynchronously, also what went wrong with
+        the save before.
         """
         self._background.wait()
+        began = time.monotonic()
         durability.require_mounted(self._root)
-        flat = flatten(state)
-        layout = container.layout(flat)
+        step = _checked(step)
+        content: Iterable[memoryview] | None = None
+        if self._sharded or self._group.rank == 0:
+            flat = flatten(state)
+            layout = container.layout(flat)
+            content = [self._staging.copy(flat, layout)] if self._asynchronous else shards.pieces(flat, layout)
+        this = _Save(step, content, dict(metrics or {}), began)
         if self._asynchronous:
-            staged = self._staging.copy(flat, layout)
-            self._background.start(lambda: self._commit(step, [staged]))
+            self._background.start(lambda: self._commit(this))
         else:
-            self._commit(step, pieces(flat, layout))
+            self._commit(this)
+        self._saved_step = step
+        self._pace.saved(time.monotonic() - began)
+
+    def _commit(self, this: _Save) -> None:
+        known = memory.of(self._root)
+        self._saves += 1
+        topic = f"save-{self._series.prefix}-{this.step}-{self._saves}"
+        with known.lock:
+            part = _attempt(lambda: self._write(this))
+            records = [record for record in self._all_well(this, topic, part) if record is not None]
+            done = _attempt(lambda: self._write_manifest(this, records))
+            self._all_well(this, f"{topic}-committed", done)
+            if self._group.rank == 0:
+                committed = known.recent[-1]
+                saving.after(self._series, committed, known)
+        self._pace.worked(time.monotonic() - this.began)
+
+    def _write(self, this: _Save) -> dict[str, Any] | None:
+        if this.content is None:
+            return None
+        rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
+        return vars(shards.write(self._root, self._series.prefix, this.step, rank, world, this.content))
+
+    def _write_manifest(self, this: _Save, records: list[dict[str, Any]]) -> None:
+        if self._group.rank != 0:
+            return
+        files = [FileRecord(**record) for record in records]
+        committed = manifest.write(self._root, saving.manifest_of(self._series, this.step, files, this.metrics))
+        known = memory.of(self._root)
+        known.recent.append(committed)
+        known.manifests[committed.name] = committed
+
+    def _all_well(self, this: _Save, topic: str, mine: dict[str, Any]) -> list[Any]:
+        """What every process's attempt returned. Raises CheckpointError, in all of them, when one failed."""
+        said = self._group.share(topic, mine)
+        failures = [f"rank {rank}: {one['failure']}" for rank, one in enumerate(said) if "failure" in one]
+        if failures:
+            what = "; ".join(failures) if len(said) > 1 else failures[0].partition(": ")[2]
+            raise CheckpointError(
+                f"saving step {this.step} in {self._root}: {what}. The step is not saved; make room or repair the disk, "
+                "then save again."
+            )
+        return [one["value"] for one in said]
+
+    def should_save(self, step: int) -> bool:
+        """Whether to save after `step`: it is due, or the machine is about to be taken. The same on every rank."""
+        due = self._saved_step != step and (self.preempted() or self._pace.is_due(step))
+        if self._group.world_size == 1 or self._pace.every_steps is not None:
+            return due
+        answer: bool = self._group.share(f"due-{self._series.prefix}-{step}", due)[0]
+        return answer
+
+    def preempted(self) -> bool:
+        """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave."""
+        return notice.preempted()
 
     def wait(self) -> None:
         """Return when no save is in flight. Raises what went wrong with the last one."""
         self._background.wait()
 
+    def wait_durable(self, step: int | None = None, *, timeout_s: float | None = None) -> bool | None:
+        """Wait until `step` (None: the last one saved) has reached the bucket, and ask its mount to upload it now.
+
+        True once it has; False when it has not after `timeout_s` or there is no such step; None where it can not be
+        known. Raises as `wait`.
+        """
+        self._background.wait()
+        wanted = self._saved_step if step is None else step
+        found = next((c for c in checkpoints.newest_first(self._root, self._series.prefix) if c.step == wanted), None)
+        return False if found is None else durability.wait_durable(found.all_paths, timeout_s=timeout_s)
+
     def close(self) -> None:
         """End the last save. Raises what went wrong with it."""
-        self._background.close()
+        self._background.wait()
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -92,74 +202,33 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def _commit(self, step: int, pieces: Any) -> None:
-        known = memory.of(self._root)
-        name = f"{self._series.prefix}-{step:012d}-{os.urandom(4).hex()}{SUFFIX}"
-        path = os.path.join(self._root, name)
-        with known.lock:
-            try:
-                os.makedirs(self._root, exist_ok=True)
-                temporary = os.path.join(self._root, f".tmp-{name}")
-                size, digest, algorithm = streams.write(temporary, pieces)
-                os.replace(temporary, path)
-                manifest.sync_directory(self._root)
-                record = FileRecord(name, size, digest, algorithm)
-                committed = manifest.write(self._root, saving.manifest_of(self._series, step, [record]))
-            except OSError as error:
-                raise CheckpointError(
-                    f"saving step {step} in {self._root}: {error}. The step is not saved; make room or repair the "
-                    "disk, then save again."
-                ) from error
-            known.recent.append(committed)
-            known.manifests[committed.name] = committed
-            saving.after(self._series, committed, known)
+        try:
+            self.close()
+        except CheckpointError:
+            if error is None:
+                raise
+            logger.exception("the last save failed as well")
 
     # --- loading ------------------------------------------------------------------------------------------
 
-    def load(self) -> Any:
+    def load(self, into: Any = None) -> Any:
         """The newest whole state, every byte of it verified; None when nothing was saved yet.
 
-        `last_result` tells its step and why newer ones were skipped. Raises NoUsableCheckpoint when there are
-        checkpoints and all are broken, CheckpointUnavailable when they can not be read now.
+        `into`: a structure like the one that was saved; its objects with `load_state_dict` and its arrays are given
+        the content, and it is returned with all else replaced. Nothing is touched unless the checkpoint is whole.
+        `last_result` tells the step and why newer ones were skipped.
+
+        Raises NoUsableCheckpoint when there are checkpoints and all are broken, CheckpointUnavailable when they can
+        not be read now, CheckpointError for one that another number of processes sharded or that does not fit `into`.
         """
         self._background.wait()
         durability.require_mounted(self._root)
-        known = memory.of(self._root)
-        skipped: list[tuple[int, str]] = []
-        for found in checkpoints.newest_first(self._root, self._series.prefix, cache=known.manifests):
-            try:
-                state = self._read(found)
-            except streams.Damaged as damage:
-                known.refuse(found)
-                logger.warning("skipping step %d in %s: %s", found.step, self._root, damage)
-                skipped.append((found.step, str(damage)))
-                continue
-            journal.note(found.step, journal.LOADED, manifest.path_of(self._root, found.manifests[-1].name))
-            self.last_result = LoadResult(found.step, tuple(skipped), tuple(found.all_paths))
+        rank = self._group.rank if self._sharded else 0
+        world = self._group.world_size if self._sharded else 1
+        self.last_result, state = agreed_load(self._root, self._series.prefix, self._group, rank, world)
+        if into is None or self.last_result.step is None:
             return state
-        if skipped:
-            raise NoUsableCheckpoint(refused_all(self._root, self._series.prefix, skipped), skipped)
-        self.last_result = LoadResult(None)
-        return None
-
-    def _read(self, found: Checkpoint) -> Any:
-        if found.damage:
-            raise streams.Damaged(found.damage)
-        newest = found.manifests[-1]
-        records = [record for record in newest.files if record.path.endswith(SUFFIX)]
-        if len(records) != 1 or len(newest.files) != 1:
-            raise CheckpointError(
-                f"step {found.step} in {self._root} was not saved by Checkpointer; load it with @load_checkpoint, or "
-                "use another prefix"
-            )
-        path = os.path.join(self._root, records[0].path)
-        try:
-            data = patiently(lambda: streams.read(path, records[0]), path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise streams.Damaged(f"{records[0].path} is missing") from None
-        return container.parse(data)
+        return restore_into(into, state)
 
     def latest(self) -> int | None:
         """The newest committed step whose files are there in full size; None when there is none."""
@@ -170,14 +239,18 @@ class Checkpointer:
         return checkpoints.steps(self._root, prefix=self._series.prefix, verify=verify)
 
 
-def pieces(flat: Flat, layout: container.Layout) -> Any:
-    """The file's bytes, piece by piece; arrays that lie in memory as they are written are not copied."""
-    yield memoryview(layout.header)
-    for number, _, size in layout.places():
-        array = flat.arrays[number]
-        if array.view is not None:
-            yield array.view()
-        elif size:
-            data = memoryview(bytearray(size))
-            array.write(data)
-            yield data
+def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
+    """What `work` returned, or its failure in words: the other processes have to hear of either."""
+    try:
+        return {"value": work()}
+    except OSError as error:
+        return {"failure": str(error)}
+
+
+def _checked(step: Any) -> int:
+    from holdfast.checkpoint.binding import whole_number
+
+    found = whole_number(step)
+    if found is None or found < 0:
+        raise TypeError(f"step must be a whole number, 0 or more, not {step!r}")
+    return found

@@ -23,6 +23,7 @@ GUARD = "holdfast-guard"
 
 _REREADS = 5  # rclone rewrites a note by truncating it first: half a note is no answer
 _REREAD_AFTER_S = 0.002
+_WAIT_FIRST_S, _WAIT_LAST_S = 0.01, 0.5
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,22 @@ def is_durable(paths: Iterable[str]) -> bool | None:
     if False in answers:
         return False
     return None if None in answers else True
+
+
+def wait_durable(paths: Iterable[str], *, timeout_s: float | None) -> bool | None:
+    """Wait until `is_durable` has an answer other than "not yet", at most `timeout_s` (None: as long as it takes)."""
+    wanted = list(paths)
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _WAIT_FIRST_S
+    while True:
+        answer = is_durable(wanted)
+        if answer is not False or not all(map(os.path.exists, wanted)):
+            return answer
+        left_s = float("inf") if ends_at is None else ends_at - time.monotonic()
+        if left_s <= 0:
+            return False
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(_WAIT_LAST_S, pause_s * 1.5)
 
 
 @dataclass(frozen=True)

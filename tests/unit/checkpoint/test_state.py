@@ -110,7 +110,7 @@ def test_refuses_by_place_what_can_not_be_written_down(state: Any, place: str) -
 
 @given(STATES)
 def test_direct_and_staged_bytes_are_the_same(state: Any) -> None:
-    from holdfast.checkpoint.checkpointer import pieces
+    from holdfast.checkpoint.shards import pieces
 
     flat = flatten(state)
     layout = container.layout(flat)
