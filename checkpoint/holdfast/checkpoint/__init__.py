@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpointer import Checkpointer
-    from holdfast.checkpoint.checkpoints import StepInfo, latest, steps
     from holdfast.checkpoint.decorators import load_checkpoint, save_checkpoint
     from holdfast.checkpoint.durability import is_durable
     from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
     from holdfast.checkpoint.keep import Keep
+    from holdfast.checkpoint.listing import StepInfo, latest, steps
     from holdfast.checkpoint.loading import LoadResult
     from holdfast.checkpoint.notice import deadline, preempted
+    from holdfast.checkpoint.resume import Resumable, random_state, set_random_state
 
 __all__ = [
     "CheckpointError",
@@ -28,13 +29,16 @@ __all__ = [
     "Keep",
     "LoadResult",
     "NoUsableCheckpoint",
+    "Resumable",
     "StepInfo",
     "deadline",
     "is_durable",
     "latest",
     "load_checkpoint",
     "preempted",
+    "random_state",
     "save_checkpoint",
+    "set_random_state",
     "steps",
 ]
 
@@ -45,14 +49,17 @@ _MODULES = {
     "Keep": "keep",
     "LoadResult": "loading",
     "NoUsableCheckpoint": "errors",
-    "StepInfo": "checkpoints",
+    "Resumable": "resume",
+    "StepInfo": "listing",
     "deadline": "notice",
     "is_durable": "durability",
-    "latest": "checkpoints",
+    "latest": "listing",
     "load_checkpoint": "decorators",
     "preempted": "notice",
+    "random_state": "resume",
     "save_checkpoint": "decorators",
-    "steps": "checkpoints",
+    "set_random_state": "resume",
+    "steps": "listing",
 }
 
 

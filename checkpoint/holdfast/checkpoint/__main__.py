@@ -10,14 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from holdfast.checkpoint import checkpoints, errors
+from holdfast.checkpoint import errors, listing
 
 _COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "WHY")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.checkpoint", description="Look at saved checkpoints.")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.checkpoint", description="Look after saved checkpoints.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("ls", "list steps; looks at sizes"), ("verify", "read every file and compare digests")):
         command = commands.add_parser(name, help=text, description=text)
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.dir} is not a directory; give the save_dir of the checkpoints", file=sys.stderr)
         return 2
     try:
-        found = checkpoints.steps(options.dir, prefix=options.prefix, verify=options.command == "verify")
-        strays = checkpoints.strays(options.dir)
+        found = listing.steps(options.dir, prefix=options.prefix, verify=options.command == "verify")
+        strays = listing.strays(options.dir)
     except errors.CheckpointError as error:
         print(error, file=sys.stderr)
         return 2
@@ -46,7 +46,7 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
-def _row(info: checkpoints.StepInfo) -> tuple[str, ...]:
+def _row(info: listing.StepInfo) -> tuple[str, ...]:
     saved = info.created_at[:19].replace("T", " ")
     return (str(info.step), info.prefix, str(len(info.files)), _readable(info.size), saved, info.state, info.why)
 

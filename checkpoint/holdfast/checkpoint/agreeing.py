@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, journal, manifest, memory, shards
+from holdfast.checkpoint import checkpoints, journal, manifest, marks, memory, shards
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
 from holdfast.checkpoint.group import Group
@@ -17,6 +17,8 @@ from holdfast.checkpoint.loading import LoadResult, refused_all
 from holdfast.checkpoint.state import streams
 
 logger = logging.getLogger("holdfast.checkpoint")
+
+_OTHERS = "another process can not use it"
 
 
 def agreed_load(root: str, prefix: str, group: Group, rank: int, world_size: int) -> tuple[LoadResult, Any]:
@@ -62,28 +64,40 @@ class _Search:
         self.failure: Exception | None = None
         self.found: Checkpoint | None = None
         self.state: Any = None
+        self._believe = True
 
     def look(self, bound: int | None) -> None:
         """Find the newest usable step that is not above `bound`; what was found before stands if it is not."""
         if self.failure is not None or (self.found is not None and (bound is None or self.found.step <= bound)):
             return
         if self.found is not None:
-            self.skipped.append((self.found.step, "another process can not use it"))
+            self.skipped.append((self.found.step, _OTHERS))
         self.found = self.state = None
-        seen = {step for step, _ in self.skipped}
         try:
-            known = memory.of(self._root)
-            for candidate in checkpoints.newest_first(self._root, self._prefix, cache=known.manifests):
-                if candidate.step not in seen and (bound is None or candidate.step <= bound) and self._use(candidate):
-                    return
+            self._search(bound)
+            if self.found is None and self._believe and self.skipped:
+                # Marks spare reading in vain; where nothing else is left, they are not believed.
+                self._believe = False
+                self.skipped = [one for one in self.skipped if one[1] == _OTHERS]
+                self._search(bound)
         except CheckpointError as error:
             self.failure = error
 
+    def _search(self, bound: int | None) -> None:
+        seen = {step for step, _ in self.skipped}
+        known = memory.of(self._root)
+        for candidate in checkpoints.newest_first(self._root, self._prefix, cache=known.manifests):
+            if candidate.step not in seen and (bound is None or candidate.step <= bound) and self._use(candidate):
+                return
+
     def _use(self, candidate: Checkpoint) -> bool:
         try:
+            if self._believe and (said := marks.standing(candidate)):
+                raise streams.Damaged(said)
             self.state = self._read(candidate)
+            marks.unmark(candidate)
         except streams.Damaged as damage:
-            memory.of(self._root).refuse(candidate)
+            marks.mark(candidate, str(damage))
             logger.warning("skipping step %d in %s: %s", candidate.step, self._root, damage)
             self.skipped.append((candidate.step, str(damage)))
             return False

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, durability, manifest, memory, notice, saving, shards
+from holdfast.checkpoint import checkpoints, durability, listing, manifest, memory, notice, saving, shards
 from holdfast.checkpoint.agreeing import agreed_load
 from holdfast.checkpoint.background import Background
-from holdfast.checkpoint.checkpoints import StepInfo
 from holdfast.checkpoint.errors import CheckpointError
 from holdfast.checkpoint.group import Group, group_of
 from holdfast.checkpoint.keep import Keep
+from holdfast.checkpoint.listing import StepInfo
 from holdfast.checkpoint.loading import LoadResult
 from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.pace import Pace
@@ -160,8 +160,8 @@ class Checkpointer:
         if failures:
             what = "; ".join(failures) if len(said) > 1 else failures[0].partition(": ")[2]
             raise CheckpointError(
-                f"saving step {this.step} in {self._root}: {what}. The step is not saved; make room or repair the disk, "
-                "then save again."
+                f"saving step {this.step} in {self._root}: {what}. The step is not saved; make room or repair the "
+                "disk, then save again."
             )
         return [one["value"] for one in said]
 
@@ -232,11 +232,11 @@ class Checkpointer:
 
     def latest(self) -> int | None:
         """The newest committed step whose files are there in full size; None when there is none."""
-        return checkpoints.latest(self._root, prefix=self._series.prefix)
+        return listing.latest(self._root, prefix=self._series.prefix)
 
     def steps(self, *, verify: bool = False) -> list[StepInfo]:
         """Every saved step, newest first; `verify` reads every file."""
-        return checkpoints.steps(self._root, prefix=self._series.prefix, verify=verify)
+        return listing.steps(self._root, prefix=self._series.prefix, verify=verify)
 
 
 def _attempt(work: Callable[[], Any]) -> dict[str, Any]:

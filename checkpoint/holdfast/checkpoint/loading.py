@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.checkpoint import checkpoints, durability, journal, manifest, memory, names
+from holdfast.checkpoint import checkpoints, durability, journal, manifest, marks, names
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import NoUsableCheckpoint, patiently
 from holdfast.checkpoint.snapshot import OWN_DIR
@@ -48,8 +48,10 @@ class _Candidate:
     checkpoint: Checkpoint | None = None
 
 
-def load(root: str, prefix: str, call: Callable[[int], T]) -> tuple[LoadResult, T | None]:
+def load(root: str, prefix: str, call: Callable[[int], T], *, believe: bool = True) -> tuple[LoadResult, T | None]:
     """Call `call` with the step of the newest usable checkpoint; returns what happened and what it returned.
+
+    `believe`: do not read those that are marked as damaged, as long as another can be loaded.
 
     Raises what `call` raises; NoUsableCheckpoint when there are checkpoints and all were refused; CheckpointUnavailable
     when they can not be read now.
@@ -57,7 +59,7 @@ def load(root: str, prefix: str, call: Callable[[int], T]) -> tuple[LoadResult, 
     durability.require_mounted(root)
     skipped: list[tuple[int, str]] = []
     for candidate in _candidates(root, prefix):
-        reason = _fault(candidate, root)
+        reason = _fault(candidate, root, believe=believe)
         if reason is None:
             try:
                 value = call(candidate.step)
@@ -69,6 +71,8 @@ def load(root: str, prefix: str, call: Callable[[int], T]) -> tuple[LoadResult, 
                 return _loaded(root, candidate, skipped), value
         logger.warning("skipping step %d in %s: %s", candidate.step, root, reason)
         skipped.append((candidate.step, reason))
+    if skipped and believe:  # marks spare reading in vain; where nothing else is left, they are not believed
+        return load(root, prefix, call, believe=False)
     if skipped:
         raise NoUsableCheckpoint(refused_all(root, prefix, skipped), skipped)
     logger.info("nothing saved yet in %s under the prefix %r: starting from the beginning", root, prefix)
@@ -119,15 +123,12 @@ def _trailing_number(name: str) -> int | None:
     return int(found.group()) if found else None
 
 
-def _fault(candidate: _Candidate, root: str) -> str | None:
+def _fault(candidate: _Candidate, root: str, *, believe: bool) -> str | None:
     if candidate.checkpoint is None:
         return next(
             (f"{path} is empty" for path in sorted(candidate.paths) if _is_empty(os.path.join(root, path))), None
         )
-    fault = candidate.checkpoint.fault()
-    if fault:
-        memory.of(root).refuse(candidate.checkpoint)
-    return fault
+    return marks.fault(candidate.checkpoint, believe=believe)
 
 
 def _is_empty(path: str) -> bool:

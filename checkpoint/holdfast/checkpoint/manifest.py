@@ -23,6 +23,7 @@ FORMAT = 1
 _SUFFIX = ".json"
 _STARTED = ".started"
 _TEMPORARY = ".tmp-"
+DAMAGED = ".damaged"  # after a manifest's name: somebody found its files broken (`marks`)
 # What file systems answer that have no fsync for directories.
 _NO_FSYNC_ERRNOS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES, errno.EBADF})
 
@@ -128,8 +129,9 @@ def write(root: str, manifest: Manifest) -> Manifest:
 
 def delete(root: str, name: str) -> None:
     """Uncommit. One that is gone already is a success. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path_of(root, name))
+    for each in (name, name + DAMAGED):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path_of(root, each))
 
 
 def announce(root: str, prefix: str, step: int) -> None:

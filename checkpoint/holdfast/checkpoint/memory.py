@@ -37,6 +37,9 @@ class Memory:
     def refuse(self, checkpoint: Checkpoint) -> None:
         self.damaged.update(one.name for one in checkpoint.manifests)
 
+    def accept(self, checkpoint: Checkpoint) -> None:
+        self.damaged.difference_update(one.name for one in checkpoint.manifests)
+
 
 _memories: dict[str, Memory] = {}
 _lock = threading.Lock()

@@ -215,3 +215,39 @@ def test_on_a_plain_disk_a_committed_step_is_durable(tmp_path: Path) -> None:
         checkpointer.save(1, {})
         assert checkpointer.wait_durable() is True
         assert checkpointer.wait_durable(2, timeout_s=0) is False
+
+
+def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, {"n": step})
+        path = data_file(tmp_path, 2)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + b"?")
+        assert checkpointer.load() == {"n": 1}
+        assert path.exists()
+        assert [(i.step, i.state) for i in checkpointer.steps()] == [(2, "damaged"), (1, "committed")]
+        reads = []
+        real = shards.read
+        monkeypatch.setattr(shards, "read", lambda root, record: reads.append(record.path) or real(root, record))
+        assert checkpointer.load() == {"n": 1}
+        assert reads == [data_file(tmp_path, 1).name]
+        os.utime(path, (1, 1))
+        path.write_bytes(whole)
+        os.utime(path, (2, 2))
+        assert checkpointer.load() == {"n": 2}
+        assert not list((tmp_path / ".holdfast").glob("*.damaged"))
+
+
+def test_a_mark_is_not_believed_when_nothing_else_is_left(tmp_path: Path) -> None:
+    from holdfast.checkpoint import checkpoints, marks
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"n": 1})
+        (found,) = checkpoints.newest_first(str(tmp_path))
+        marks.mark(found, "a mount showed it short for a moment")
+        assert [info.why for info in checkpointer.steps()] == ["a mount showed it short for a moment"]
+        assert checkpointer.load() == {"n": 1}
+        assert [info.state for info in checkpointer.steps()] == ["committed"]
