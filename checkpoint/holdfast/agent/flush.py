@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.agent.rclone import Rc, RcError
 from holdfast.agent.vfs_cache import Cache, PendingFile
+from holdfast.checkpoint.rc import Rc, RcError
 
 SMALL_BYTES = 1 << 20
 STALLED_S = 60.0  # a dirty file that nothing uploads for this long, after the workload's end, never will be

@@ -16,8 +16,9 @@ from typing import Any
 
 from holdfast.agent.flush import CAN_NOT_PASS, NOISE, CannotFlush
 from holdfast.agent.fuse import is_dead, is_rclone_of, mount_table, others_allowed, put_guard, take_away
-from holdfast.agent.rclone import MountProcess, Rc, RcError, Remote
+from holdfast.agent.rclone import MountProcess, Remote
 from holdfast.agent.vfs_cache import Cache
+from holdfast.checkpoint.rc import Rc, RcError
 
 READY_S = 30.0
 _OPTION_FLAGS = {

@@ -1,4 +1,4 @@
-"""rclone on a node: the remote that a node spec describes, the running `rclone mount`, and its control socket.
+"""rclone on a node: the remote that a node spec describes, and the running `rclone mount`.
 
 Secrets travel in rclone's environment alone: never in an argument list, never in a file. A mount process is found again
 by its `--cache-dir` argument, which belongs to one mount alone, so an agent that was restarted needs no record of it.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
-import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -22,14 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint.rc import Rc, RcError
+
 _SOCKET_PATH_MAX = 100  # the kernel's limit is 108 bytes with the final zero
 _LOG_TAIL_BYTES = 4000
 # S3 refuses more than 10,000 parts, and a streamed file is cut without knowing its size: 16 MiB allow 156 GiB.
 _S3_DEFAULTS = {"no_check_bucket": "true", "chunk_size": "16M"}
-
-
-class RcError(Exception):
-    """rclone refused a control call, or does not answer."""
 
 
 @dataclass(frozen=True)
@@ -78,39 +73,6 @@ class Remote:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-@dataclass(frozen=True)
-class Rc:
-    """rclone's remote control over a unix socket in a directory that only this user can enter."""
-
-    socket_path: str
-
-    def call(self, method: str, *, timeout_s: float = 2.0, **params: object) -> dict[str, Any]:
-        """Call `method`. Raises RcError with rclone's own words."""
-        connection = _UnixConnection(self.socket_path, timeout_s)
-        try:
-            connection.request("POST", f"/{method}", json.dumps(params), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer: dict[str, Any] = json.loads(response.read() or b"{}")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RcError(f"rclone does not answer {method}: {error}") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise RcError(str(answer.get("error", f"{method}: HTTP {response.status}")))
-        return answer
 
 
 def socket_path(home: Path) -> str:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.errors import CheckpointUnavailable
 from holdfast.checkpoint.notice import run_dir
+from holdfast.checkpoint.rc import Rc, RcError
 
 _MOUNT_TABLE = "/proc/self/mountinfo"
 # The agent puts an empty read-only file system of this source under each mount: seen alone, the mount is lost.
@@ -23,16 +24,18 @@ GUARD = "holdfast-guard"
 
 _REREADS = 5  # rclone rewrites a note by truncating it first: half a note is no answer
 _REREAD_AFTER_S = 0.002
+_QUEUE_LOOKS, _QUEUE_LOOK_AFTER_S = 20, 0.01
 _WAIT_FIRST_S, _WAIT_LAST_S = 0.01, 0.5
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A bucket's mount, as the agent made it. `cache_dir` is None where writes are not cached."""
+    """A bucket's mount, as the agent made it. `cache_dir` and `rc_socket` are None where writes are not cached."""
 
     path: str
     mode: str
     cache_dir: str | None
+    rc_socket: str | None = None
 
 
 def mounts() -> tuple[Mount, ...]:
@@ -44,7 +47,12 @@ def mounts() -> tuple[Mount, ...]:
         with open(os.path.join(directory, "mounts.json"), encoding="utf-8") as file:
             rows = json.load(file)
         return tuple(
-            Mount(os.path.abspath(os.path.expanduser(row["path"])), row.get("mode", ""), row.get("cache_dir"))
+            Mount(
+                os.path.abspath(os.path.expanduser(row["path"])),
+                row.get("mode", ""),
+                row.get("cache_dir"),
+                row.get("rc_socket"),
+            )
             for row in rows
         )
     except FileNotFoundError:
@@ -95,8 +103,12 @@ def is_durable(paths: Iterable[str]) -> bool | None:
 
 
 def wait_durable(paths: Iterable[str], *, timeout_s: float | None) -> bool | None:
-    """Wait until `is_durable` has an answer other than "not yet", at most `timeout_s` (None: as long as it takes)."""
+    """Wait until `is_durable` has an answer other than "not yet", at most `timeout_s` (None: as long as it takes).
+
+    Their mount is asked to upload them now, before everything else that waits there.
+    """
     wanted = list(paths)
+    upload_now(wanted)
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     pause_s = _WAIT_FIRST_S
     while True:
@@ -108,6 +120,32 @@ def wait_durable(paths: Iterable[str], *, timeout_s: float | None) -> bool | Non
             return False
         time.sleep(min(pause_s, left_s))
         pause_s = min(_WAIT_LAST_S, pause_s * 1.5)
+
+
+def upload_now(paths: Sequence[str]) -> None:
+    """Ask the mount that `paths` lie on to upload them before anything else, in this order. Best effort.
+
+    A file that was only just closed may not be in rclone's queue yet (the kernel tells it a moment later): those are
+    looked for again for a short while.
+    """
+    mount = mount_of(paths[0]) if paths else None
+    if mount is None or mount.rc_socket is None:
+        return
+    top = os.path.realpath(mount.path)
+    wanted = {os.path.relpath(os.path.realpath(path), top): rank for rank, path in enumerate(paths)}
+    control = Rc(mount.rc_socket)
+    for _ in range(_QUEUE_LOOKS):
+        try:
+            queue = control.call("vfs/queue").get("queue") or []
+            for item in [item for item in queue if item["name"] in wanted and not item["uploading"]]:
+                # The smallest expiry goes first; one that has passed goes at once.
+                control.call("vfs/queue-set-expiry", id=item["id"], expiry=-1e9 + wanted[item["name"]])
+        except (RcError, KeyError, TypeError):
+            return
+        wanted = {name: rank for name, rank in wanted.items() if name not in {item["name"] for item in queue}}
+        if not wanted or is_durable(os.path.join(top, name) for name in wanted) is not False:
+            return
+        time.sleep(_QUEUE_LOOK_AFTER_S)
 
 
 @dataclass(frozen=True)

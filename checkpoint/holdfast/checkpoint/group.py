@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 from holdfast.checkpoint.errors import CheckpointUnavailable
@@ -53,10 +54,7 @@ class TorchGroup:
     with the collectives of training. All ranks construct it at the same point."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        from datetime import timedelta
-
-        import torch.distributed as dist
-
+        dist = sys.modules["torch"].distributed
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._dist: Any = dist
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))

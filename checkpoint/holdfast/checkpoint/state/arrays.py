@@ -118,8 +118,7 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
 
 
 def _of_torch(value: Any) -> Array:
-    import torch  # the program has: `value` is one of its tensors
-
+    torch = sys.modules["torch"]
     dtype = _OF_TORCH.get(str(value.dtype).rpartition(".")[2])
     if dtype is None or value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
