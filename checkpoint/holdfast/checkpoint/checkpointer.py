@@ -22,7 +22,9 @@ from typing import Any
 from holdfast.checkpoint import checkpoints, durability, listing, manifest, memory, notice, saving, shards
 from holdfast.checkpoint.agreeing import agreed_load
 from holdfast.checkpoint.background import Background
+from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.farewell import Farewell
 from holdfast.checkpoint.group import Group, group_of
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.listing import StepInfo
@@ -37,6 +39,9 @@ from holdfast.checkpoint.state.restore import restore_into
 from holdfast.checkpoint.state.tree import flatten
 
 logger = logging.getLogger("holdfast.checkpoint")
+
+# Steps between two agreements of several processes on whether to save: each costs a round of messages.
+AGREE_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Checkpointer:
         self._asynchronous = asynchronous
         self._sharded = sharded
         self._group = group_of(self._root) if group is None else group
+        self._farewell = Farewell()
         self._pace = Pace(every_steps=every if isinstance(every, int) else None, every_s=every_s)
         self._staging = Staging()
         self._background = Background()
@@ -106,6 +112,9 @@ class Checkpointer:
         Raises Unsaveable (a TypeError) for anything else, CheckpointError when the commit failed, CheckpointUnavailable
         when the directory's mount is missing or a process does not answer; asynchronously, also what went wrong with
         the save before.
+
+        Once the machine is about to be taken, a save is no longer asynchronous: its upload is hurried and awaited as
+        long as there is time, and how that ended is logged.
         """
         self._background.wait()
         began = time.monotonic()
@@ -123,6 +132,18 @@ class Checkpointer:
             self._commit(this)
         self._saved_step = step
         self._pace.saved(time.monotonic() - began)
+        if self.preempted():
+            self._hurry()
+
+    def _hurry(self) -> None:
+        self._background.wait()
+        found = self._found(self._saved_step)
+        if found is not None and self._group.rank == 0 and durability.mount_of(self._root) is not None:
+            self._farewell.upload(found.step, found.all_paths)
+
+    def _found(self, step: int | None) -> Checkpoint | None:
+        saved = checkpoints.newest_first(self._root, self._series.prefix)
+        return next((found for found in saved if found.step == step), None)
 
     def _commit(self, this: _Save) -> None:
         known = memory.of(self._root)
@@ -136,7 +157,9 @@ class Checkpointer:
             if self._group.rank == 0:
                 committed = known.recent[-1]
                 saving.after(self._series, committed, known)
-        self._pace.worked(time.monotonic() - this.began)
+        took_s = time.monotonic() - this.began
+        self._pace.worked(took_s)
+        self._farewell.commit_s = took_s
 
     def _write(self, this: _Save) -> dict[str, Any] | None:
         if this.content is None:
@@ -166,15 +189,25 @@ class Checkpointer:
         return [one["value"] for one in said]
 
     def should_save(self, step: int) -> bool:
-        """Whether to save after `step`: it is due, or the machine is about to be taken. The same on every rank."""
-        due = self._saved_step != step and (self.preempted() or self._pace.is_due(step))
-        if self._group.world_size == 1 or self._pace.every_steps is not None:
-            return due
-        answer: bool = self._group.share(f"due-{self._series.prefix}-{step}", due)[0]
-        return answer
+        """Whether to save after `step`: it is due, or the machine is about to be taken and there is time to save.
+
+        The same on every rank: what only one process can know (a notice, the time) is told to the others every
+        `AGREE_EVERY` steps; if one has to save, all do.
+        """
+        if self._saved_step == step:
+            return False
+        if self._group.world_size == 1:
+            return self._farewell.can_commit() if self.preempted() else self._pace.is_due(step)
+        if self._pace.every_steps is not None and self._pace.is_due(step):
+            return True
+        if step % AGREE_EVERY:
+            return False
+        mine = self._farewell.can_commit() if self.preempted() else self._pace.is_due(step)
+        return any(self._group.share(f"due-{self._series.prefix}-{step}", mine))
 
     def preempted(self) -> bool:
-        """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave."""
+        """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave. Of this process
+        alone: where several train together, another may hear of it some steps later."""
         return notice.preempted()
 
     def wait(self) -> None:
@@ -189,8 +222,14 @@ class Checkpointer:
         """
         self._background.wait()
         wanted = self._saved_step if step is None else step
-        found = next((c for c in checkpoints.newest_first(self._root, self._series.prefix) if c.step == wanted), None)
-        return False if found is None else durability.wait_durable(found.all_paths, timeout_s=timeout_s)
+        found = self._found(wanted)
+        if found is None:
+            return False
+        began = time.monotonic()
+        durable = durability.wait_durable(found.all_paths, timeout_s=timeout_s)
+        if durable:
+            self._farewell.uploaded(sum(record.size for record in found.files.values()), time.monotonic() - began)
+        return durable
 
     def close(self) -> None:
         """End the last save. Raises what went wrong with it."""

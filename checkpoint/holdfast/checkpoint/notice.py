@@ -1,9 +1,13 @@
-"""Whether this machine is about to be taken: `notice.json` in the directory that the agent shares with the workload."""
+"""Whether this machine is about to be taken: `notice.json` in the directory that the agent shares with the workload, or
+SIGTERM, which is all that a program hears where no agent runs it."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
+from types import FrameType
 
 _FRESH_S = 0.05  # how long an answer is good for, so that every training step may ask
 
@@ -19,13 +23,36 @@ class _Seen:
     path = ""
     at_s = float("-inf")
     exists = False
+    terminated = False
+    listens = False
 
 
 _seen = _Seen()
 
 
+def listen() -> None:
+    """From now on SIGTERM is a notice, where it would only have ended the program: the first one is remembered, the
+    second one ends it. Does nothing where the program handles SIGTERM itself, or off its main thread."""
+    if _seen.listens or threading.current_thread() is not threading.main_thread():
+        return
+    _seen.listens = True
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _remember)
+
+
+def _remember(number: int, _frame: FrameType | None) -> None:
+    _seen.terminated = True
+    signal.signal(number, signal.SIG_DFL)
+
+
 def preempted() -> bool:
-    """Whether the workload was asked to stop: save now, then leave. Cheap enough for every step; at most 50 ms old."""
+    """Whether the workload was asked to stop: save now, then leave. Cheap enough for every step; at most 50 ms old.
+
+    A program that asks is trusted to leave: from the first call on SIGTERM no longer ends it at once (`listen`).
+    """
+    listen()
+    if _seen.terminated:
+        return True
     directory = run_dir()
     if directory is None:
         return False

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -95,3 +99,35 @@ def test_agent_that_can_not_be_told_stops_nothing(save_dir, tmp_path, monkeypatc
     monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path / "gone"))
     save_checkpoint(save_dir)(lambda step: (save_dir / f"{step}.pt").write_bytes(b"x"))(1)
     assert load_checkpoint(save_dir)(lambda step: step)() == 1
+
+
+def test_sigterm_is_a_notice_and_the_second_one_the_end() -> None:
+    program = """
+        import os, signal, sys
+        from holdfast.checkpoint import preempted
+        assert not preempted()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert preempted()
+        print("saved", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("still here")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("saved\n", -signal.SIGTERM), done.stderr
+
+
+def test_a_program_that_handles_sigterm_itself_is_left_alone() -> None:
+    program = """
+        import os, signal
+        from holdfast.checkpoint import preempted
+        signal.signal(signal.SIGTERM, lambda *_: print("mine", flush=True))
+        preempted()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not preempted()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
