@@ -1,4 +1,4 @@
-"""`python -m holdfast.checkpoint ls DIR` and `verify DIR`: what is saved in a directory, and whether it is whole.
+"""`python -m holdfast.checkpoint ls | verify | prune | watch DIR`: what is saved there, and whether it is whole.
 
 Exit code 0: all good (or nothing saved yet); 1: something is damaged; 2: wrong usage, or the directory can not be read.
 """
@@ -6,40 +6,102 @@ Exit code 0: all good (or nothing saved yet); 1: something is damaged; 2: wrong 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from holdfast.checkpoint import errors, listing
+from holdfast.checkpoint import errors, listing, memory, retention
+from holdfast.checkpoint.keep import Keep
+from holdfast.checkpoint.save_dir import root_of
 
 _COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "WHY")
+_WATCH_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.checkpoint", description="Look after saved checkpoints.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("ls", "list steps; looks at sizes"), ("verify", "read every file and compare digests")):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("dir", help="the save_dir of the checkpoints")
-        command.add_argument("--prefix", help="only this checkpoint_prefix")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if not os.path.isdir(options.dir):
         print(f"{options.dir} is not a directory; give the save_dir of the checkpoints", file=sys.stderr)
         return 2
     try:
-        found = listing.steps(options.dir, prefix=options.prefix, verify=options.command == "verify")
-        strays = listing.strays(options.dir)
-    except errors.CheckpointError as error:
+        return int({"prune": _prune, "watch": _watch}.get(options.command, _list)(options))
+    except (errors.CheckpointError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    if found:
+    except KeyboardInterrupt:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m holdfast.checkpoint", description="Look after saved checkpoints.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    texts = {
+        "ls": "list steps; looks at sizes",
+        "verify": "read every file and compare digests; marks what is damaged, and takes marks back",
+        "prune": "remove what a rule does not keep; never the newest durable one, never what is damaged",
+        "watch": "print a line whenever the state of a step changes, until interrupted",
+    }
+    for name, text in texts.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("dir", help="the save_dir of the checkpoints")
+        command.add_argument("--prefix", help="only this checkpoint_prefix")
+        if name in ("ls", "verify"):
+            command.add_argument("--json", action="store_true", help="one JSON object per line")
+        if name == "prune":
+            command.add_argument("--last", type=int, required=True, metavar="N", help="keep the newest N")
+            command.add_argument("--every-steps", type=int, metavar="K", help="keep multiples of K")
+            command.add_argument("--every-minutes", type=float, metavar="T", help="keep one of every T minutes")
+            command.add_argument("--dry-run", action="store_true", help="only say what would go")
+    return parser
+
+
+def _list(options: argparse.Namespace) -> int:
+    found = listing.steps(options.dir, prefix=options.prefix, verify=options.command == "verify")
+    strays = listing.strays(options.dir)
+    if options.json:
+        for info in found:
+            print(json.dumps(asdict(info)))
+    elif found:
         _print_table([_COLUMNS, *(_row(info) for info in found)])
     else:
         print(f"no checkpoints in {options.dir}")
-    if strays:
+    if strays and not options.json:
         print(f"{len(strays)} files belong to none (of other code, or of saves that never finished): {_some(strays)}")
     return 1 if any(info.state == "damaged" for info in found) else 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    keep = Keep(options.last, every_steps=options.every_steps, every_minutes=options.every_minutes)
+    root = root_of(options.dir)
+    prefixes = sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)})
+    for prefix in prefixes:
+        known = memory.of(root)
+        if options.dry_run:
+            surplus = retention.find_surplus(root, prefix, just_saved=None, keep=keep, memory=known)
+            removed = [checkpoint.step for checkpoint in surplus]
+        else:
+            removed = retention.apply(root, prefix, just_saved=None, keep=keep, memory=known)
+        for step in removed:
+            print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
+    return 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Does not read files, which would postpone their upload; manifests are read once."""
+    before: dict[tuple[str, int], str] = {}
+    while True:
+        now = {(one.prefix, one.step): one for one in listing.steps(options.dir, prefix=options.prefix)}
+        for key, info in sorted(now.items()):
+            if before.get(key) != info.state:
+                print("  ".join((time.strftime("%H:%M:%S"), *_row(info))).rstrip(), flush=True)
+        for prefix, step in sorted(before.keys() - now.keys()):
+            print(f"{time.strftime('%H:%M:%S')}  {step}  {prefix}  removed", flush=True)
+        before = {key: info.state for key, info in now.items()}
+        time.sleep(_WATCH_S)
 
 
 def _some(paths: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -78,3 +79,37 @@ def test_as_a_module(save_dir):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "12" in done.stdout
+
+
+def test_json_for_scripts(save_dir, capsys):
+    assert command.main(["ls", str(save_dir), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["step"], row["state"], row["size"]) for row in rows] == [
+        (12, "committed", 2058),
+        (7, "committed", 2058),
+    ]
+
+
+def test_prune_says_what_it_would_remove_and_removes_it(save_dir, capsys):
+    assert command.main(["prune", str(save_dir), "--last", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would remove exp step 7\n"
+    assert (save_dir / "model_7.pt").exists()
+    assert command.main(["prune", str(save_dir), "--last", "1"]) == 0
+    assert capsys.readouterr().out == "removed exp step 7\n"
+    assert sorted(path.name for path in save_dir.glob("*.pt")) == ["model_12.pt", "optimizer_12.pt"]
+    assert command.main(["prune", str(save_dir), "--last", "0"]) == 2
+    assert "last must be at least 1" in capsys.readouterr().err
+
+
+def test_watch_tells_changes_until_interrupted(save_dir, capsys, monkeypatch):
+    def pause(_seconds):
+        if (save_dir / "model_7.pt").exists():
+            (save_dir / "model_7.pt").unlink()
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", pause)
+    assert command.main(["watch", str(save_dir)]) == 0
+    lines = [line.split()[1:] for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["7", "12", "7"]
+    assert lines[-1][-3:] == ["model_7.pt", "is", "missing"]

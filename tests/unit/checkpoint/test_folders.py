@@ -1,0 +1,99 @@
+"""Checkpoints that are folders of any library's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint
+from holdfast.checkpoint.folders import Folders
+
+
+def save(folders: Folders, step: int, **files: bytes) -> Path:
+    with folders.saving(step) as path:
+        for name, content in files.items():
+            target = Path(path, name.replace("_", "/"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    return Path(path)
+
+
+def test_newest_whole_folder(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    assert folders.newest() is None
+    for step in (9, 10, 100):
+        save(folders, step, a=b"a" * step, sub_b=b"b")
+    newest = folders.newest()
+    assert newest is not None
+    assert (newest.step, newest.path, newest.skipped) == (100, str(tmp_path / "checkpoint-100"), ())
+
+
+@pytest.mark.parametrize("how", ["changed", "short", "missing", "extra", "all gone"])
+def test_goes_back_past_a_broken_folder(tmp_path: Path, how: str) -> None:
+    folders = Folders(tmp_path)
+    save(folders, 1, a=b"one")
+    path = save(folders, 2, a=b"two", b=b"two")
+    if how == "changed":
+        (path / "a").write_bytes(b"twi")
+    elif how == "short":
+        (path / "a").write_bytes(b"tw")
+    elif how == "extra":
+        (path / "c").write_bytes(b"late")
+    else:
+        (path / "a").unlink()
+        if how == "all gone":
+            (path / "b").unlink()
+            path.rmdir()
+    newest = folders.newest()
+    assert newest is not None
+    assert newest.step == 1
+    assert [step for step, _ in newest.skipped] == [2]
+    (tmp_path / "checkpoint-1" / "a").unlink()
+    with pytest.raises(NoUsableCheckpoint):
+        folders.newest()
+
+
+def test_an_unfinished_folder_does_not_count(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    save(folders, 1, a=b"one")
+    with pytest.raises(KeyError), folders.saving(2) as path:  # noqa: PT012
+        Path(path, "a").write_bytes(b"half")
+        raise KeyError
+    assert folders.newest().step == 1  # type: ignore[union-attr]
+    with pytest.raises(CheckpointError, match="nothing was written"):
+        folders.commit(3)
+
+
+def test_a_step_written_anew_is_not_believed_half_way(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    save(folders, 1, a=b"one")
+    save(folders, 2, a=b"old")
+    with pytest.raises(KeyError), folders.saving(2) as path:  # noqa: PT012
+        Path(path, "a").write_bytes(b"new")
+        raise KeyError
+    assert folders.newest().step == 1  # type: ignore[union-attr]
+    save(folders, 2, a=b"new")
+    assert folders.newest().step == 2  # type: ignore[union-attr]
+
+
+def test_keeps_as_told_and_removes_whole_folders(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, keep=2)
+    for step in range(1, 6):
+        save(folders, step, a=b"x", sub_b=b"y")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".holdfast") == [
+        "checkpoint-4",
+        "checkpoint-5",
+    ]
+
+
+def test_folders_that_their_library_removed_are_forgotten(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    path = save(folders, 1, a=b"x")
+    save(folders, 2, a=b"x")
+    (path / "a").unlink()
+    path.rmdir()
+    save(folders, 3, a=b"x")
+    newest = folders.newest()
+    assert newest is not None
+    assert len(list((tmp_path / ".holdfast").glob("*.json"))) == 2
