@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench sim failures fuzz fuse net postgres clean
+.PHONY: help demo test test-slow test-all check bench sim failures fuzz fuse net postgres frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -25,10 +25,10 @@ demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothin
 test: $(INSTALLED) fuse net postgres ## the tests, without the slow ones
 	$(PYTEST) -m "not slow"
 
-test-slow: $(INSTALLED) fuse net postgres ## the slow ones: whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net postgres frameworks ## the slow ones: whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-all: $(INSTALLED) fuse net postgres ## every test
+test-all: $(INSTALLED) fuse net postgres frameworks ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -61,6 +61,9 @@ net:
 
 postgres:
 	@scripts/ensure-postgres.sh
+
+frameworks: $(INSTALLED)
+	@scripts/ensure-frameworks.sh $(BIN)
 
 clean: ## remove all that this Makefile made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

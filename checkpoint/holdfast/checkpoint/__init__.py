@@ -8,10 +8,10 @@ asked for, so that importing this costs a program next to nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # what type checkers take for true; `typing` itself would be most of this import's time
 if TYPE_CHECKING:
+    from typing import Any
+
     from holdfast.checkpoint.checkpointer import Checkpointer
     from holdfast.checkpoint.decorators import load_checkpoint, save_checkpoint
     from holdfast.checkpoint.durability import is_durable
@@ -66,6 +66,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 

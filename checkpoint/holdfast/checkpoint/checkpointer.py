@@ -13,8 +13,9 @@ with Checkpointer("/checkpoints", keep=3, asynchronous=True) as checkpointer:
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -29,10 +30,11 @@ from holdfast.checkpoint.group import Group, group_of
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.listing import StepInfo
 from holdfast.checkpoint.loading import LoadResult
-from holdfast.checkpoint.manifest import FileRecord
+from holdfast.checkpoint.manifest import FileRecord, Manifest
 from holdfast.checkpoint.pace import Pace
 from holdfast.checkpoint.save_dir import SaveDir, root_of
 from holdfast.checkpoint.saving import Series
+from holdfast.checkpoint.shards import Content
 from holdfast.checkpoint.staging import Staging
 from holdfast.checkpoint.state import container
 from holdfast.checkpoint.state.restore import restore_into
@@ -49,7 +51,7 @@ class _Save:
     """One save of this process's part, ready to be written. `content` is None where this rank writes nothing."""
 
     step: int
-    content: Iterable[memoryview] | None
+    content: Content | None
     metrics: Mapping[str, float]
     began: float
 
@@ -59,7 +61,8 @@ class Checkpointer:
 
     `keep`: how many to keep, a rule (`Keep`), or None to keep all. `asynchronous`: `save` copies the state and returns,
     the rest happens behind training; one save is in flight at a time, and what goes wrong is raised by the next call,
-    by `close`, or logged at exit. `prefix` names a series; series in one directory are kept and loaded apart.
+    by `close`, or logged at exit. Older checkpoints are always removed behind training. `prefix` names a series; series
+    in one directory are kept and loaded apart.
     `metadata` is stored with every checkpoint, as JSON.
 
     `every`: when `should_save` says yes: each so many steps, or "auto" (the default): as often as pays by the measured
@@ -99,6 +102,7 @@ class Checkpointer:
         self._background = Background()
         self._saves = 0
         self._saved_step: int | None = None
+        self._written: list[str] = []  # this process's files of the last save
         self.last_result: LoadResult | None = None
 
     # --- saving -------------------------------------------------------------------------------------------
@@ -120,61 +124,73 @@ class Checkpointer:
         began = time.monotonic()
         durability.require_mounted(self._root)
         step = _checked(step)
-        content: Iterable[memoryview] | None = None
+        content: Content | None = None
         if self._sharded or self._group.rank == 0:
             flat = flatten(state)
             layout = container.layout(flat)
-            content = [self._staging.copy(flat, layout)] if self._asynchronous else shards.pieces(flat, layout)
+            content = shards.content_of(flat, layout)
+            if self._asynchronous:
+                content = Content(layout.size, [self._staging.copy(flat, layout)])
         this = _Save(step, content, dict(metrics or {}), began)
         if self._asynchronous:
-            self._background.start(lambda: self._commit(this))
+            self._background.start(lambda: self._after(self._commit(this)))
         else:
-            self._commit(this)
+            committed = self._commit(this)
+            self._background.start(lambda: self._after(committed))
         self._saved_step = step
         self._pace.saved(time.monotonic() - began)
         if self.preempted():
             self._hurry()
 
     def _hurry(self) -> None:
+        """Each process sees to what it wrote itself: another machine's mount can not be hurried from here."""
         self._background.wait()
-        found = self._found(self._saved_step)
-        if found is not None and self._group.rank == 0 and durability.mount_of(self._root) is not None:
-            self._farewell.upload(found.step, found.all_paths)
+        if self._written and durability.mount_of(self._root) is not None:
+            self._farewell.upload(self._saved_step, self._written)
 
     def _found(self, step: int | None) -> Checkpoint | None:
         saved = checkpoints.newest_first(self._root, self._series.prefix)
         return next((found for found in saved if found.step == step), None)
 
-    def _commit(self, this: _Save) -> None:
-        known = memory.of(self._root)
+    def _commit(self, this: _Save) -> Manifest | None:
+        """What was committed, in the process that wrote the manifest."""
         self._saves += 1
         topic = f"save-{self._series.prefix}-{this.step}-{self._saves}"
-        with known.lock:
+        with memory.of(self._root).lock:
             part = _attempt(lambda: self._write(this))
             records = [record for record in self._all_well(this, topic, part) if record is not None]
             done = _attempt(lambda: self._write_manifest(this, records))
-            self._all_well(this, f"{topic}-committed", done)
-            if self._group.rank == 0:
-                committed = known.recent[-1]
-                saving.after(self._series, committed, known)
+            self._all_well(this, f"{topic}-committed", {**done, "value": None})
         took_s = time.monotonic() - this.began
         self._pace.worked(took_s)
         self._farewell.commit_s = took_s
+        return done["value"]  # type: ignore[no-any-return]
+
+    def _after(self, committed: Manifest | None) -> None:
+        """What training need not wait for: removing a large file takes half as long as writing it."""
+        if committed is not None:
+            known = memory.of(self._root)
+            with known.lock:
+                saving.after(self._series, committed, known)
 
     def _write(self, this: _Save) -> dict[str, Any] | None:
         if this.content is None:
             return None
         rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
-        return vars(shards.write(self._root, self._series.prefix, this.step, rank, world, this.content))
+        part = shards.write(self._root, self._series.prefix, this.step, rank, world, this.content)
+        self._written = [os.path.join(self._root, part.path)]
+        return vars(part)
 
-    def _write_manifest(self, this: _Save, records: list[dict[str, Any]]) -> None:
+    def _write_manifest(self, this: _Save, records: list[dict[str, Any]]) -> Manifest | None:
         if self._group.rank != 0:
-            return
+            return None
         files = [FileRecord(**record) for record in records]
         committed = manifest.write(self._root, saving.manifest_of(self._series, this.step, files, this.metrics))
         known = memory.of(self._root)
         known.recent.append(committed)
         known.manifests[committed.name] = committed
+        self._written.append(manifest.path_of(self._root, committed.name))
+        return committed
 
     def _all_well(self, this: _Save, topic: str, mine: dict[str, Any]) -> list[Any]:
         """What every process's attempt returned. Raises CheckpointError, in all of them, when one failed."""
@@ -270,11 +286,13 @@ class Checkpointer:
         return restore_into(into, state)
 
     def latest(self) -> int | None:
-        """The newest committed step whose files are there in full size; None when there is none."""
+        """The newest committed step whose files are there in full size; None when there is none. Raises as `wait`."""
+        self._background.wait()
         return listing.latest(self._root, prefix=self._series.prefix)
 
     def steps(self, *, verify: bool = False) -> list[StepInfo]:
-        """Every saved step, newest first; `verify` reads every file."""
+        """Every saved step, newest first; `verify` reads every file. Raises as `wait`."""
+        self._background.wait()
         return listing.steps(self._root, prefix=self._series.prefix, verify=verify)
 
 

@@ -44,7 +44,7 @@ class Farewell:
         )
         return False
 
-    def upload(self, step: int, paths: Sequence[str]) -> bool | None:
+    def upload(self, step: int | None, paths: Sequence[str]) -> bool | None:
         """Have the checkpoint of `step` uploaded first, wait for it as long as there is time, and say how it ended."""
         size = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
         left = self.left_s()

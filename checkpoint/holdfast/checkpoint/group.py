@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -82,10 +81,16 @@ class FilesGroup:
         self.rank, self.world_size = rank, world_size
         self._folder = os.path.join(root, OWN_DIR, _FOLDER)
         self._timeout_s = timeout_s
+        self._over: str | None = None
 
     def share(self, topic: str, mine: Any) -> list[Any]:
         os.makedirs(self._folder, exist_ok=True)
-        return self._lead(topic, mine) if self.rank == 0 else self._follow(topic, mine)
+        said = self._lead(topic, mine) if self.rank == 0 else self._follow(topic, mine)
+        # Who speaks of this topic has done with the one before, so nobody reads the files of that any more.
+        if self._over is not None and self._over != topic:
+            self._forget(self._over)
+        self._over = topic
+        return said
 
     def _lead(self, topic: str, mine: Any) -> list[Any]:
         number = _number()
@@ -139,13 +144,11 @@ class FilesGroup:
             return json.load(file)
         return None
 
-    def forget(self, topics: Sequence[str]) -> None:
-        """Remove what this rank said (rank 0: also its calls) on topics that are over."""
-        own = ("call", "agreed", "0") if self.rank == 0 else (str(self.rank),)
-        for topic in topics:
-            for what in own:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._path(topic, what))
+    def _forget(self, topic: str) -> None:
+        own = ("call", "agreed") if self.rank == 0 else (str(self.rank),)
+        for what in own:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(topic, what))
 
 
 def _number() -> str:

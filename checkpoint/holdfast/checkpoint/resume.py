@@ -89,6 +89,10 @@ class Resumable(Generic[T]):
         self._began: dict[str, Any] | None = None
         self._resumes = False
 
+    def __len__(self) -> int:
+        """Of the loader, where it has one: batches in a whole epoch."""
+        return len(self._loader)  # type: ignore[arg-type]
+
     def __iter__(self) -> Iterator[T]:
         items = self._again() if self._resumes else self._anew()
         for item in items:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import manifest
@@ -26,7 +27,15 @@ class NotOurs(CheckpointError):
     """The checkpoint was not saved by a Checkpointer."""
 
 
-def write(root: str, prefix: str, step: int, rank: int, world_size: int, content: Iterable[memoryview]) -> FileRecord:
+@dataclass(frozen=True)
+class Content:
+    """What a part will hold: its bytes, piece by piece, and how many they are."""
+
+    size: int
+    pieces: Iterable[memoryview]
+
+
+def write(root: str, prefix: str, step: int, rank: int, world_size: int, content: Content) -> FileRecord:
     """Write one process's part; after this returns it is on the disk under its final name. Raises OSError.
 
     The name is final only once the content is: what a killed process leaves behind is never taken for a part.
@@ -34,7 +43,7 @@ def write(root: str, prefix: str, step: int, rank: int, world_size: int, content
     name = f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.safetensors"
     os.makedirs(root, exist_ok=True)
     temporary = os.path.join(root, _TEMPORARY + name)
-    size, digest, algorithm = streams.write(temporary, content)
+    size, digest, algorithm = streams.write(temporary, content.pieces, size_hint=content.size)
     os.replace(temporary, os.path.join(root, name))
     manifest.sync_directory(root)
     return FileRecord(name, size, digest, algorithm)
@@ -78,8 +87,12 @@ def remove_leftovers(root: str, prefix: str, rank: int) -> None:
                 os.unlink(entry.path)
 
 
-def pieces(flat: Flat, layout: Layout) -> Iterator[memoryview]:
-    """The file's bytes, piece by piece; arrays that lie in memory as they are written are not copied."""
+def content_of(flat: Flat, layout: Layout) -> Content:
+    """A state as a part; arrays that lie in memory as they are written are not copied."""
+    return Content(layout.size, _pieces(flat, layout))
+
+
+def _pieces(flat: Flat, layout: Layout) -> Iterator[memoryview]:
     yield memoryview(layout.header)
     for number, _, size in layout.places():
         array = flat.arrays[number]

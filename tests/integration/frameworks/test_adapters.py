@@ -29,25 +29,18 @@ def run(program: str, *arguments: object, **env: str) -> Any:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **env},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=560,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 TRAINER = """
-    import json, logging, sys, torch
+    import json, os, pathlib, sys, torch
     from transformers import Trainer, TrainingArguments, TrainerCallback
     from holdfast.checkpoint.adapters.huggingface import HoldfastCallback, last_checkpoint
-    output, stop_at = sys.argv[1], int(sys.argv[2])
-    torch.manual_seed(0)
+    root = pathlib.Path(sys.argv[1])
     class Line(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -58,53 +51,71 @@ TRAINER = """
     points = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
     data = [{"x": p, "labels": p.sum()} for p in points]
     class Leave(TrainerCallback):
+        def __init__(self, at):
+            self.at = at
         def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == stop_at:
-                control.should_training_stop = True
-    args = TrainingArguments(output, max_steps=20, save_steps=4, per_device_train_batch_size=8, learning_rate=0.05,
-                             logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, seed=3)
-    trainer = Trainer(Line(), args, train_dataset=data, callbacks=[HoldfastCallback(keep=3), Leave()])
-    resumed = last_checkpoint(output)
-    trainer.train(resume_from_checkpoint=resumed)
-    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
-    weights = [float(w) for w in trainer.model.layer.weight.flatten()]
-    print(json.dumps({"resumed": resumed, "losses": losses, "step": trainer.state.global_step, "weights": weights}))
+            if state.global_step == self.at:
+                control.should_save = control.should_training_stop = True
+    def train(name, stop_at=-1):
+        torch.manual_seed(0)
+        args = TrainingArguments(str(root / name), max_steps=20, save_steps=4, per_device_train_batch_size=8,
+                                 learning_rate=0.05, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True,
+                                 seed=3)
+        trainer = Trainer(Line(), args, train_dataset=data, callbacks=[HoldfastCallback(keep=3), Leave(stop_at)])
+        resumed = last_checkpoint(root / name)
+        trainer.train(resume_from_checkpoint=resumed)
+        return {"resumed": resumed and os.path.basename(resumed), "step": trainer.state.global_step,
+                "losses": [one["loss"] for one in trainer.state.log_history if "loss" in one],
+                "weights": trainer.model.layer.weight.flatten().tolist(),
+                "folders": sorted((p.name for p in (root / name).iterdir() if p.name.startswith("checkpoint-")),
+                                  key=lambda name: int(name.split("-")[1]))}
+    said = {"whole": train("whole"), "cut": train("broken", stop_at=13)}
+    weights = root / "broken" / "checkpoint-13" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    (root / "broken" / "checkpoint-14").mkdir()  # one that was begun and never finished
+    said["again"] = train("broken")
+    os.environ["HOLDFAST_RUN_DIR"] = str(root)
+    (root / "notice.json").write_text("{}")
+    said["told"] = train("noticed")
+    (root / "notice.json").unlink()
+    del os.environ["HOLDFAST_RUN_DIR"]
+    said["after"] = train("noticed")
+    print(json.dumps(said))
 """
 
 
-def test_hugging_face_trainer_goes_on_from_the_newest_whole_folder(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One process for all that the Trainer is asked to do: importing it takes longer than the rest."""
     needs("torch", "transformers", "accelerate")
-    whole = run(TRAINER, tmp_path / "whole", -1)
-    assert whole["step"] == 20
-    run(TRAINER, tmp_path / "broken", 13)
-    folders = sorted(tmp_path.glob("broken/checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    assert [path.name for path in folders][-2:] == ["checkpoint-12", "checkpoint-13"]
-    flip(next(folders[-1].glob("*.safetensors")))
-    (tmp_path / "broken" / "checkpoint-14").mkdir()  # one that was begun and never finished
-    again = run(TRAINER, tmp_path / "broken", -1)
-    assert again["resumed"] == str(tmp_path / "broken" / "checkpoint-12")
+    return run(TRAINER, tmp_path_factory.mktemp("trainer"))
+
+
+def test_hugging_face_trainer_goes_on_from_the_newest_whole_folder(trained: Any) -> None:
+    whole, cut, again = trained["whole"], trained["cut"], trained["again"]
+    assert (whole["step"], cut["step"]) == (20, 13)
+    assert cut["folders"] == ["checkpoint-8", "checkpoint-12", "checkpoint-13"]
+    assert again["resumed"] == "checkpoint-12"
     assert again["losses"] == whole["losses"]
     assert again["weights"] == whole["weights"]
-    assert len(list(tmp_path.glob("broken/checkpoint-*/trainer_state.json"))) == 3
+    # Three whole ones are kept. The damaged one and the unfinished one are not counted, and not removed either.
+    assert again["folders"] == [f"checkpoint-{step}" for step in (12, 13, 14, 16, 20)]
 
 
-def test_hugging_face_trainer_saves_at_a_notice(tmp_path: Path) -> None:
-    needs("torch", "transformers", "accelerate")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "notice.json").write_text("{}")
-    told = run(TRAINER, tmp_path / "out", -1, HOLDFAST_RUN_DIR=str(tmp_path / "run"))
-    assert told["step"] == 1
-    again = run(TRAINER, tmp_path / "out", -1)
-    assert (again["resumed"], again["step"]) == (str(tmp_path / "out" / "checkpoint-1"), 20)
+def test_hugging_face_trainer_saves_at_a_notice(trained: Any) -> None:
+    assert (trained["told"]["step"], trained["told"]["folders"]) == (1, ["checkpoint-1"])
+    assert (trained["after"]["resumed"], trained["after"]["step"]) == ("checkpoint-1", 20)
+    assert trained["after"]["losses"] == trained["whole"]["losses"]
 
 
 LIGHTNING = """
-    import json, sys, torch, warnings, logging
+    import json, os, pathlib, sys, torch
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from holdfast.checkpoint import Resumable
     from holdfast.checkpoint.adapters.lightning import HoldfastCheckpointIO, SaveAtNotice, last_checkpoint
-    root, epochs = sys.argv[1], int(sys.argv[2])
-    pl.seed_everything(0, verbose=False)
     class Line(pl.LightningModule):
         def __init__(self):
             super().__init__()
@@ -116,86 +127,94 @@ LIGHTNING = """
             return torch.optim.Adam(self.parameters(), lr=0.05)
     points = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(points), batch_size=8)
-    trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        plugins=[HoldfastCheckpointIO()],
-        callbacks=[ModelCheckpoint(root, save_top_k=-1, every_n_epochs=1), SaveAtNotice(root)])
-    resumed = last_checkpoint(root)
-    model = Line()
-    trainer.fit(model, loader, ckpt_path=resumed)
-    weights = [float(w) for w in model.layer.weight.flatten()]
-    print(json.dumps({"resumed": resumed, "step": trainer.global_step, "w": weights}))
+    def train(root, epochs):
+        pl.seed_everything(0, verbose=False)
+        trainer = pl.Trainer(
+            max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+            plugins=[HoldfastCheckpointIO()],
+            callbacks=[ModelCheckpoint(root, save_top_k=-1, every_n_epochs=1), SaveAtNotice(root)])
+        resumed = last_checkpoint(root)
+        model = Line()
+        trainer.fit(model, Resumable(loader), ckpt_path=resumed)
+        return {"resumed": resumed and os.path.basename(resumed), "step": trainer.global_step,
+                "weights": model.layer.weight.flatten().tolist(), "files": sorted(p.name for p in root.glob("*.ckpt"))}
+    root = pathlib.Path(sys.argv[1])
+    said = {"whole": train(root / "whole", 5), "cut": train(root / "broken", 3)}
+    newest = root / "broken" / "epoch=2-step=12.ckpt"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    said["again"] = train(root / "broken", 5)
+    os.environ["HOLDFAST_RUN_DIR"] = str(root)
+    (root / "notice.json").write_text("{}")
+    said["told"] = train(root / "noticed", 5)
+    (root / "notice.json").unlink()
+    said["after"] = train(root / "noticed", 5)
+    print(json.dumps(said))
 """
 
 
-def test_lightning_goes_on_from_the_newest_whole_file(tmp_path: Path) -> None:
+def test_lightning_goes_on_from_the_newest_whole_file_and_saves_at_a_notice(tmp_path: Path) -> None:
     needs("torch", "lightning")
-    whole = run(LIGHTNING, tmp_path / "whole", 5)
-    run(LIGHTNING, tmp_path / "broken", 3)
-    assert last(tmp_path / "broken") == "epoch=2-step=12.ckpt"
-    flip(tmp_path / "broken" / "epoch=2-step=12.ckpt")
-    again = run(LIGHTNING, tmp_path / "broken", 5)
-    assert again["resumed"].endswith("epoch=1-step=8.ckpt")
-    assert again["w"] == whole["w"]
-
-
-def last(directory: Path) -> str:
-    return max((path.name for path in directory.glob("*.ckpt")), key=lambda name: int(name.split("step=")[1][:-5]))
+    said = run(LIGHTNING, tmp_path)
+    assert said["cut"]["files"][-1] == "epoch=2-step=12.ckpt"
+    assert said["again"]["resumed"] == "epoch=1-step=8.ckpt"
+    assert said["again"]["weights"] == said["whole"]["weights"]
+    # ModelCheckpoint saves at the stop too, as if the epoch had been gone through; that one would skip the rest of it.
+    assert (said["told"]["step"], said["told"]["files"]) == (1, ["epoch=0-step=1.ckpt", "notice-step=1.ckpt"])
+    assert (said["after"]["resumed"], said["after"]["step"]) == ("notice-step=1.ckpt", 20)
+    assert said["after"]["weights"] == said["whole"]["weights"]
 
 
 DCP = """
-    import json, os, sys, torch
+    import json, multiprocessing, pathlib, sys, torch
     import torch.distributed as dist
     from torch.distributed.tensor import distribute_tensor, Shard
     from torch.distributed.device_mesh import init_device_mesh
     from holdfast.checkpoint.adapters.dcp import DcpCheckpoints
-    root, what = sys.argv[1], sys.argv[2]
-    dist.init_process_group("gloo", init_method="file://" + sys.argv[3])
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    root = pathlib.Path(sys.argv[1])
     def state(fill):
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         return {"w": distribute_tensor(torch.full((24, 8), fill) + torch.arange(24.0)[:, None], mesh, [Shard(0)])}
-    checkpoints = DcpCheckpoints(root, keep=3)
-    if what == "save":
+    def save():
+        checkpoints = DcpCheckpoints(root / "c", keep=3)
         for step in (1, 2):
             checkpoints.save(step, state(float(step)))
-        print(json.dumps({}))
-    else:
-        found = state(0.0)
+    def load():
+        checkpoints, found = DcpCheckpoints(root / "c", keep=3), state(0.0)
         step = checkpoints.load(found)
         whole = found["w"].full_tensor()
-        print(json.dumps({"step": step, "first": float(whole[0, 0]), "last": float(whole[23, 7]),
-                          "skipped": [s for s, _ in checkpoints.last_result.skipped]}))
-    dist.destroy_process_group()
+        return [step, float(whole[0, 0]), float(whole[23, 7]), [s for s, _ in checkpoints.last_result.skipped]]
+    def member(rank, world, meeting, work, said):
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+        said.put(work())
+        dist.destroy_process_group()
+    def together(world, work):
+        fork = multiprocessing.get_context("fork")  # torch is imported once
+        said, meeting = fork.Queue(), root / f"meeting-{world}-{work.__name__}"
+        members = [fork.Process(target=member, args=(rank, world, meeting, work, said)) for rank in range(world)]
+        for one in members:
+            one.start()
+        answers = [said.get(timeout=200) for _ in members]
+        for one in members:
+            one.join()
+            assert one.exitcode == 0
+        return answers
+    together(2, save)
+    whole = together(3, load)
+    (part,) = (root / "c" / "dcp-2").glob("__1_*.distcp")
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    print(json.dumps([whole, together(1, load)]))
 """
-
-
-def distributed(world: int, *arguments: object, meeting: Path) -> list[Any]:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(DCP), *map(str, arguments), str(meeting)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    said = []
-    for process in processes:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err[-4000:]
-        said.append(json.loads(out.splitlines()[-1]))
-    return said
 
 
 def test_dcp_loads_on_another_number_of_processes_and_past_a_broken_one(tmp_path: Path) -> None:
     needs("torch")
-    distributed(2, tmp_path / "c", "save", meeting=tmp_path / "m1")
-    expected = {"step": 2, "first": 2.0, "last": 25.0, "skipped": []}
-    assert distributed(3, tmp_path / "c", "load", meeting=tmp_path / "m2") == [expected] * 3
-    flip(next(path for path in (tmp_path / "c" / "dcp-2").glob("__1_*.distcp")))
-    expected = {"step": 1, "first": 1.0, "last": 24.0, "skipped": [2]}
-    assert distributed(1, tmp_path / "c", "load", meeting=tmp_path / "m3") == [expected]
+    whole, broken = run(DCP, tmp_path)
+    assert whole == [[2, 2.0, 25.0, []]] * 3
+    assert broken == [[1, 1.0, 24.0, [2]]]
 
 
 def test_orbax_and_safetensors_folders(tmp_path: Path) -> None:

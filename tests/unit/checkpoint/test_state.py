@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,14 @@ def test_refuses_by_place_what_can_not_be_written_down(state: Any, place: str) -
 
 @given(STATES)
 def test_direct_and_staged_bytes_are_the_same(state: Any) -> None:
-    from holdfast.checkpoint.shards import pieces
+    from holdfast.checkpoint.shards import content_of
 
     flat = flatten(state)
     layout = container.layout(flat)
-    assert b"".join(pieces(flat, layout)) == bytes(Staging().copy(flat, layout))
+    content = content_of(flat, layout)
+    direct = b"".join(content.pieces)
+    assert len(direct) == content.size
+    assert direct == bytes(Staging().copy(flat, layout))
 
 
 def test_other_tools_see_the_arrays_under_their_places() -> None:
@@ -177,6 +181,28 @@ def test_a_stream_comes_back_or_is_called_damaged(tmp_path_factory: Any, pieces:
         path.write_bytes(content)
         with pytest.raises(streams.Damaged, match="differs"):
             streams.read(str(path), record)
+
+
+@pytest.mark.parametrize("hint", [0, 3_000_000, 2_000_000, 5_000_000])
+def test_what_was_expected_of_a_streams_size_does_not_change_it(tmp_path: Path, hint: int) -> None:
+    content = os.urandom(3_000_000)
+    path = tmp_path / "file"
+    size, _, _ = streams.write(str(path), [memoryview(content)], size_hint=hint)
+    assert (size, path.read_bytes()) == (len(content), content)
+
+
+def test_a_disk_that_is_too_full_says_so_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    asked = []
+
+    def pieces() -> Any:
+        asked.append(1)
+        yield memoryview(b"x")
+
+    with pytest.raises(OSError, match=r"No space left|File too large"):
+        streams.write(str(path), pieces(), size_hint=2**62)
+    assert not asked
+    assert not path.exists()
 
 
 def test_large_buffers_have_the_size_asked_for() -> None:

@@ -1,7 +1,9 @@
 """Lightning: a checkpoint plugin whose files are committed and verified, and a callback that saves at a notice.
 
 trainer = Trainer(plugins=[HoldfastCheckpointIO()], callbacks=[ModelCheckpoint(dirpath, ...), SaveAtNotice(dirpath)])
-trainer.fit(model, ckpt_path=last_checkpoint(dirpath))
+trainer.fit(model, Resumable(loader), ckpt_path=last_checkpoint(dirpath))
+
+Lightning begins an epoch's data anew unless its loader can say where it was: `holdfast.checkpoint.Resumable` can.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from holdfast.checkpoint.save_dir import root_of
 from holdfast.checkpoint.saving import Series
 
 PREFIX = "lightning"
+_AT_NOTICE = "notice-"
 
 
 class HoldfastCheckpointIO(TorchCheckpointIO):
@@ -67,7 +70,8 @@ def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
     for found in checkpoints.newest_first(root, PREFIX):
         reason = marks.fault(found)
         if reason is None:
-            return os.path.join(root, sorted(found.files)[-1])
+            # At the stop that follows a notice ModelCheckpoint saves once more, as if the epoch had been gone through.
+            return os.path.join(root, max(found.files, key=lambda name: (name.startswith(_AT_NOTICE), name)))
         skipped.append((found.step, reason))
     if skipped:
         raise NoUsableCheckpoint(refused_all(root, PREFIX, skipped), skipped)
@@ -82,7 +86,7 @@ class SaveAtNotice(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         if trainer.strategy.reduce_boolean_decision(preempted(), all=False) and not trainer.should_stop:
-            trainer.save_checkpoint(os.path.join(self._dirpath, f"notice-step={trainer.global_step}.ckpt"))
+            trainer.save_checkpoint(os.path.join(self._dirpath, f"{_AT_NOTICE}step={trainer.global_step}.ckpt"))
             trainer.should_stop = True
 
 

@@ -1,0 +1,29 @@
+#!/bin/sh
+# The frameworks that the checkpoint library has adapters for, into the virtual environment whose bin folder is $1.
+# The slow tests try them where they are; where they can not be had (in the time below), those tests skip and say so.
+# Tried once per environment and pyproject.toml.
+set -eu
+
+bin=$1
+tried=$bin/../.frameworks
+limit_s=${FRAMEWORKS_TIMEOUT_S:-900}
+if [ -e "$tried" ] && [ ! pyproject.toml -nt "$tried" ]; then
+    exit 0
+fi
+
+has_all() {
+    "$bin/python" -c 'import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))' "$@"
+}
+
+if ! has_all torch transformers accelerate lightning jax orbax safetensors; then
+    echo "installing PyTorch, JAX and what trains with them (at most $limit_s s) ..."
+    # A build without CUDA is a tenth of the size. Not every index has one, and pip asked for `torch` prefers the newest.
+    cpu=$("$bin/pip" --disable-pip-version-check index versions torch 2>/dev/null | grep -o '[0-9][0-9.]*+cpu' | head -n 1) || true
+    log=$(mktemp)
+    if ! timeout "$limit_s" "$bin/pip" install -q --disable-pip-version-check ${cpu:+"torch==$cpu"} -e '.[dev,frameworks]' >"$log" 2>&1 </dev/null; then
+        tail -n 3 "$log" >&2
+        echo "holdfast: not all frameworks could be installed; the tests that need them are skipped" >&2
+    fi
+    rm -f "$log"
+fi
+touch "$tried"
