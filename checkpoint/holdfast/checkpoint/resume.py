@@ -29,7 +29,8 @@ def random_state() -> dict[str, Any]:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     state: dict[str, Any] = {"rank": _rank(), "python": random.getstate()}
     if numpy is not None:
-        state["numpy"] = numpy.random.get_state()
+        name, key, *rest = numpy.random.get_state()
+        state["numpy"] = (name, key.tolist(), *rest)  # no array: torch.load refuses those of NumPy unless told to trust
     if torch is not None:
         state["torch"] = torch.get_rng_state()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
