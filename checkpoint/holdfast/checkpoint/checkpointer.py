@@ -92,7 +92,7 @@ class Checkpointer:
             raise ValueError(f'every is a number of steps or "auto", not {every!r}; for seconds use every_s')
         self._root = root_of(save_dir)
         rule = Keep(keep) if isinstance(keep, int) else keep
-        self._series = Series(self._root, prefix, rule, dict(metadata or {}))
+        self._series = Series(self._root, prefix, rule, dict(metadata or {}), saves_all=True)
         self._asynchronous = asynchronous
         self._sharded = sharded
         self._group = group_of(self._root) if group is None else group

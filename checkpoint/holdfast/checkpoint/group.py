@@ -79,7 +79,8 @@ class FilesGroup:
 
     def __init__(self, root: str, rank: int, world_size: int, timeout_s: float = TIMEOUT_S) -> None:
         self.rank, self.world_size = rank, world_size
-        self._folder = os.path.join(root, OWN_DIR, _FOLDER)
+        attempt = os.environ.get("HOLDFAST_GENERATION", "0")  # one that was given up may still be talking
+        self._folder = os.path.join(root, OWN_DIR, _FOLDER, attempt)
         self._timeout_s = timeout_s
         self._over: str | None = None
 

@@ -18,8 +18,8 @@ class Memory:
 
     `lock` makes saves take turns: what a call wrote can only be told while no other call writes. `recent`: the last
     manifests that this process committed. `manifests`: those read or written so far, by name; a name's content never
-    changes. `damaged`: refused by a load. `durable`: seen in the bucket. `unseen`: committed to a mount by this
-    process, and not yet seen in the bucket. `warned`: files that a warning was given for.
+    changes. `damaged`: refused by a load. `durable`: seen in the bucket. `unseen`: committed by this process, and
+    not yet seen in the bucket. `warned`: files that a warning was given for.
     """
 
     lock: threading.RLock = field(default_factory=threading.RLock)

@@ -35,13 +35,18 @@ def apply(root: str, prefix: str, *, just_saved: int | None, keep: Keep, memory:
             return []
         removed = [checkpoint for checkpoint in surplus if _uncommit(checkpoint, memory)]
         manifest.sync_directory(os.path.join(root, OWN_DIR))
-        shared = {path for kept in checkpoints.newest_first(root, cache=memory.manifests) for path in kept.files}
+        shared = _listed(root, memory)
     except (OSError, CheckpointUnavailable) as error:
         logger.warning("removing old checkpoints from %s: %s; the next save tries again", root, error)
         return []
     for checkpoint in removed:
         _remove_files(checkpoint, shared)
     return [checkpoint.step for checkpoint in removed]
+
+
+def remove_files(checkpoint: Checkpoint, memory: Memory) -> None:
+    """Remove the files of a checkpoint whose manifests are gone, as `apply` does. Raises CheckpointUnavailable."""
+    _remove_files(checkpoint, _listed(checkpoint.root, memory))
 
 
 def find_surplus(root: str, prefix: str, *, just_saved: int | None, keep: Keep, memory: Memory) -> Sequence[Checkpoint]:
@@ -88,6 +93,10 @@ def _is_safe(checkpoint: Checkpoint, memory: Memory) -> bool:
             checkpoint.root,
         )
     return bool(answer)
+
+
+def _listed(root: str, memory: Memory) -> set[str]:
+    return {path for kept in checkpoints.newest_first(root, cache=memory.manifests) for path in kept.files}
 
 
 def _uncommit(checkpoint: Checkpoint, memory: Memory) -> bool:

@@ -21,6 +21,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import checkpoints, digest, durability, journal, manifest, memory, names, retention, snapshot
+from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.manifest import FileRecord, Manifest
@@ -36,13 +37,17 @@ _FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Series:
-    """Checkpoints of one prefix in one directory, and which of them to keep (None: all)."""
+    """Checkpoints of one prefix in one directory, and which of them to keep (None: all).
+
+    `saves_all`: one save holds all of its step. Otherwise several functions may each save a part of a step.
+    """
 
     root: str
     prefix: str
     keep: Keep | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ignore: Sequence[str] = ()
+    saves_all: bool = False
 
 
 def save(series: Series, step: int, call: Callable[[], T]) -> T:
@@ -194,45 +199,68 @@ def after(series: Series, committed: Manifest, known: memory.Memory) -> None:
     """What follows a commit: older manifests of the step go, the agent is told, surplus checkpoints are removed. Raises
     nothing: the step is saved."""
     root = series.root
+    journal.note(committed.step, journal.COMMITTED, manifest.path_of(root, committed.name))
+    known.unseen.append(committed)
     try:
-        _drop_superseded(root, committed, known)
+        _drop_unusable(root, committed)
+        for durable in _seen_durable(root, known):
+            _drop_superseded(series, durable, known)
     except (OSError, CheckpointUnavailable) as error:
         logger.warning("removing what step %d replaces from %s: %s", committed.step, root, error)
-    journal.note(committed.step, journal.COMMITTED, manifest.path_of(root, committed.name))
-    if durability.mount_of(root) is not None:
-        known.unseen.append(committed)
-    _note_durable(root, known)
     if series.keep is not None:
         retention.apply(root, series.prefix, just_saved=committed.step, keep=series.keep, memory=known)
 
 
-def _drop_superseded(root: str, committed: Manifest, known: memory.Memory) -> None:
-    """Remove older manifests of the same step that the new one replaces, or that nothing can be made of any more."""
+def _drop_unusable(root: str, committed: Manifest) -> None:
+    """Remove what must not condemn the step that was saved anew: manifests of it that can not be believed. Nor does
+    anybody need to know any more that a first save began."""
     for entry in manifest.entries(root):
-        if (entry.prefix, entry.step) != (committed.prefix, committed.step) or entry.name == committed.name:
-            continue
-        try:
-            replaced = entry.name in known.damaged or _replaces(committed, manifest.read(root, entry.name))
-        except manifest.ManifestDamaged:
-            replaced = True
-        if replaced:
-            manifest.delete(root, entry.name)
-            known.manifests.pop(entry.name, None)
+        if (entry.prefix, entry.step) == (committed.prefix, committed.step) and entry.name != committed.name:
+            try:
+                manifest.read(root, entry.name)
+            except manifest.ManifestDamaged:
+                manifest.delete(root, entry.name)
     for name in manifest.announced(root):
         manifest.delete(root, name)
 
 
-def _replaces(new: Manifest, other: Manifest) -> bool:
-    """Whether all that `other` lists was written anew. Of two processes that save the same, only one answers yes."""
+def _drop_superseded(series: Series, durable: Manifest, known: memory.Memory) -> None:
+    """Remove other saves of the same step, now that the bucket has the one that replaces them."""
+    root = series.root
+    for entry in manifest.entries(root):
+        if (entry.prefix, entry.step) != (durable.prefix, durable.step) or entry.name == durable.name:
+            continue
+        try:
+            other = manifest.read(root, entry.name)
+        except manifest.ManifestDamaged:
+            continue
+        if entry.name in known.damaged or _replaces(series, durable, other):
+            manifest.delete(root, entry.name)
+            known.manifests.pop(entry.name, None)
+            if series.saves_all:
+                retention.remove_files(Checkpoint(root, other.prefix, other.step, (other,)), known)
+
+
+def _replaces(series: Series, new: Manifest, other: Manifest) -> bool:
+    """Whether nothing of `other` is wanted any more. Of two processes that save the same, only one answers yes, and of
+    two attempts the later one: a machine that was given up may still be saving."""
+    if series.saves_all:
+        return other.order < new.order
     is_covered = other.paths <= new.paths
     return is_covered and (other.order < new.order or not set(other.files) <= set(new.files))
 
 
-def _note_durable(root: str, known: memory.Memory) -> None:
-    """Tell the agent which earlier saves have reached the bucket since the last save."""
+def _seen_durable(root: str, known: memory.Memory) -> list[Manifest]:
+    """Of this process's saves, those that have newly reached the bucket; the agent is told. Off the mounts a save is
+    durable at once, and the agent knows that."""
+    found = []
+    on_mount = durability.mount_of(root) is not None
     for one in list(known.unseen):
         paths = [os.path.join(root, path) for path in one.paths] + [manifest.path_of(root, one.name)]
         if durability.is_durable(paths):
             known.unseen.remove(one)
-            known.durable.add(one.name)
-            journal.note(one.step, journal.DURABLE, manifest.path_of(root, one.name))
+            found.append(one)
+            if on_mount:
+                known.durable.add(one.name)
+                journal.note(one.step, journal.DURABLE, manifest.path_of(root, one.name))
+    return found
