@@ -7,15 +7,12 @@ needs neither a download nor a GPU. Point the task's `run` at your own script to
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
-from pathlib import Path
 
 import numpy as np
 
-from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+from holdfast.checkpoint import Checkpointer
 
 PEOPLE = ["ada", "bela", "chen", "dora", "emil", "fay", "gus", "hana", "ivo", "june"]
 PLACES = ["harbour", "mill", "tower", "orchard", "quarry", "chapel", "market", "island", "bakery", "bridge"]
@@ -78,29 +75,14 @@ parser.add_argument("--learning_rate", type=float, default=2e-2)
 options = parser.parse_args()
 
 
-@save_checkpoint(save_dir=options.output_dir, max_checkpoints=options.save_total_limit)
-def save(step: int, reader: Reader, rng: np.random.Generator) -> None:
-    folder = Path(options.output_dir, f"checkpoint-{step}")
-    folder.mkdir(exist_ok=True)
-    np.savez(folder / "model.npz", words=reader.words, match=reader.match)
-    (folder / "rng.json").write_text(json.dumps(rng.bit_generator.state))
-
-
-@load_checkpoint(save_dir=options.output_dir)
-def load(step: int, reader: Reader, rng: np.random.Generator) -> int:
-    folder = Path(options.output_dir, f"checkpoint-{step}")
-    with np.load(folder / "model.npz") as model:
-        reader.words, reader.match = model["words"], model["match"]
-    rng.bit_generator.state = json.loads((folder / "rng.json").read_text())
-    return step
-
-
 def main() -> int:
-    # SIGTERM says that the machine is to be taken; Python's default would be to end at once.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     rng = np.random.default_rng(11)
     reader = Reader(rng)
-    step = load(reader=reader, rng=rng) or 0
+    checkpointer = Checkpointer(options.output_dir, keep=options.save_total_limit, every=options.save_steps)
+    step = 0
+    if saved := checkpointer.load():  # the newest that is whole; None at the very first start
+        step, reader.words, reader.match = saved["step"], saved["words"], saved["match"]
+        rng.bit_generator.state = saved["rng"]
     device = os.environ.get("CUDA_VISIBLE_DEVICES") or "the CPU"
     print(f"task {os.environ.get('SKYPILOT_TASK_ID', '-')} trains on {device} from step {step}", flush=True)
 
@@ -113,11 +95,13 @@ def main() -> int:
         if step % options.logging_steps == 0:
             print(f"step {step} loss {np.mean(losses):.4f} exact match {100 * np.mean(hits):.1f}", flush=True)
             losses, hits = [], []
-        stop = preempted()
-        if stop or step % options.save_steps == 0 or step == options.max_steps:
-            save(step, reader, rng)
-        if stop:
+        if checkpointer.should_save(step) or step == options.max_steps:
+            state = {"step": step, "words": reader.words, "match": reader.match, "rng": rng.bit_generator.state}
+            checkpointer.save(step, state)
+        if checkpointer.preempted():
+            print(f"stops at step {step}: this machine is being taken away", flush=True)
             break
+    checkpointer.close()
     return 0
 
 

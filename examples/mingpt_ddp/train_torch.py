@@ -1,13 +1,14 @@
-"""A very small GPT under DistributedDataParallel, started by torchrun on every node. NCCL with GPUs, gloo without."""
+"""A very small GPT under DistributedDataParallel, started by torchrun on every node. NCCL with GPUs, gloo without.
+
+All ranks make the same calls to the Checkpointer: rank 0 saves what all have in common, and every rank loads it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from corpus import shard, text
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+from holdfast.checkpoint import Checkpointer, preempted
 
 ALPHABET = sorted(set(text()))
 BLOCK = 32
@@ -47,20 +48,7 @@ parser.add_argument("--step-s", type=float, default=0.0, help="a step takes at l
 options = parser.parse_args()
 
 
-@save_checkpoint(save_dir=options.checkpoints, max_checkpoints=2)
-def save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state, f"{options.checkpoints}/step_{step}.pt")
-
-
-@load_checkpoint(save_dir=options.checkpoints)
-def load(step: int) -> tuple[int, dict[str, Any]]:
-    return step, torch.load(f"{options.checkpoints}/step_{step}.pt", map_location="cpu")
-
-
 def main() -> int:
-    # SIGTERM says that a machine is to be taken; Python's default would be to end at once.
-    signal.signal(signal.SIGTERM, lambda *_: None)
     cuda = torch.cuda.is_available()
     dist.init_process_group("nccl" if cuda else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -70,21 +58,26 @@ def main() -> int:
     torch.manual_seed(0)
     model = DistributedDataParallel(MiniGPT().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    step = restore(model, optimizer, rank)
+    checkpointer = Checkpointer(options.checkpoints, keep=2, asynchronous=True)
+    state = {"step": 0, "model": model.module, "optimizer": optimizer}
+    checkpointer.load(into=state)  # nothing happens at the very first start
+    step = state["step"]
+    if step:
+        print(f"rank {rank} goes on from step {step}", flush=True)
     codes = torch.tensor([ALPHABET.index(character) for character in shard(rank, size)])
     while step < options.steps:
         began = time.monotonic()
         loss = train_step(model, optimizer, batch(codes, step, device))
         step += 1
         stop = any_rank(preempted(), device)
-        print(f"rank {rank} step {step} loss {loss:.4f}", flush=True)
-        if rank == 0 and (stop or step % options.save_every == 0 or step == options.steps):
-            save(step, model.module, optimizer)
+        print(f"rank {rank} step {step} loss {loss:.9f}", flush=True)
+        if stop or step % options.save_every == 0 or step == options.steps:
+            checkpointer.save(step, {**state, "step": step})
         if stop:
             print(f"rank {rank} stops at step {step}: a machine is being taken away", flush=True)
             break
         time.sleep(max(0.0, began + options.step_s - time.monotonic()))
-    dist.barrier()
+    checkpointer.close()
     dist.destroy_process_group()
     return 0
 
@@ -109,19 +102,6 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     votes = torch.tensor([float(flag)], device=device)
     dist.all_reduce(votes)
     return bool(votes.item())
-
-
-def restore(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, rank: int) -> int:
-    """Rank 0 loads and hands it to all, so that every rank starts from one and the same step."""
-    box = [load() if rank == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    if box[0] is None:
-        return 0
-    step, state = box[0]
-    model.module.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    print(f"rank {rank} goes on from step {step}", flush=True)
-    return step
 
 
 if __name__ == "__main__":

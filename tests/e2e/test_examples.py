@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -87,37 +88,48 @@ def test_a_killed_training_run_goes_on_from_its_last_checkpoint(tmp_path: Path, 
     assert rest[0] == "resumed from step 200"
 
 
-def test_two_nodes_stop_after_the_same_step_and_go_on_together(tmp_path: Path, run_dir: Path) -> None:
+@pytest.mark.parametrize("script", ["train_plain.py", pytest.param("train_torch.py", marks=pytest.mark.slow)])
+def test_two_nodes_stop_after_the_same_step_and_go_on_together(tmp_path: Path, run_dir: Path, script: str) -> None:
+    if script == "train_torch.py" and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
     quiet = tmp_path / "quiet"
     quiet.mkdir()
 
-    def group(steps: int, step_s: float) -> list[subprocess.Popen[str]]:
+    def group(folder: str, steps: int, step_s: float = 0.0) -> list[subprocess.Popen[str]]:
         # Rank 0 alone hears of the notice.
+        torchrun = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         return [
             start(
-                "mingpt_ddp/train_plain.py",
-                *("--checkpoints", tmp_path / "checkpoints", "--steps", steps, "--step-s", step_s),
+                f"mingpt_ddp/{script}",
+                *("--checkpoints", tmp_path / folder, "--steps", steps, "--step-s", step_s),
                 run_dir=run_dir if rank == 0 else quiet,
-                env={"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses},
+                env={"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses}
+                | (torchrun | {"RANK": str(rank), "OMP_NUM_THREADS": "1"} if script == "train_torch.py" else {}),
             )
             for rank in range(2)
         ]
 
     addresses = f"{own_address()}\n127.0.0.1"
-    first, second = nodes = group(steps=1000, step_s=0.02)
+    first, second = nodes = group("cut", steps=1000, step_s=0.02)
     list(lines_until(first, "step 5 "))
-    ask_to_stop(nodes, run_dir)
+    ask_to_stop(nodes[:1], run_dir)
     ends = [finish(first)[-1], finish(second)[-1]]
     steps = {line.split()[5].rstrip(":") for line in ends}
     assert all("stops at step" in line for line in ends)
     assert len(steps) == 1
     (run_dir / "notice.json").unlink()
 
-    again = [finish(node) for node in group(steps=int(next(iter(steps))) + 3, step_s=0.0)]
+    last = int(next(iter(steps))) + 3
+    again = [finish(node) for node in group("cut", steps=last)]
     assert {log[1].split("from step ")[1] for log in again} == steps
-    weights = [[line.split("weights ")[1] for line in log if "weights" in line] for log in again]
-    assert len(weights[0]) == 3
-    assert weights[0] == weights[1]
+    whole = [finish(node) for node in group("whole", steps=last)]
+    assert [log[-3:] for log in again] == [log[-3:] for log in whole]
+    assert f"step {last} loss" in whole[0][-1]
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
 
 
 def own_address() -> str:
@@ -134,6 +146,16 @@ def test_the_question_answering_example_learns(tmp_path: Path, run_dir: Path) ->
     assert float(log[-1].rpartition(" ")[2]) > 95
     again = finish(start("bert_qa/run_qa.py", "--output_dir", folder, "--max_steps", 1000, run_dir=run_dir))
     assert again[0].endswith("from step 1000")
+
+    more = ("--max_steps", 1000, "--logging_steps", 100)
+    cut = start("bert_qa/run_qa.py", "--output_dir", tmp_path / "cut", *more, run_dir=run_dir)
+    list(lines_until(cut, "step 100 "))
+    ask_to_stop([cut], run_dir)
+    assert finish(cut)[-1].startswith("stops at step ")
+    (run_dir / "notice.json").unlink()
+    rest = finish(start("bert_qa/run_qa.py", "--output_dir", tmp_path / "cut", *more, run_dir=run_dir))
+    whole = finish(start("bert_qa/run_qa.py", "--output_dir", tmp_path / "whole", *more, run_dir=run_dir))
+    assert rest[-1] == whole[-1]
 
 
 def test_a_chain_that_is_started_again_repeats_nothing(tmp_path: Path) -> None:
