@@ -51,7 +51,9 @@ def test_an_old_interpreter_imports_it(module: str) -> None:
         pytest.skip("no Python 3.9 on this machine")
     code = f"import importlib, pkgutil, {module} as m\n" + (
         "for found in pkgutil.walk_packages(m.__path__, m.__name__ + '.'):\n"
-        "    if not found.name.endswith('__main__'): importlib.import_module(found.name)\n"
+        # Adapters need what they adapt, which is not here.
+        "    if not found.name.endswith('__main__') and '.adapters.' not in found.name:\n"
+        "        importlib.import_module(found.name)\n"
     )
     done = subprocess.run([python, "-c", code], cwd=ROOT / "checkpoint", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -80,8 +80,10 @@ class Machine:
 
     def lose(self) -> None:
         self.kill_rclone()
-        for path in [path for path in fuse.mount_table() if path.startswith(str(self.directory))]:
-            subprocess.run(["umount", "-l", path], check=False)
+        # Mounts lie on top of each other: the guard, what was killed, and what was mounted over it.
+        while left := [path for path in fuse.mount_table() if path.startswith(str(self.directory))]:
+            for path in left:
+                subprocess.run(["umount", "-l", path], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
         self._begin()
 
