@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,14 +35,20 @@ def start(script: str, *arguments: object, run_dir: Path, env: dict[str, str] | 
     return subprocess.Popen(
         [sys.executable, path.name, *map(str, arguments)],
         cwd=path.parent,
-        env={**os.environ, "HOLDFAST_RUN_DIR": str(run_dir), "OPENBLAS_NUM_THREADS": "1", **(env or {})},
+        env={
+            **os.environ,
+            "HOLDFAST_RUN_DIR": str(run_dir),
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(env or {}),
+        },
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def finish(process: subprocess.Popen[str]) -> list[str]:
-    output, _ = process.communicate(timeout=60)
+def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> list[str]:
+    output, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0
     return output.splitlines()
 
@@ -155,6 +162,27 @@ def test_the_question_answering_example_learns(tmp_path: Path, run_dir: Path) ->
     (run_dir / "notice.json").unlink()
     rest = finish(start("bert_qa/run_qa.py", "--output_dir", tmp_path / "cut", *more, run_dir=run_dir))
     whole = finish(start("bert_qa/run_qa.py", "--output_dir", tmp_path / "whole", *more, run_dir=run_dir))
+    assert rest[-1] == whole[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_trainer_of_hugging_face_ends_as_if_it_had_not_been_interrupted(tmp_path: Path, run_dir: Path) -> None:
+    if missing := [name for name in ("torch", "transformers", "accelerate") if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+
+    def train(folder: str) -> subprocess.Popen[str]:
+        return start("hf_trainer/train.py", "--output_dir", tmp_path / folder, "--max_steps", 400, run_dir=run_dir)
+
+    cut = train("cut")
+    list(lines_until(cut, "{'loss'"))
+    ask_to_stop([cut], run_dir)
+    stopped = re.search(r"ends at step (\d+):", finish(cut, timeout_s=200)[-1])
+    (run_dir / "notice.json").unlink()
+    assert stopped is not None
+    assert int(stopped[1]) < 400
+    rest, whole = (finish(train(folder), timeout_s=200) for folder in ("cut", "whole"))
+    assert f"begins from {tmp_path / 'cut'}/checkpoint-{stopped[1]}" in rest
     assert rest[-1] == whole[-1]
 
 
