@@ -60,7 +60,7 @@ def lose_replacement(task: TaskView, ctx: Context) -> TaskView | None:
     if attempt is None or task.outcome is not None:
         return None
     failed = failed_node(attempt)
-    reason = FAILED_STAGE[failed.failed_stage or "run"] if failed else loss(attempt, ctx.view.limits, ctx.now)
+    reason = FAILED_STAGE[failed.failed_stage or "run"] if failed else loss(attempt, ctx.view, ctx.now)
     if reason is None:
         return None
     message = failure_text(failed) if failed else text(reason)
