@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all check bench sim failures fuzz fuse net postgres frameworks clean
+.PHONY: help demo test test-slow test-long test-all check bench sim failures fuzz fuse net postgres frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -23,10 +23,13 @@ demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothin
 	@$(BIN)/python -m examples.demo
 
 test: $(INSTALLED) fuse net postgres ## the tests, without the slow ones
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not long"
 
-test-slow: $(INSTALLED) fuse net postgres frameworks ## the slow ones: whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net postgres ## the slow ones: whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
+
+test-long: $(INSTALLED) fuse net postgres frameworks ## the longest: kills at every point, thousands of histories, storms, partitions
+	$(PYTEST) -m long
 
 test-all: $(INSTALLED) fuse net postgres frameworks ## every test
 	$(PYTEST)

@@ -44,7 +44,7 @@ def test_several_deaths_in_one_story_harm_no_job(survives: Callable[..., None]) 
     survives(IN_SHORT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("point", POINTS)
 def test_deaths_at_any_point_harm_no_job(survives: Callable[..., None], point: str) -> None:
@@ -52,7 +52,7 @@ def test_deaths_at_any_point_harm_no_job(survives: Callable[..., None], point: s
     survives(plan_for(point), orphan=point.startswith("orphan."), wait_for_deaths=point in IN_TIME)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_deaths_harm_no_job(survives: Callable[..., None], seed: int) -> None:

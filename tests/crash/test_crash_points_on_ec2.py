@@ -26,7 +26,7 @@ def test_a_death_between_the_purchase_and_its_record_harms_no_job(survives: Call
     survives(("launch.called:2",), world=Ec2World)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
 def test_deaths_around_what_is_outside_harm_no_job(survives: Callable[..., None], plan: Sequence[str]) -> None:

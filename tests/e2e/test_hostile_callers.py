@@ -56,7 +56,7 @@ def address(controller: Any) -> tuple[str, int]:
     return str(parts.hostname), int(parts.port or 0)
 
 
-def channel(controller: Any, token: str, rank: int = 1) -> ClientConnection:
+def channel(controller: Any, token: str, rank: int = 0) -> ClientConnection:
     """A channel in the name of a node, though of a rank that the attempt has not: its real node is left alone."""
     host, port = address(controller)
     headers = {"Authorization": f"Bearer {token}", "Holdfast-Rank": str(rank)}

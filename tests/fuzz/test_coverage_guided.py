@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 SECONDS = 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS * 5)
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no wheel for this Python or machine")
 def test_a_minute(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_every_invariant_holds(first: int, request: pytest.FixtureRequest) -> No
     survive(range(first, first + PER_TEST), request)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, 10 * PER_TEST))
 def test_every_invariant_holds_for_long(first: int, request: pytest.FixtureRequest) -> None:

@@ -33,7 +33,7 @@ def kill_daemon(controller: Any) -> None:
         psutil.Process(pid).wait(10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fuse
 @pytest.mark.timeout(400)
 def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: Any) -> None:
@@ -71,7 +71,7 @@ def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: Any) -> 
     on_ec2.cost_is_the_bill(job)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_ec2: Any) -> None:
     ec2, controller = on_ec2.ec2, on_ec2.controller

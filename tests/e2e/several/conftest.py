@@ -131,7 +131,7 @@ class Several:
             pytest.fail(f"{name} ended: {(home / 'stderr').read_text()}")
         with contextlib.suppress(OSError):
             found = re.search(r'"endpoint": "(http://[^:]+:(\d+))"', (home / "controller.json").read_text())
-            if found and is_healthy(found[1]):
+            if found and is_healthy(Endpoint(found[1], self.token)):
                 self.relay.backends[name] = int(found[2])
                 return True
         return False

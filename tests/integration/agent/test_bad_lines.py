@@ -137,7 +137,7 @@ def test_a_line_that_carries_one_way_only_is_given_up_and_made_anew(
     check(controller, lines=1000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lines_cut_in_the_middle_of_frames_lose_and_double_nothing(controller: Any, node: Any, relay: Any) -> None:
     start(controller, node, lines=400_000)
     (node.home / "go").touch()
@@ -157,7 +157,7 @@ def test_a_half_closed_line_is_made_anew(controller: Any, node: Any, relay: Any)
     check(controller, lines=1000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_line_too_slow_for_a_frame_in_three_beats_still_carries_all(controller: Any, node: Any, relay: Any) -> None:
     controller.beat_s = 1.0
     start(controller, node, lines=60_000)

@@ -57,7 +57,7 @@ def test_sigterm_is_a_notice_the_workload_saves_and_the_agent_ends(controller: A
     assert node.wait_for_agent() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_does_not_put_off_the_clouds_own_deadline(controller: Any, node: Any) -> None:
     controller.spec["drain_s"] = 60.0
     start(controller, node, 'trap "" TERM; echo begun; while :; do sleep 0.05; done')
@@ -70,7 +70,7 @@ def test_sigterm_does_not_put_off_the_clouds_own_deadline(controller: Any, node:
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("ahead_s", [3600.0, pytest.param(-3600.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ahead_s", [3600.0, pytest.param(-3600.0, marks=pytest.mark.long)])
 def test_a_drain_has_its_time_whatever_the_controllers_clock_says(controller: Any, node: Any, ahead_s: float) -> None:
     controller.clock_is_ahead_s = ahead_s
     start(controller, node, 'trap "sleep 1; echo saved" TERM; echo begun; sleep 600 & wait; trap "" TERM; sleep 600')
@@ -112,7 +112,7 @@ def test_a_node_that_waits_and_is_left_alone_powers_itself_off(controller: Any, 
     controller.start()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_task_goes_on_however_long_it_is_left_alone(controller: Any, node: Any) -> None:
     start(controller, node, "echo begun; sleep 3; echo over; exit 4", power_off_after_s=0.5)
     controller.until_log(b"begun\n")

@@ -92,7 +92,7 @@ def unharmed(daemon: Any) -> None:
 
 
 @pytest.mark.parametrize("label", sorted(set(OPERATIONS) - {STOP}))
-@pytest.mark.parametrize("count", [10, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_a_user(daemon: Any, label: str, count: int) -> None:
     with requests.Session() as session:
         each_case(OPERATIONS[label], count, lambda case: send(case, daemon, session))

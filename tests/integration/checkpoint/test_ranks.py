@@ -35,7 +35,7 @@ PRELUDE = """
 Start = Callable[..., list[subprocess.Popen[str]]]
 
 
-@pytest.fixture(params=["files", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.fixture(params=["files", pytest.param("torch", marks=pytest.mark.long)])
 def how(request: pytest.FixtureRequest) -> str:
     if request.param == "torch":
         pytest.importorskip("torch.distributed")

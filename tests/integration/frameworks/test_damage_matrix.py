@@ -94,7 +94,7 @@ WRITERS = {
     "jax": (WRITE_JAX, ("jax", "orbax"), ("orbax",)),
 }
 CASES = [
-    pytest.param(writer, name, marks=[] if writer == "plain" else [pytest.mark.slow, pytest.mark.timeout(600)])
+    pytest.param(writer, name, marks=[] if writer == "plain" else [pytest.mark.long, pytest.mark.timeout(600)])
     for writer, (_, _, names) in WRITERS.items()
     for name in names
 ]

@@ -36,7 +36,7 @@ NOBODYS_MAC = "02:00:00:00:00:99"
 CLONE_NEWNET = 0x40000000
 # Agents call again every 5 s at the latest: who may be silent for less is written off for nothing.
 CONFIG = """
-listen: {host: 10.77.0.1, port: 8700}
+listen: {host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}
 limits: {silent_s: 8, drain_s: 3, recheck_s: 1}
 nodes: {beat_s: 0.5}
 """

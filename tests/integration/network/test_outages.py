@@ -36,7 +36,7 @@ def scripts(machine: Any) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "how", ["stopped", *(pytest.param(how, marks=pytest.mark.slow) for how in ("frozen", "killed"))]
+    "how", ["stopped", *(pytest.param(how, marks=pytest.mark.long) for how in ("frozen", "killed"))]
 )
 def test_logs_and_exit_status_arrive_afterwards_complete(rig: Any, eventually: Any, how: str) -> None:
     job = rig.launch(TALKER)

@@ -30,7 +30,7 @@ def silent_in_the_timeline(rig: Any, job: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "direction", ["drop_to_controller", "drop_from_controller", pytest.param("cut_off", marks=pytest.mark.slow)]
+    "direction", ["drop_to_controller", "drop_from_controller", pytest.param("cut_off", marks=pytest.mark.long)]
 )
 def test_both_ends_notice_a_break_in_either_direction_and_the_job_goes_on(
     rig: Any, eventually: Any, direction: str

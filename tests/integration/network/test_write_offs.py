@@ -37,7 +37,7 @@ trap '' TERM; echo begun; while :; do sleep 1; done
 @pytest.fixture(scope="module")
 def config() -> str:
     return """
-listen: {host: 10.77.0.1, port: 8700}
+listen: {host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}
 limits: {silent_s: 3, drain_s: 2, recheck_s: 1}
 nodes: {beat_s: 0.5}
 """

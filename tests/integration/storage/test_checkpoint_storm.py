@@ -124,7 +124,7 @@ def in_bucket(bucket: Any, directory: Path) -> int | None:
 
 
 @pytest.mark.fuse
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600 * 4)
 def test_storm(tmp_path: Path, s3_bucket: Any, rclone: Path) -> None:
     seed = os.environ.get("STORM_SEED", uuid.uuid4().hex)

@@ -42,6 +42,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(OperationalError, _database)
     app.add_exception_handler(PoolTimeout, _database)
     app.add_exception_handler(DataError, _unstorable)
+    app.add_exception_handler(UnicodeEncodeError, _unstorable)
     app.add_exception_handler(OSError, _system)
     app.add_exception_handler(ClientDisconnect, _nobody_listens)
     app.add_exception_handler(Exception, _unexpected)
@@ -81,12 +82,15 @@ async def _http(_: Request, problem: Exception) -> JSONResponse:
 async def _database(request: Request, problem: Exception) -> JSONResponse:
     said = str(getattr(problem, "orig", problem)).strip()
     log.error("api.database", path=request.url.path, error=said)
-    return error(503, f"the controller's database can not be used now: {said}", fix=_DATABASE_HELP)
+    is_file = request.app.state.services.settings.is_alone
+    return error(
+        503, f"the controller's database can not be used now: {said}", fix=_HELP if is_file else _DATABASE_HELP
+    )
 
 
 async def _unstorable(_: Request, problem: Exception) -> JSONResponse:
-    assert isinstance(problem, DataError)
-    return error(400, f"the database can not keep this: {problem.orig}", fix="leave out such characters")
+    said = getattr(problem, "orig", problem)
+    return error(400, f"the database can not keep this: {said}", fix="leave out such characters")
 
 
 async def _system(request: Request, problem: Exception) -> JSONResponse:
