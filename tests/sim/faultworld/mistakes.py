@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from holdfast.controller import acting, channel, intending, nodelogs, nodespec, reconcile, recording, sweep
+from holdfast.controller import acting, attendance, channel, intending, nodelogs, nodespec, reconcile, recording, sweep
 from holdfast.controller.acting import Actor, Later, Outcome
 from holdfast.controller.store import intents, jobs
 from holdfast.recovery import events, observe, settle
 from holdfast.recovery.directive import STOP
 from holdfast.recovery.job import AttemptView
 from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import NodePhase
 
 Patch = pytest.MonkeyPatch
 MISTAKES: dict[str, Callable[[Patch], None]] = {}
@@ -34,7 +33,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "the_guard_ignores_the_epoch": ("freeze", "take-over", "notice"),
     "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
     "an_append_ignores_the_offset": ("repeat", "break"),
-    "an_older_report_is_believed": ("repeat", "break"),
     "whom_we_do_not_know_is_told_to_stop": ("freeze", "take-over", "break"),
 }
 
@@ -231,19 +229,6 @@ def a_failed_rank_is_blamed_at_once(patch: Patch) -> None:
     patch.setattr(settle, "_peers_are_alive", lambda attempt: True)
 
 
-@_mistake
-def a_cancel_undoes_an_end(patch: Patch) -> None:
-    real = observe._cancel
-
-    def cancel(job: Any, event: Any, now: float, out: Any) -> Any:
-        ended = job.has_ended and job.cancel is None
-        if not ended:
-            return real(job, event, now, out)
-        return job.with_task(replace(job.tasks[-1], outcome=Reason.USER_CANCELLED))
-
-    patch.setattr(observe, "_cancel", cancel)
-
-
 # --- the channel and the logs ---------------------------------------------------------------------------
 
 
@@ -271,16 +256,13 @@ def checkpoints_are_told_twice(patch: Patch) -> None:
 
 
 @_mistake
-def an_older_report_is_believed(patch: Patch) -> None:
-    patch.setattr(observe, "_PHASE_ORDER", dict.fromkeys(NodePhase, 0))
-
-
-@_mistake
 def whom_we_do_not_know_is_told_to_stop(patch: Patch) -> None:
-    def wanted(self: channel.Channel, key: Any, is_live: bool) -> Any:
-        return self._reconciler.directive_of(key) or STOP
+    real = attendance.Attendance.arrive
 
-    patch.setattr(channel.Channel, "_wanted", wanted)
+    def arrive(self: Any, place: Any, token: str) -> Any:
+        return replace(real(self, place, token), wanted=STOP)
+
+    patch.setattr(attendance.Attendance, "arrive", arrive)
 
 
 def _replace_rule(patch: Patch, name: str, spoilt: Any) -> None:

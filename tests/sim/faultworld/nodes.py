@@ -50,7 +50,7 @@ class Node(Walk):
         self.disk_full_until = 0.0
         self.is_stuck = False
         self.written_off = False
-        self.was_taken = self.was_noticed = self.was_forgotten = False
+        self.was_taken = self.was_noticed = self.was_forgotten = self.switched_off = False
         self.troubles: list[tuple[float, float]] = []
         self.mount_was_lost = False
         self._stopping_life = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -134,15 +135,15 @@ FAULTS: dict[str, tuple[float, float, float]] = {
 }
 
 
-def scenario_of(seed: int) -> Scenario:
-    """The history's plan. The same seed gives the same plan, for ever after the same code."""
+def scenario_of(seed: int, *, kinds: Sequence[str] = tuple(FAULTS)) -> Scenario:
+    """The history's plan. The same seed gives the same plan, for ever after the same code. `kinds`: of faults."""
     rng = random.Random(seed)
     jobs = tuple(_job(rng, f"j{n}") for n in range(rng.choice((1, 1, 1, 2, 2, 3))))
     count = rng.choice((0, 1, 2, 3, 3, 4, 4, 5, 6, 8))
     return Scenario(
         seed=seed,
         jobs=jobs,
-        faults=tuple(sorted((_fault(rng) for _ in range(count)), key=lambda f: f.at)),
+        faults=tuple(sorted((_fault(rng, kinds) for _ in range(count)), key=lambda f: f.at)),
         clouds=rng.choice((1, 2)),
         zone_capacity=rng.choice((2, 3, 6)),
         boot_s=rng.choice((0.5, 3.0, 20.0)),
@@ -188,8 +189,7 @@ def _task(rng: random.Random) -> TaskPlan:
     return task
 
 
-def _fault(rng: random.Random) -> Fault:
-    kinds = list(FAULTS)
+def _fault(rng: random.Random, kinds: Sequence[str]) -> Fault:
     kind = rng.choices(kinds, [FAULTS[k][0] for k in kinds])[0]
     _, low, high = FAULTS[kind]
     return Fault(round(rng.uniform(0, 90), 3), kind, rng.randrange(1000), round(rng.uniform(low, high), 3))

@@ -232,6 +232,7 @@ class World:
     def powers_off(self, node: Node) -> None:
         if node.is_on:
             self.tell(node.name, "switches itself off")
+            node.switched_off = True
             self.clouds[node.cloud].power_off(node.machine_id)
 
     def peer_died(self, dead: Node) -> None:
