@@ -13,7 +13,8 @@ ALONE_S = 4.0
 
 @pytest.fixture(scope="module")
 def config() -> str:
-    return f"listen: {{host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}}\nnodes: {{beat_s: 0.5, power_off_after_s: {ALONE_S}}}\n"
+    listen = "listen: {host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}\n"
+    return listen + f"nodes: {{beat_s: 0.5, power_off_after_s: {ALONE_S}}}\n"
 
 
 def test_a_machine_powers_itself_off_after_its_task_has_ended_and_not_before(rig: Any, eventually: Any) -> None:

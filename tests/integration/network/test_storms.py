@@ -25,7 +25,8 @@ i=0; until [ -e /tmp/go ]; do i=$((i+1)); echo step $i; sleep 0.02; done; echo o
 @pytest.fixture(scope="module")
 def config() -> str:
     """As delivered, but for beats that make a broken line known sooner, and a last wait that can be waited for."""
-    return "listen: {host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}\nnodes: {beat_s: 0.5, power_off_after_s: 240}\n"
+    listen = "listen: {host: 10.77.0.1, port: 8700, plain_http_behind_proxy: true}\n"
+    return listen + "nodes: {beat_s: 0.5, power_off_after_s: 240}\n"
 
 
 def begun(rig: Any, eventually: Any) -> tuple[int, Any]:
