@@ -53,12 +53,14 @@ class Outcome:
 class Later:
     """Nothing is settled; try again in `after_s`. `error` is kept and shown; None when there is none to speak of.
 
-    `was_tried`: the outside was called, as far as is known.
+    `was_tried`: the outside was called, as far as is known. `found`: machines that nobody knew of; once they have ended
+    their cloud may list them no more, so they are written down at once.
     """
 
     after_s: float
     error: str | None = None
     was_tried: bool = True
+    found: events.Launched | None = None
 
 
 class Buckets(Protocol):
@@ -185,8 +187,11 @@ class Actor:
         offer = codec.offer(intent.request["offer"])
         cloud = self.clouds[offer.cloud]
         gone = events.AttemptGone(intent.task, intent.generation)
+        found: tuple[events.Machine, ...] = ()
         try:
-            ranks = dict((id, rank) for rank, id in machines.known) or self._found_by_token(cloud, intent)
+            if not machines.known:
+                found = self._found_by_token(cloud, intent)
+            ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in found}
             if ranks:
                 reach("terminate.calling")
                 cloud.terminate(offer.region, list(ranks))
@@ -195,20 +200,26 @@ class Actor:
         except Exception as error:  # noqa: BLE001 - never given up, whatever it is
             fault = cloud.classify(error)
             log.warning("terminate.failed", job=intent.job_id, code=fault.code, error=fault.message)
-            return Later(min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}")
+            pause_s, text = min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}"
+            return Later(pause_s, text, found=_launched(intent, found))
         lifetimes = _lifetimes(seen)
         unseen = len(seen) < len(ranks) or not ranks
         may_live = unseen and self._may_be_unseen(machines.since or intent.created_at)
         if all(i.state is InstanceState.GONE for i in seen) and not may_live:
             reach("terminate.confirmed")
             return Outcome("gone", gone, lifetimes=lifetimes)
-        return Later(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
+        return Later(min(5.0, 0.05 * 2.0 ** min(tries, 7)), found=_launched(intent, found))
 
-    def _found_by_token(self, cloud: Cloud, intent: Intent) -> dict[str, int]:
+    def _found_by_token(self, cloud: Cloud, intent: Intent) -> tuple[events.Machine, ...]:
         """Machines of an attempt whose launch was never answered."""
         owned = cloud.list_owned(intent.request["controller"])
         key = (intent.job_id, intent.task, intent.generation)
-        return {i.id: i.rank for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == key}
+        own = (i for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == key)
+        return tuple(events.Machine(i.rank, i.id, i.ip) for i in own)
+
+
+def _launched(intent: Intent, machines: tuple[events.Machine, ...]) -> events.Launched | None:
+    return events.Launched(intent.task, intent.generation, machines) if machines else None
 
 
 def _sooner(answer: Outcome | Later, tries: int) -> Outcome | Later:

@@ -241,6 +241,8 @@ class Reconciler:
     def _take_later(self, intent: Intent, later: Later) -> None:
         if not self.dispatcher.knows(intent):
             return  # the job has gone to another controller
+        if later.found is not None:
+            self._take_turn(Turn(intent.job_id, later.found))
         wake_at = self._clock.now() + later.after_s
         tries = self.dispatcher.tried(intent) if later.was_tried else 0
         if later.error is not None and tries == 1:
