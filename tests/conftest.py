@@ -41,6 +41,17 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+# Whole folders that start many processes, servers or networks each: timed on one busy computer only so far.
+LONG = ("crash", "e2e/several", "e2e/aws", "integration/network", "integration/api", "integration/aws", "fuzz")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if any(item.path.is_relative_to(here / folder) for folder in LONG):
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How often a daemon was killed (tests/crash) with nothing lost, in all."""
     told = [
