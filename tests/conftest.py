@@ -42,7 +42,16 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 # Whole folders that start many processes, servers or networks each: timed on one busy computer only so far.
-LONG = ("crash", "e2e/several", "e2e/aws", "integration/network", "integration/api", "integration/aws", "fuzz")
+LONG = (
+    "crash",
+    "e2e/several",
+    "e2e/test_secrets.py",
+    "e2e/aws",
+    "integration/network",
+    "integration/api",
+    "integration/aws",
+    "fuzz",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
