@@ -184,6 +184,7 @@ class Daemon:
             started_at=clock.now(),
             endpoint=endpoint,
             request_stop=self._request_stop,
+            has_lease=self.lease.is_held,
         )
         self._server: uvicorn.Server | None = None
         self._ticker = BackgroundScheduler(timezone="UTC")

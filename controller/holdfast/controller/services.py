@@ -22,7 +22,8 @@ from holdfast.controller.submission import Submissions
 
 @dataclass(frozen=True)
 class Services:
-    """`files`: what users uploaded, and what nodes run, by sha256. `request_stop`: have the daemon end; jobs go on."""
+    """`files`: what users uploaded, and what nodes run, by sha256. `request_stop`: have the daemon end; jobs go on.
+    `has_lease`: whether it may act on the jobs that it has."""
 
     settings: Settings
     clock: Clock
@@ -40,3 +41,4 @@ class Services:
     started_at: float
     endpoint: str
     request_stop: Callable[[], None]
+    has_lease: Callable[[], bool]

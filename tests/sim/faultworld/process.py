@@ -185,7 +185,7 @@ class Process:
             submissions=Submissions(
                 self.database, self.clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
             ),
-            endpoint="http://sim", request_stop=lambda: None,
+            endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
         )  # fmt: skip
 
     # --- its life -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,10 +207,18 @@ def test_tokens_come_in_their_header_alone(around: Surroundings, place: str) -> 
     ],
 )  # fmt: skip
 def test_a_rebound_name_is_turned_away(around: Surroundings, host: str, status: int) -> None:
-    answer = around.client.get("/healthz", headers={"Host": host})
+    answer = around.client.get("/openapi.json", headers={"Host": host})
     assert answer.status_code == status
     if status != 200:
         assert answer.json()["error"]["where"] == "Host"
+    assert around.client.get("/healthz", headers={"Host": host}).status_code == 200, "a balancer asks by any name"
+
+
+def test_a_controller_without_its_lease_is_not_healthy(around: Surroundings) -> None:
+    without = replace(around.daemon.services, has_lease=lambda: False)
+    answer = TestClient(create_app(without), base_url="http://127.0.0.1").get("/healthz")
+    assert answer.status_code == 503
+    assert around.tokens["user"] not in answer.text
 
 
 def test_no_other_origin_is_let_in(around: Surroundings) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from holdfast.controller.api.auth import User
+from holdfast.controller.api.auth import Parts, User
 from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.store import queries
+from holdfast.controller.submission import Refused
 from holdfast.sdk import records
 
 router = APIRouter(tags=["controller"])
@@ -18,9 +19,12 @@ router = APIRouter(tags=["controller"])
 _REFUSALS = refusals(401, 503)
 
 
-@router.get("/healthz")
-def healthz() -> dict[str, str]:
-    """Whether it answers. Needs no token, and tells nothing."""
+@router.get("/healthz", responses=refusals(503))
+async def healthz(daemon: Parts) -> dict[str, str]:
+    """Whether calls should come here: 503 while it has lost its lease, and with it perhaps its database. Needs no
+    token, and tells nothing more."""
+    if not daemon.has_lease():
+        raise Refused("this controller has no lease now", fix="call another, or wait: it goes on by itself", status=503)
     return {"status": "ok"}
 
 

@@ -1,8 +1,10 @@
 """What is looked at before any route: whom a request is meant for, and how much it wants to say.
 
 A page in a user's browser may send requests to any name that resolves to this address (DNS rebinding). Such a name is
-in the request's `Host`, and is none of ours. Nothing here allows any other origin: the API sends no CORS headers, and
-its tokens are taken from the `Authorization` header alone, which a browser never adds by itself.
+in the request's `Host`, and is none of ours. `/healthz`, which tells nothing, is answered under any name and under
+none: balancers ask by what they like, and HTTP/1.0 has no `Host` at all. Nothing here allows any other origin: the API
+sends no CORS headers, and its tokens are taken from the `Authorization` header alone, which a browser never adds by
+itself.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_JSON_BYTES = 16 * 2**20
 _UPLOADS = "/api/v1/uploads/"
+_HEALTH = "/healthz"
 
 
 class Gate:
@@ -31,7 +34,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if not is_ours(headers.get("host", ""), self._hosts):
+        is_health = scope["type"] == "http" and scope["path"] == _HEALTH
+        if not is_health and not is_ours(headers.get("host", ""), self._hosts):
             await _refuse(scope, receive, send)
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
