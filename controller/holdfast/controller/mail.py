@@ -97,25 +97,38 @@ class Outgoing:
 
 
 class Incoming:
-    """Reads the letters for this daemon's jobs, each into one turn at a time."""
+    """Reads the letters for this daemon's jobs, each into one turn at a time.
+
+    One that a newer version wrote may say what this one can not read. It is left for a daemon that can, and holds up no
+    other.
+    """
 
     def __init__(self, database: Engine, owner: str, post: Callable[[Turn], object]) -> None:
         self._database = database
         self._owner = owner
         self._post = post
         self._reading: set[int] = set()
+        self._unreadable: set[int] = set()
 
     def look(self) -> int:
         """Post a turn for every letter that has none yet. Returns how many. Raises what the database raises."""
         with self._database.connect() as conn:
-            waiting = letters.waiting(conn, self._owner)
-        new = [letter for letter in waiting if letter.id not in self._reading]
-        for letter in new:
+            waiting = letters.waiting(conn, self._owner, but=self._unreadable)
+        posted = 0
+        for letter in waiting:
+            if letter.id in self._reading:
+                continue
+            try:
+                turn = read(letter)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self._unreadable.add(letter.id)
+                log.warning("letter.unreadable", letter=letter.id, job=letter.job_id, error=repr(error))
+                continue
             self._reading.add(letter.id)
-            turn = read(letter)
             turn.done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
             self._post(turn)
-        return len(new)
+            posted += 1
+        return posted
 
 
 def _event(data: Mapping[str, Any]) -> events.Event:

@@ -57,7 +57,7 @@ class Relay:
             for at in range(len(ports)):
                 port = ports[(first + at) % len(ports)]
                 with contextlib.suppress(OSError, TimeoutError):
-                    if await asyncio.wait_for(self._answers(port), 1.0):
+                    if await asyncio.wait_for(self._answers(port), 3.0):
                         theirs, back = await asyncio.open_connection("127.0.0.1", port)
                         await asyncio.gather(_pump(reader, back), _pump(theirs, writer))
                         return

@@ -120,6 +120,29 @@ def test_a_letter_waits_until_its_job_is_in_hand(world: Any, other: Any) -> None
     assert world.job(job)["status"] == "CANCELLED"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"event": {"kind": "SomethingNewer", "task": 0}},
+        {"event": {"kind": "CancelRequested", "a_newer_field": 1}},
+        {"event": {"kind": "NodeReported", "task": 0, "generation": 1, "rank": 0, "phase": "dreaming"}},
+        {"checkpoint": {"key": [1, 0]}},
+        {"notes": ["a newer note"]},
+    ],
+)
+def test_a_letter_of_a_newer_version_is_left_to_one_that_can_read_it(
+    world: Any, other: Any, body: dict[str, Any]
+) -> None:
+    job = world.submit()
+    with world.database.begin() as conn:
+        letters.put(conn, job, body, world.clock.now())
+    other.says(Turn(job, notes=(Note("job.rehearsal"),)))
+    assert other.owner_reads() == 1
+    assert world.kinds(job).count("job.rehearsal") == 1, "what comes after it is read"
+    assert other.owner_reads() == 0
+    assert left(world) == 1, "a newer daemon may have the job next"
+
+
 def test_letters_for_settled_jobs_are_dropped(world: Any, other: Any) -> None:
     job = world.submit()
     early = Turn(job, events.NoticeGiven(0, 1, 0, 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,11 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
     return written
 
 
-def waiting(conn: Connection, owner: str, limit: int = 1000) -> list[Letter]:
-    """The letters for the jobs of `owner`, as they came."""
+def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = ()) -> list[Letter]:
+    """The letters for the jobs of `owner` `but` these, as they came."""
     query = select(Letters.c.id, Letters.c.job_id, Letters.c.body).join(Job, Job.c.id == Letters.c.job_id)
+    if but:
+        query = query.where(Letters.c.id.not_in(but))
     rows = conn.execute(query.where(Job.c.owner == owner, Job.c.settled.is_(False)).order_by(Letters.c.id).limit(limit))
     return [Letter(row.id, row.job_id, row.body) for row in rows]
 
