@@ -33,7 +33,7 @@ from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.files import FolderFiles, SharedFiles
 from holdfast.controller.intending import Intending
-from holdfast.controller.keyring import AttemptKey, Keyring, shared_keyring
+from holdfast.controller.keyring import AttemptKey, Keyring, keyring_of
 from holdfast.controller.leases import Lease, remembered
 from holdfast.controller.listener import CannotStart as CannotStart
 from holdfast.controller.listener import listen
@@ -244,12 +244,10 @@ class Daemon:
             files.share(artifact.digest, artifact.path)
 
     def _keyring(self) -> Keyring:
-        folder = self.settings.keyring
-        if self.settings.is_alone:
-            return Keyring.of(folder)
-        others_live = self.lease.others() > 0
+        is_alone = self.settings.is_alone
+        others_live = not is_alone and self.lease.others() > 0
         with self.database.begin() as conn:
-            return shared_keyring(folder, conn, others_live=others_live)
+            return keyring_of(self.settings.keyring, conn, is_alone=is_alone, others_live=others_live)
 
     def _peers(self, attendance: Attendance, channel: Channel, market: Market, changes: Changes) -> Peers:
         from holdfast.controller.peers import Peers  # it needs the extra [postgres]

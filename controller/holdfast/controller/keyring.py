@@ -24,6 +24,7 @@ from holdfast.controller.leases import remember, remembered
 from holdfast.controller.settings import SettingsError
 
 KEY_FILE, TOKEN_FILE = "secret.key", "token"
+KEY_BYTES = 32
 
 AttemptKey = tuple[int, int, int]
 """(job id, task index, generation)"""
@@ -38,9 +39,24 @@ class Keyring:
 
     @staticmethod
     def of(home: Path) -> Keyring:
-        """The keyring under `home`, made on first use. Its files are readable by their owner alone."""
-        key = _read_or_make(home / KEY_FILE, lambda: secrets.token_hex(32))
-        return Keyring(bytes.fromhex(key), _read_or_make(home / TOKEN_FILE, lambda: secrets.token_urlsafe(32)))
+        """The keyring under `home`, made on first use. Its files are readable by their owner alone.
+
+        Raises WrongKeyring for a file that can not be read, or that holds no secret: an empty token would let everybody
+        in.
+        """
+        path = home / KEY_FILE
+        try:
+            key = bytes.fromhex(_read_or_make(path, lambda: secrets.token_hex(KEY_BYTES)))
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"it holds {len(key)} bytes")
+            path = home / TOKEN_FILE
+            token = _read_or_make(path, lambda: secrets.token_urlsafe(32))
+            if not token:
+                raise ValueError("it is empty")
+        except (OSError, ValueError) as error:
+            made = "put the file back from a copy" if path.name == KEY_FILE else "remove the file, and one is made"
+            raise WrongKeyring(f"{path}: this can not be used: {error}; {made}") from error
+        return Keyring(key, token)
 
     def fingerprints(self) -> dict[str, str]:
         """File → what tells it from another and gives nothing of it away."""
@@ -86,27 +102,27 @@ class WrongKeyring(SettingsError):
     """The keyring is not that of the database. The text says what to do."""
 
 
-def shared_keyring(folder: Path, conn: Connection, *, others_live: bool) -> Keyring:
+def keyring_of(folder: Path, conn: Connection, *, is_alone: bool, others_live: bool) -> Keyring:
     """The keyring in `folder`, which must be that of the database. The first daemon of all may make it.
 
-    A user token may be changed while no other daemon lives; the key never, since it sealed what is stored. Raises
-    WrongKeyring.
+    A user token may be changed while no other daemon lives; the key never, since it sealed what is stored, and since
+    running nodes, whose tokens were made of it, would kill their workloads. `is_alone`: no other daemon can share the
+    database, so a token that is lost may be made anew. Raises WrongKeyring.
     """
-    fix = f"copy {KEY_FILE} and {TOKEN_FILE} there from another controller, or set `keyring` to a folder that has them"
+    needed = (KEY_FILE,) if is_alone else (KEY_FILE, TOKEN_FILE)
+    fix = f"copy {' and '.join(needed)} there from {'a backup' if is_alone else 'another controller'}, or set `keyring`"
+    fix += f" to a folder that has {'it' if is_alone else 'them'}"
     is_known = bool(remembered(conn, f"keyring.{KEY_FILE}", ""))
-    missing = [name for name in (KEY_FILE, TOKEN_FILE) if not (folder / name).exists()]
+    missing = [name for name in needed if not (folder / name).exists()]
     if is_known and missing:
         raise WrongKeyring(f"{folder / missing[0]}: there is none, and this database has a keyring already; {fix}")
-    try:
-        found = Keyring.of(folder)
-    except (OSError, ValueError) as error:
-        raise WrongKeyring(f"{folder}: the keyring can not be read: {error}; {fix}") from error
+    found = Keyring.of(folder)
     for name, fingerprint in found.fingerprints().items():
         recorded = remembered(conn, f"keyring.{name}", fingerprint)
         may_change = not recorded or (name == TOKEN_FILE and not others_live)
         if fingerprint != recorded and not may_change:
             seen = f"its fingerprint is {fingerprint}, and that of this database is {recorded}"
-            raise WrongKeyring(f"{folder / name}: this is not what the other controllers use: {seen}; {fix}")
+            raise WrongKeyring(f"{folder / name}: this is not what this database was used with: {seen}; {fix}")
         remember(conn, f"keyring.{name}", fingerprint)
     return found
 
@@ -125,4 +141,13 @@ def _read_or_make(path: Path, make: Callable[[], str]) -> str:
                 os.link(new, path)
         finally:
             os.unlink(new)
+        _sync(path.parent)
     return path.read_text().strip()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.keyring import Keyring
+from holdfast.controller.keyring import Keyring, WrongKeyring
 
 
 def test_a_token_is_worth_its_attempt_and_no_other(tmp_path: Path) -> None:
@@ -36,3 +36,12 @@ def test_sealed_secrets_come_back_and_do_not_show(tmp_path: Path) -> None:
     assert b"hunter2" not in sealed
     assert keyring.open(sealed) == {"WANDB_API_KEY": "hunter2"}
     assert keyring.open(None) == {}
+
+
+@pytest.mark.parametrize(("name", "holds"), [("token", ""), ("token", " \n"), ("secret.key", ""), ("secret.key", "xy")])
+def test_what_holds_no_secret_is_refused(tmp_path: Path, name: str, holds: str) -> None:
+    """An empty token would be everybody's."""
+    Keyring.of(tmp_path)
+    (tmp_path / name).write_text(holds)
+    with pytest.raises(WrongKeyring, match=f"{name}: this can not be used"):
+        Keyring.of(tmp_path)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from holdfast.controller import sharedlogs
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.files import Files, FolderFiles, SharedFiles
-from holdfast.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, shared_keyring
+from holdfast.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, keyring_of
 from holdfast.controller.nodelogs import Logs, NodeLogs
 from holdfast.controller.sharedlogs import SharedLogs
 from holdfast.controller.store.database import open_database
@@ -138,9 +138,9 @@ def test_a_file_that_one_daemon_keeps_all_can_serve(make_files: Callable[[str], 
         assert again.read_bytes() == data, "what a computer has lost comes from the database"
 
 
-def keyring_in(folder: Path, database: Engine, *, others_live: bool = True) -> dict[str, str]:
+def keyring_in(folder: Path, database: Engine, *, others_live: bool = True, is_alone: bool = False) -> dict[str, str]:
     with database.begin() as conn:
-        return shared_keyring(folder, conn, others_live=others_live).fingerprints()
+        return keyring_of(folder, conn, is_alone=is_alone, others_live=others_live and not is_alone).fingerprints()
 
 
 def test_every_daemon_has_the_same_keyring(database: Engine, tmp_path: Path) -> None:
@@ -161,3 +161,16 @@ def test_every_daemon_has_the_same_keyring(database: Engine, tmp_path: Path) -> 
     (copy / KEY_FILE).write_text("00" * 32)
     with pytest.raises(WrongKeyring, match=r"secret\.key"):
         keyring_in(copy, database, others_live=False)
+
+
+def test_one_alone_may_lose_its_token_and_never_its_key(tmp_path: Path, database: Engine) -> None:
+    """A new key would be worth nothing: stored secrets stay sealed, and running nodes would be strangers."""
+    first = keyring_in(tmp_path, database, is_alone=True)
+    (tmp_path / TOKEN_FILE).unlink()
+    again = keyring_in(tmp_path, database, is_alone=True)
+    assert again[KEY_FILE] == first[KEY_FILE]
+    assert again[TOKEN_FILE] != first[TOKEN_FILE]
+    (tmp_path / KEY_FILE).unlink()
+    with pytest.raises(WrongKeyring, match="has a keyring already"):
+        keyring_in(tmp_path, database, is_alone=True)
+    assert not (tmp_path / KEY_FILE).exists()
