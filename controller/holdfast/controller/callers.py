@@ -18,7 +18,8 @@ _MOST_FILES = 65_536
 
 
 class HeadInTime(H11Protocol):
-    """Hangs up on who has not sent the whole head of a first request in `HEAD_S`."""
+    """Hangs up on who has not sent the whole head of a request in `HEAD_S`: the first since connecting, each other
+    since the answer before it. What is left of a body that nobody read counts with the head that follows."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -32,8 +33,13 @@ class HeadInTime(H11Protocol):
         self._head_due.cancel()
         super().handle_websocket_upgrade(event)
 
+    def on_response_complete(self) -> None:
+        self._head_due.cancel()
+        self._head_due = self.loop.call_later(HEAD_S, self._hang_up)
+        super().on_response_complete()
+
     def _hang_up(self) -> None:
-        if self.cycle is None:
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import requests
 
+from holdfast.controller.callers import HEAD_S
+
 PATIENCE_S = 30.0
 TOKEN = b"@TOKEN@"
 HEAD = b"Host: 127.0.0.1\r\nAuthorization: Bearer " + TOKEN + b"\r\n"
@@ -151,6 +153,46 @@ def test_those_who_wait_do_not_keep_others_waiting(daemon: Any) -> None:
     finally:
         for link in idle:
             link.close()
+
+
+SLOW_HEADS: dict[str, bytes] = {
+    "nothing": b"",
+    "a first head": b"GET /healthz HTTP/1.1\r\nHost: 1",
+    "a second head": b"GET /healthz HTTP/1.1\r\n" + HEAD + b"\r\nGET /healthz HTTP/1.1\r\nHost: 1",
+    "a body that nobody reads": b"POST /nowhere HTTP/1.1\r\n" + HEAD + b"Content-Length: 1000000\r\n\r\n1",
+    "a body without a token": b"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n1",
+}
+
+
+def test_whoever_speaks_by_single_letters_is_hung_up_on(daemon: Any) -> None:
+    """Each head has its time, and so has what nobody asked for."""
+    links = {name: socket.create_connection(daemon.address, timeout=PATIENCE_S) for name in SLOW_HEADS}
+    for name, link in links.items():
+        link.sendall(SLOW_HEADS[name].replace(TOKEN, daemon.token.encode()))
+    began, left = time.monotonic(), dict(links)
+    while left:
+        assert time.monotonic() - began < HEAD_S + PATIENCE_S, f"still open: {set(left)}"
+        Event().wait(1.0)
+        for name, link in list(left.items()):
+            try:
+                link.sendall(b"0" if name != "nothing" else b"")
+                link.settimeout(0.05)
+                while link.recv(65536):
+                    pass
+                del left[name]
+            except TimeoutError:
+                continue
+            except OSError:
+                del left[name]
+    assert time.monotonic() - began > HEAD_S / 2
+
+
+def test_nothing_of_a_strangers_body_is_read(daemon: Any) -> None:
+    """It is refused by its head, before it has said any of what it wants to say."""
+    for path in (b"/api/v1/jobs", b"/api/v1/plan", b"/api/v1/uploads/" + ZEROS):
+        method = b"PUT " if b"uploads" in path else b"POST "
+        head = method + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
+        assert statuses(say(daemon, head)) == [401]
 
 
 def test_a_body_without_end_is_refused_while_it_comes(daemon: Any) -> None:

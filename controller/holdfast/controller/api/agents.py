@@ -9,7 +9,8 @@ from fastapi import APIRouter, WebSocket
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 
-from holdfast.controller.api.auth import Node, Parts, admit, bearer
+from holdfast.controller.api.auth import Node, Parts, admit
+from holdfast.controller.api.gate import bearer
 from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.api.uploads import Digest, checked
 from holdfast.controller.crashpoints import reach

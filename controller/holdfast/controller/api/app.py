@@ -33,7 +33,7 @@ def create_app(services: Services) -> FastAPI:
     """The application. Handlers find the daemon's parts as `request.app.state.services`."""
     app = FastAPI(title="Holdfast", version="1", docs_url=None, redoc_url=None)
     app.state.services = services
-    app.add_middleware(Gate, hosts=services.settings.hosts)
+    app.add_middleware(Gate, hosts=services.settings.hosts, is_user=services.keyring.is_user)
     for module in (control, jobs, logs, uploads, agents):
         app.include_router(module.router)
     app.add_exception_handler(Refused, _refused)

@@ -13,6 +13,7 @@ from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import select
 
+from holdfast.controller.api.gate import NO_TOKEN
 from holdfast.controller.channel import Place
 from holdfast.controller.services import Services
 from holdfast.controller.store.jobs import Attempt, Task
@@ -50,12 +51,7 @@ def user(request: Request, given: Annotated[Given, Depends(_USER)]) -> Services:
     """Lets a user in. Refuses with 401."""
     found = services(request)
     if given is None or not found.keyring.is_user(given.credentials.strip()):
-        raise Refused(
-            "the token is missing or wrong",
-            where="Authorization",
-            fix="send `Authorization: Bearer <token>`; the embedded controller keeps its token in HOLDFAST_HOME/token",
-            status=401,
-        )
+        raise Refused(**NO_TOKEN, status=401)
     return found
 
 
@@ -89,11 +85,6 @@ def admit(daemon: Services, token: str, rank: str) -> Admission | None:
     if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S:
         return None
     return Admission((key, int(rank)), row.spec, is_live)
-
-
-def bearer(authorization: str) -> str:
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 User = Annotated[Services, Depends(user)]
