@@ -131,6 +131,16 @@ class Channel:
         if held is not None:
             self._let_go(held)
 
+    def hang_up(self) -> None:
+        """End every connection: each node calls again, and finds whoever can hear it. From any thread."""
+        if self._connections and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
+        log.warning("agents.let_go", nodes=len(self._connections))
+        for connection in self._connections.values():
+            connection.outbox.put_nowait(None)
+
     def connections(self) -> list[Connection]:
         """Those that there are. From any thread."""
         return list(self._connections.values())

@@ -233,10 +233,17 @@ class Daemon:
             self.peers.start(self.settings.url)
         every_s = self.lease.length_s / 3
         self._ticker.add_job(self.ownership.tick, "interval", seconds=every_s, max_instances=1, coalesce=True)
+        if self.peers is not None:
+            self._ticker.add_job(self._let_go, "interval", seconds=every_s, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
         self._ticker.start()
         self._publish()
         log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))
+
+    def _let_go(self) -> None:
+        """Without its lease this daemon counts as dead: others must not take for silent whom only it can hear."""
+        if not self.lease.is_held():
+            self.channel.hang_up()
 
     def _share(self, files: SharedFiles, *names: str) -> None:
         """Let the other daemons serve what this one has its nodes fetch."""

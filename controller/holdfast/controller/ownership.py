@@ -48,6 +48,7 @@ class Ownership:
                     self._claim()
             except (*UNAVAILABLE, TimeoutError) as error:
                 log.warning("lease.not_renewed", is_held=self._lease.is_held(), error=str(error))
+                self._reconciler.database_is_away()
 
     def _renew(self) -> None:
         has_lapsed = not self._lease.is_held()

@@ -24,6 +24,7 @@ from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.machines import Machines, machines_of
 from holdfast.controller.market import Market
+from holdfast.controller.outage import Outage
 from holdfast.controller.recording import RecordedBefore, Recorder
 from holdfast.controller.store import connections, intents, jobs
 from holdfast.controller.store.database import UNAVAILABLE, is_away
@@ -70,6 +71,7 @@ class Reconciler:
         self._thread: threading.Thread | None = None
         self._seen_at = clock.now()
         self._paused_until = 0.0
+        self._outage = Outage(database, clock)
         self.on_directive: OnDirective = lambda _key, _directive: None
         self.forward: Callable[[Turn], None] = resolve
         self.dispatcher: Dispatcher
@@ -103,6 +105,10 @@ class Reconciler:
     def look_later(self, key: AttemptKey) -> None:
         """Have the cloud asked about an attempt's machines."""
         self._queue.put(Look(key))
+
+    def database_is_away(self) -> None:
+        """Decide nothing before it is back: what nodes had to say could not be heard."""
+        self._outage.began()
 
     def view(self, job_id: int) -> JobView | None:
         owned = self._jobs.get(job_id)
@@ -139,6 +145,8 @@ class Reconciler:
         """Take one item: what is due first, else what is queued. False once stopped, or when not `block` and idle."""
         now = self._clock.now()
         self._notice_sleep(now)
+        if self._outage.is_on and now >= self._paused_until:
+            self._await_database(now)
         if self._timers and self._timers[0][0] <= now:
             self._due(heapq.heappop(self._timers))
             return True
@@ -157,9 +165,21 @@ class Reconciler:
         slept_s, self._seen_at = now - self._seen_at, now
         if slept_s > _SLEPT_S:
             log.warning("controller.slept", seconds=round(slept_s, 1))
-            for job_id, owned in list(self._jobs.items()):
-                owned.since = now
-                self._take_turn(Turn(job_id))
+            self._give_time(now)
+
+    def _await_database(self, now: float) -> None:
+        """A controller without its database heard nobody, either: nodes that call are turned away."""
+        away_s = self._outage.ended_after_s()
+        if away_s is None:
+            self._paused_until = now + _DATABASE_RETRY_S
+        elif away_s > _SLEPT_S:
+            log.warning("database.was_away", seconds=round(away_s, 1))
+            self._give_time(now)
+
+    def _give_time(self, now: float) -> None:
+        for job_id, owned in list(self._jobs.items()):
+            owned.since = now
+            self._take_turn(Turn(job_id))
 
     def next_due(self) -> float | None:
         """When a timer is due next. For whoever takes turns without blocking."""
@@ -236,6 +256,7 @@ class Reconciler:
 
     def _try_again(self, command: Adopt | Recheck, error: Exception) -> None:
         log.warning("database.refused", error=str(error))
+        self._outage.began()
         self._at(self._clock.now() + _DATABASE_RETRY_S, command)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
@@ -281,6 +302,7 @@ class Reconciler:
             owned.is_doubtful = True
             if is_away(error):
                 log.warning("database.refused", job=turn.job_id, error=str(error))
+                self._outage.began()
                 self._paused_until = now + _DATABASE_RETRY_S
                 self._at(self._paused_until, turn)
             else:

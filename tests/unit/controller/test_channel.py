@@ -12,6 +12,7 @@ import pytest
 from holdfast.controller.attendance import Arrival
 from holdfast.controller.channel import _MOST_UNREAD, _MOST_UNRECORDED, Channel, Connection, Place
 from holdfast.controller.clock import ManualClock
+from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery import events
 from holdfast.recovery.directive import Directive, Want
@@ -33,6 +34,9 @@ class Reconciler:
 
     def post(self, _turn: Any) -> Future[None]:
         return Future()
+
+    def directive_of(self, _key: AttemptKey) -> None:
+        return None
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -110,6 +114,41 @@ def test_an_end_is_told_before_the_machines(channel: Channel, reconciler: Reconc
 
     asyncio.run(story())
     assert reconciler.exit_codes == [3]
+
+
+def test_all_are_hung_up_on_where_nobody_can_be_heard(channel: Channel) -> None:
+    class Socket:
+        """Says hello, and then nothing, until it is closed."""
+
+        def __init__(self) -> None:
+            self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+            self.said.put_nowait(
+                {"type": "websocket.receive", "text": '{"type": "hello", "report": {"phase": "booted"}}'}
+            )
+            self.heard: list[str] = []
+
+        async def accept(self) -> None:
+            pass
+
+        async def receive(self) -> dict[str, Any]:
+            return await self.said.get()
+
+        async def send_text(self, text: str) -> None:
+            self.heard.append(text)
+
+        async def close(self) -> None:
+            self.said.put_nowait({"type": "websocket.disconnect"})
+
+    async def story() -> None:
+        sockets: list[Any] = [Socket(), Socket()]
+        served = [asyncio.create_task(channel.serve(socket, (KEY, rank))) for rank, socket in enumerate(sockets)]
+        while not all(socket.heard for socket in sockets):
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(channel.hang_up)
+        await asyncio.gather(*served)
+
+    asyncio.run(asyncio.wait_for(story(), 3))  # long before a beat is missed
+    assert channel.connections() == []
 
 
 def test_who_reads_nothing_of_what_it_is_told_is_hung_up_on(channel: Channel) -> None:

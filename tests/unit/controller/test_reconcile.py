@@ -200,6 +200,32 @@ def test_a_controller_that_slept_gives_silent_nodes_their_time_again(world: Any)
     assert world.view(job).tasks[0].attempts[0].nodes[0].connected
 
 
+@pytest.mark.parametrize("noticed_by", ["a turn", "the ticker"])
+def test_time_without_a_database_is_no_silence_of_a_nodes(
+    world: Any, monkeypatch: pytest.MonkeyPatch, noticed_by: str
+) -> None:
+    job = world.submit()
+    world.run(job)
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    world.pass_time(world.limits.silent_s / 2)
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: Any) -> Any:
+            raise OperationalError("BEGIN", {}, Exception("the server closed the connection"))
+
+        patch.setattr(world.reconciler._outage._database, "begin", refuse)
+        if noticed_by == "a turn":
+            world.tell(job, events.NodeReported(0, 1, 0, NodePhase.RUNNING, mount_lost=False))
+            world.tell(job, events.NodeSilent(0, 1, 0))
+        else:
+            world.reconciler.database_is_away()
+        world.pass_time(2 * world.limits.silent_s)
+    world.pass_time(world.limits.silent_s - 10)
+    assert world.job(job)["recovery_count"] == 0
+    world.pass_time(20)
+    assert world.job(job)["recovery_count"] == 1, "who stays silent is still written off"
+
+
 def test_a_controller_that_slept_takes_no_connected_node_for_silent(world: Any) -> None:
     job = world.submit()
     world.run(job)
