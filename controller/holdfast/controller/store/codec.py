@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -80,6 +80,26 @@ def attempt_columns(attempt: AttemptView) -> dict[str, object]:
 
 def node_columns(node: NodeView) -> dict[str, object]:
     return {name: _column(getattr(node, name)) for name in NODE_COLUMNS}
+
+
+def changed_task_columns(old: TaskView, new: TaskView) -> dict[str, object]:
+    """Those of `task_columns` that differ."""
+    changed = _changed(TASK_COLUMNS, old, new)
+    return changed if old.status == new.status else changed | {"status": new.status.value}
+
+
+def changed_attempt_columns(old: AttemptView, new: AttemptView) -> dict[str, object]:
+    """Those of `attempt_columns` that differ."""
+    return _changed(ATTEMPT_COLUMNS, old, new)
+
+
+def changed_node_columns(old: NodeView, new: NodeView) -> dict[str, object]:
+    """Those of `node_columns` that differ."""
+    return _changed(NODE_COLUMNS, old, new)
+
+
+def _changed(names: Sequence[str], old: object, new: object) -> dict[str, object]:
+    return {name: _column(now) for name in names if (now := getattr(new, name)) != getattr(old, name)}
 
 
 def _reason(value: str | None) -> Reason | None:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from holdfast.controller.store.tables import IntentRow
 
 Intents = IntentRow.__table__  # type: ignore[attr-defined]
+
+_KEY = ("job_id", "task_index", "generation", "kind")
+_SAME = select(Intents.c.id).where(*(Intents.c[name] == bindparam(name) for name in _KEY))
+_INSERT = insert(Intents).returning(Intents.c.id)
 
 
 class IntentKind(StrEnum):
@@ -49,17 +53,11 @@ def add(
 ) -> Intent | None:
     """Write an intent down. None if the same was written down before."""
     job_id, task, generation = key
-    same = select(Intents.c.id).where(
-        Intents.c.job_id == job_id,
-        Intents.c.task_index == task,
-        Intents.c.generation == generation,
-        Intents.c.kind == kind.value,
-    )
-    if conn.execute(same).first() is not None:
+    same = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value}
+    if conn.execute(_SAME, same).first() is not None:
         return None
-    values = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value, "token": token}
-    written = insert(Intents).values(**values, request=request, created_at=now, tries=0).returning(Intents.c.id)
-    return Intent(conn.execute(written).scalar_one(), job_id, task, generation, kind, token, request, now)
+    values = {**same, "token": token, "request": request, "created_at": now, "tries": 0}
+    return Intent(conn.execute(_INSERT, values).scalar_one(), job_id, task, generation, kind, token, request, now)
 
 
 def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:

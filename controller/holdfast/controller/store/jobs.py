@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, insert, or_, select, update
 
 from holdfast.controller.store import codec
 from holdfast.controller.store.database import database_now
@@ -21,6 +21,28 @@ Attempt = AttemptRow.__table__  # type: ignore[attr-defined]
 Node = NodeRow.__table__  # type: ignore[attr-defined]
 EventT = EventRow.__table__  # type: ignore[attr-defined]
 Controller = ControllerRow.__table__  # type: ignore[attr-defined]
+
+
+def _by_key(table: Any, *names: str) -> Any:
+    """An UPDATE of the row with the key `key_<name>` …, built once: its columns are those that it is executed with."""
+    return update(table).where(*(table.c[name] == bindparam(f"key_{name}") for name in names))
+
+
+_UPDATE_JOB = _by_key(Job, "id", "owner", "epoch")
+_UPDATE_TASK = _by_key(Task, "job_id", "index")
+_UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
+_UPDATE_NODE = _by_key(Node, "job_id", "task_index", "generation", "rank")
+_INSERT_EVENT = insert(EventT)
+_OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
+_TASKS = select(Task).where(Task.c.job_id.in_(_OF_JOBS)).order_by(Task.c.index)
+_JOBS = select(Job).where(Job.c.id.in_(_OF_JOBS))
+_NODES = select(Node).where(Node.c.job_id.in_(_OF_JOBS)).order_by(Node.c.rank)
+_ATTEMPTS = (
+    select(Attempt)
+    .where(Attempt.c.job_id.in_(_OF_JOBS), Attempt.c.state != AttemptState.GONE.value)
+    .order_by(Attempt.c.generation)
+)
+_STANDING = select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(_OF_JOBS), Job.c.settled.is_(False))
 
 
 class LeaseLost(Exception):
@@ -107,10 +129,7 @@ def claims_of(conn: Connection, owner: str) -> list[Claim]:
 
 def still_standing(conn: Connection, claims: Sequence[Claim]) -> set[Claim]:
     """Those of `claims` that no other controller has taken since, and whose jobs are not settled."""
-    wanted = [claim.job_id for claim in claims]
-    rows = conn.execute(
-        select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(wanted), Job.c.settled.is_(False))
-    )
+    rows = conn.execute(_STANDING, {"job_ids": [claim.job_id for claim in claims]})
     return {Claim(row.id, row.owner, row.epoch) for row in rows} & set(claims)
 
 
@@ -123,12 +142,8 @@ def held(conn: Connection, job_id: int, owner: str) -> Claim | None:
 
 def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
     """Write `columns` of the job if it is still ours. Raises LeaseLost: the caller's transaction must roll back."""
-    result = conn.execute(
-        update(Job)
-        .where(Job.c.id == claim.job_id, Job.c.owner == claim.owner, Job.c.epoch == claim.epoch)
-        .values(**columns)
-    )
-    if result.rowcount != 1:
+    key = {"key_id": claim.job_id, "key_owner": claim.owner, "key_epoch": claim.epoch}
+    if conn.execute(_UPDATE_JOB, {**columns, **key}).rowcount != 1:
         raise LeaseLost(f"job {claim.job_id} is not owned at epoch {claim.epoch} any more")
 
 
@@ -139,11 +154,11 @@ def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
     tasks: dict[int, list[TaskView]] = {}
     for (job_id, index, _), attempt in load_attempts(conn, ids).items():
         attempts.setdefault((job_id, index), []).append(attempt)
-    for row in conn.execute(select(Task).where(Task.c.job_id.in_(ids)).order_by(Task.c.index)).mappings():
+    for row in conn.execute(_TASKS, {"job_ids": ids}).mappings():
         its_attempts = tuple(attempts.get((row["job_id"], row["index"]), ()))
         tasks.setdefault(row["job_id"], []).append(codec.task(dict(row), its_attempts))
     jobs = {}
-    for row in conn.execute(select(Job).where(Job.c.id.in_(ids))).mappings():
+    for row in conn.execute(_JOBS, {"job_ids": ids}).mappings():
         cancel = Cancel(row["cancel_at"], row["cancel_grace_s"]) if row["cancel_at"] is not None else None
         jobs[row["id"]] = JobView(row["id"], tuple(tasks.get(row["id"], ())), cancel)
     return jobs
@@ -153,12 +168,11 @@ def load_attempts(conn: Connection, job_ids: Iterable[int]) -> dict[tuple[int, i
     """The attempts of these jobs that are not GONE, oldest first, by (job, task, generation)."""
     ids = list(job_ids)
     nodes: dict[tuple[int, int, int], list[NodeView]] = {}
-    for row in conn.execute(select(Node).where(Node.c.job_id.in_(ids)).order_by(Node.c.rank)).mappings():
+    for row in conn.execute(_NODES, {"job_ids": ids}).mappings():
         nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.node(dict(row)))
-    live = select(Attempt).where(Attempt.c.job_id.in_(ids), Attempt.c.state != AttemptState.GONE.value)
     keys_and_rows = (
         ((row["job_id"], row["task_index"], row["generation"]), row)
-        for row in conn.execute(live.order_by(Attempt.c.generation)).mappings()
+        for row in conn.execute(_ATTEMPTS, {"job_ids": ids}).mappings()
     )
     return {key: codec.attempt(dict(row), tuple(nodes.get(key, ()))) for key, row in keys_and_rows}
 
@@ -170,10 +184,9 @@ def save(conn: Connection, before: JobView, after: JobView, now: float) -> None:
         old = old_tasks[task.index]
         if task == old:
             continue
-        changed = _difference(codec.task_columns(old), codec.task_columns(task))
+        changed = codec.changed_task_columns(old, task)
         if changed:
-            where = (Task.c.job_id == after.id, Task.c.index == task.index)
-            conn.execute(update(Task).where(*where).values(**changed))
+            conn.execute(_UPDATE_TASK, {**changed, "key_job_id": after.id, "key_index": task.index})
         _save_attempts(conn, after.id, old, task, now)
 
 
@@ -189,9 +202,9 @@ def _save_attempts(conn: Connection, job_id: int, old: TaskView, new: TaskView, 
     assert all(g in kept for g in born_and_gone), "an attempt was requested and forgotten in one step"
     for generation, attempt in known.items():
         if generation not in kept:
-            where = _attempt_key((job_id, new.index), generation)
+            key = _key((job_id, new.index), generation)
             stopped = {} if _has_stopped(attempt) else {"stopped_at": now}
-            conn.execute(update(Attempt).where(*where).values(state=AttemptState.GONE.value, gone_at=now, **stopped))
+            conn.execute(_UPDATE_ATTEMPT, {**key, "state": AttemptState.GONE.value, "gone_at": now, **stopped})
             conn.execute(update(Node).where(*_nodes_of((job_id, new.index), generation)).values(connected=False))
 
 
@@ -199,8 +212,9 @@ def _has_stopped(attempt: AttemptView) -> bool:
     return attempt.state in (AttemptState.STOPPED, AttemptState.GONE)
 
 
-def _attempt_key(task: tuple[int, int], generation: int) -> tuple[Any, ...]:
-    return (Attempt.c.job_id == task[0], Attempt.c.task_index == task[1], Attempt.c.generation == generation)
+def _key(task: tuple[int, int], generation: int) -> dict[str, int]:
+    """An attempt's key, as `_UPDATE_ATTEMPT` wants it."""
+    return {"key_job_id": task[0], "key_task_index": task[1], "key_generation": generation}
 
 
 def _nodes_of(task: tuple[int, int], generation: int) -> tuple[Any, ...]:
@@ -216,27 +230,23 @@ def _insert_attempt(conn: Connection, task: tuple[int, int], attempt: AttemptVie
 def _update_attempt(conn: Connection, task: tuple[int, int], old: AttemptView, new: AttemptView, now: float) -> None:
     if old == new:
         return
-    changed = _difference(codec.attempt_columns(old), codec.attempt_columns(new))
+    key = _key(task, new.generation)
+    changed = codec.changed_attempt_columns(old, new)
     if _has_stopped(new) and not _has_stopped(old):
         changed["stopped_at"] = now
     if changed:
-        conn.execute(update(Attempt).where(*_attempt_key(task, new.generation)).values(**changed))
+        conn.execute(_UPDATE_ATTEMPT, {**changed, **key})
     for node, before in zip(new.nodes, old.nodes, strict=True):
-        changed = _difference(codec.node_columns(before), codec.node_columns(node))
+        changed = codec.changed_node_columns(before, node)
         if changed:
-            where = (*_nodes_of(task, new.generation), Node.c.rank == node.rank)
-            conn.execute(update(Node).where(*where).values(**changed))
-
-
-def _difference(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in new.items() if old[name] != value}
+            conn.execute(_UPDATE_NODE, {**changed, **key, "key_rank": node.rank})
 
 
 def record_notes(conn: Connection, job_id: int, notes: Sequence[Note], now: float) -> None:
     """Append to the job's timeline."""
     if notes:
         conn.execute(
-            insert(EventT),
+            _INSERT_EVENT,
             [
                 {
                     "job_id": job_id,
