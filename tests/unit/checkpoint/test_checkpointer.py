@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -89,15 +91,15 @@ def test_unsaveable_state_changes_nothing(tmp_path: Path) -> None:
 
 class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = os.write
+        real = os.pwrite
 
-        def write(descriptor: int, data: Any) -> int:
+        def write(descriptor: int, data: Any, offset: int) -> int:
             if self.is_full and len(data) > 4096:
                 raise OSError(28, "No space left on device")
-            return real(descriptor, data)
+            return real(descriptor, data, offset)
 
         self.is_full = True
-        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, "pwrite", write)
 
 
 def test_a_failed_background_save_is_raised_by_the_next_call_once(
@@ -251,3 +253,13 @@ def test_a_mark_is_not_believed_when_nothing_else_is_left(tmp_path: Path) -> Non
         assert [info.why for info in checkpointer.steps()] == ["a mount showed it short for a moment"]
         assert checkpointer.load() == {"n": 1}
         assert [info.state for info in checkpointer.steps()] == ["committed"]
+
+
+def test_a_large_save_under_way_at_the_end_of_the_program_is_finished(tmp_path: Path) -> None:
+    program = f"""
+import numpy as np
+from holdfast.checkpoint import Checkpointer
+Checkpointer({str(tmp_path)!r}, asynchronous=True).save(1, {{"w": np.ones(1 << 21)}})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert Checkpointer(tmp_path).load()["w"].sum() == 1 << 21

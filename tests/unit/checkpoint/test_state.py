@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections import OrderedDict, namedtuple
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
 from holdfast.checkpoint.staging import Staging
-from holdfast.checkpoint.state import container, streams
+from holdfast.checkpoint.state import container, direct, streams
 from holdfast.checkpoint.state.buffers import large_buffer
 from holdfast.checkpoint.state.tree import Unsaveable, flatten
 
@@ -181,6 +182,66 @@ def test_a_stream_comes_back_or_is_called_damaged(tmp_path_factory: Any, pieces:
         path.write_bytes(content)
         with pytest.raises(streams.Damaged, match="differs"):
             streams.read(str(path), record)
+
+
+@pytest.fixture(params=["past the page cache", "through it"])
+def a_disk(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "through it":
+        monkeypatch.setattr(direct, "begin", lambda descriptor: False)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("extra", [0, 1, direct.ALIGNMENT])
+@pytest.mark.parametrize("cut", [0, 4096, streams.BLOCK_BYTES + 3])
+@pytest.mark.usefixtures("a_disk")
+def test_large_streams_come_back_however_they_are_cut(tmp_path: Path, extra: int, cut: int) -> None:
+    from holdfast.checkpoint.manifest import FileRecord
+
+    size = 2 * streams.BLOCK_BYTES + extra
+    content = large_buffer(size)
+    content[:] = os.urandom(size)
+    path = tmp_path / "file"
+    written = streams.write(str(path), [content[:cut], content[cut:]], size_hint=size)
+    assert written[0] == size
+    assert path.read_bytes() == content
+    record = FileRecord("file", *written)
+    assert streams.read(str(path), record) == content  # from the page cache
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert streams.read(str(path), record) == content  # from the disk
+    with path.open("r+b") as file:
+        file.seek(size - 1)
+        file.write(bytes([content[-1] ^ 1]))
+    with pytest.raises(streams.Damaged, match="differs"):
+        streams.read(str(path), record)
+
+
+def test_a_disk_that_refuses_a_direct_transfer_is_written_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = os.pwrite, []
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(offset)
+            raise OSError(22, "Invalid argument")
+        return real(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(direct, "_file_system", lambda descriptor: 0xEF53)
+    content = os.urandom(3 * streams.BLOCK_BYTES)
+    streams.write(str(tmp_path / "file"), [memoryview(content)], size_hint=len(content))
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_a_large_stream_that_can_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(OSError, match="Input/output"):
+        streams.write(str(tmp_path / "file"), [memoryview(bytes(2**26))], size_hint=2**26)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("hint", [0, 3_000_000, 2_000_000, 5_000_000])
