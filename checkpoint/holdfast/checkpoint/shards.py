@@ -94,11 +94,5 @@ def content_of(flat: Flat, layout: Layout) -> Content:
 
 def _pieces(flat: Flat, layout: Layout) -> Iterator[memoryview]:
     yield memoryview(layout.header)
-    for number, _, size in layout.places():
-        array = flat.arrays[number]
-        if array.view is not None:
-            yield array.view()
-        elif size:
-            data = memoryview(bytearray(size))
-            array.write(data)
-            yield data
+    for number, _, _ in layout.places():
+        yield flat.arrays[number].view()

@@ -1,17 +1,24 @@
 """Copies of a program's state that a save can take its time with: one buffer, made once and used again.
 
 Fresh memory costs more than the copy into it (every page is faulted in), so the buffer stays. Arrays on a GPU are
-copied through pinned memory, all of them at once, before the call returns.
+copied through pinned memory, all of them at once, before the call returns; what lies in this machine's memory is copied
+by several threads, since one can not keep the memory busy.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from typing import Any
 
 from holdfast.checkpoint.state.buffers import large_buffer
 from holdfast.checkpoint.state.container import Layout
+from holdfast.checkpoint.state.crew import Crew
 from holdfast.checkpoint.state.tree import Flat
+
+_THREADS = min(4, len(os.sched_getaffinity(0)))
+_AT_ONCE_BYTES = 16 * 1024 * 1024
 
 
 class Staging:
@@ -26,8 +33,17 @@ class Staging:
         on_gpu = _torch_with_gpu_of(flat)
         data = self._of_size(layout.size, on_gpu)
         data[: len(layout.header)] = layout.header
+        moves = []
         for number, offset, size in layout.places():
-            flat.arrays[number].write(data[offset : offset + size])
+            array = flat.arrays[number]
+            if array.address is None:
+                array.write(data[offset : offset + size])
+            else:
+                moves += [
+                    (offset + at, array.address + at, min(_AT_ONCE_BYTES, size - at))
+                    for at in range(0, size, _AT_ONCE_BYTES)
+                ]
+        _copy(data, moves)
         if on_gpu is not None:
             on_gpu.cuda.synchronize()
         return data
@@ -38,6 +54,20 @@ class Staging:
             self._buffer = _pinned(torch, size) if torch is not None else large_buffer(size)
             self._is_pinned = torch is not None
         return self._buffer[:size]
+
+
+def _copy(data: memoryview, moves: list[tuple[int, int, int]]) -> None:
+    """Each of `moves`: (place in `data`, address, bytes)."""
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(data))
+
+    def move(one: tuple[int, int, int]) -> None:
+        offset, address, count = one
+        ctypes.memmove(begin + offset, address, count)
+
+    is_large = sum(count for _, _, count in moves) > _AT_ONCE_BYTES
+    with Crew(_THREADS if is_large else 0, "holdfast-copy") as crew:
+        for _ in crew.map(move, moves, ahead=len(moves)):
+            pass
 
 
 def _torch_with_gpu_of(flat: Flat) -> Any:

@@ -122,6 +122,15 @@ def test_direct_and_staged_bytes_are_the_same(state: Any) -> None:
     assert direct == bytes(Staging().copy(flat, layout))
 
 
+def test_large_arrays_are_copied_whole_by_several_threads() -> None:
+    large = np.arange(5_000_003, dtype=np.float64)
+    state = {"odd": large[1:], "turned": large[:4_000_000].reshape(2000, 2000).T, "foreign": large.astype(">f8")}
+    state["odd"].setflags(write=False)
+    found = through_file(state)
+    for name, array in state.items():
+        assert np.array_equal(found[name], array), name
+
+
 def test_other_tools_see_the_arrays_under_their_places() -> None:
     flat = flatten({"model": {"w": np.arange(3, dtype=np.float32)}, "step": 7})
     data = bytes(Staging().copy(flat, container.layout(flat)))

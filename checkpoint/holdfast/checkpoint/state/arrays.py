@@ -6,6 +6,7 @@ format uses, so that the files can be read by any tool that knows that format.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -40,8 +41,8 @@ _OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
 class Array:
     """One array of a state. `kind` names who made it; `write` fills a buffer of `nbytes` with its elements, in C order.
 
-    `source`: equal for two arrays that are one and the same memory. `view`: its bytes without a copy, where they lie
-    in this machine's memory in C order.
+    `source`: equal for two arrays that are one and the same memory. `address`: where its bytes lie, if they lie in this
+    machine's memory in the order and form in which they are saved. Both hold as long as the state is kept alive.
     """
 
     kind: str
@@ -49,11 +50,19 @@ class Array:
     shape: tuple[int, ...]
     write: Callable[[memoryview], None]
     source: object
-    view: Callable[[], memoryview] | None = None
+    address: int | None = None
 
     @property
     def nbytes(self) -> int:
         return size_of(self.dtype, self.shape)
+
+    def view(self) -> memoryview:
+        """Its bytes where they lie, or a copy where they do not lie as they are saved."""
+        if self.address is not None:
+            return memoryview((ctypes.c_char * self.nbytes).from_address(self.address)).cast("B")
+        data = memoryview(bytearray(self.nbytes))
+        self.write(data)
+        return data
 
 
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
@@ -98,7 +107,7 @@ def _of_bytes(value: bytes | bytearray) -> Array:
     def write(out: memoryview) -> None:
         out[:] = value
 
-    return Array("bytes", "U8", (len(value),), write, id(value), lambda: memoryview(value))
+    return Array("bytes", "U8", (len(value),), write, id(value))
 
 
 def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
@@ -110,11 +119,9 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
     def write(out: memoryview) -> None:
         numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
 
-    def view() -> memoryview:
-        return memoryview(value.reshape(-1).view(numpy.uint8))
-
-    direct = view if native and value.flags.c_contiguous and value.size else None
-    return Array(kind, dtype, tuple(value.shape), write, source, direct)
+    lies_so = native and value.flags.c_contiguous and value.size
+    address = value.__array_interface__["data"][0] if lies_so else None
+    return Array(kind, dtype, tuple(value.shape), write, source, address)
 
 
 def _of_torch(value: Any) -> Array:
@@ -132,12 +139,11 @@ def _of_torch(value: Any) -> Array:
         if tensor.numel():
             _to_torch(torch, dtype, tuple(tensor.shape), out).copy_(tensor, non_blocking=True)
 
-    def view() -> memoryview:
-        return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-
-    direct = view if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel() else None
+    # A subclass may keep its elements anywhere.
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.device.type == "cpu"
+    address = (is_plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr()) or None
     source = (str(value.device), value.data_ptr(), tuple(value.shape), value.stride()) if value.numel() else id(value)
-    return Array("torch", dtype, tuple(value.shape), write, (dtype, source), direct)
+    return Array("torch", dtype, tuple(value.shape), write, (dtype, source), address)
 
 
 def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:

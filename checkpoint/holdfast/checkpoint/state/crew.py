@@ -37,8 +37,8 @@ class Job(Generic[T]):
 
 
 class Crew:
-    """`threads` of them, as a context: they end with it, after what was submitted. Where no thread can be started (in
-    Python 3.12 and later, near the end) `submit` does the work itself."""
+    """`threads` of them, as a context: they end with it, after what was submitted. Without any (0, or where none can
+    be started: in Python 3.12 and later, near the end) `submit` does the work itself."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
