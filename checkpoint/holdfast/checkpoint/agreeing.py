@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, journal, manifest, marks, memory, shards
+from holdfast.checkpoint import checkpoints, journal, manifest, marks, memory, second_look, shards
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
 from holdfast.checkpoint.group import Group
@@ -27,6 +27,7 @@ def agreed_load(root: str, prefix: str, group: Group, rank: int, world_size: int
     Raises, in every process, NoUsableCheckpoint when there are checkpoints and all were refused by some, and
     CheckpointUnavailable when some see no checkpoints where others do.
     """
+    second_look.refresh(root)
     search = _Search(root, prefix, rank, world_size)
     bound: int | None = None
     for attempt in range(1_000_000):
@@ -91,16 +92,25 @@ class _Search:
                 return
 
     def _use(self, candidate: Checkpoint) -> bool:
+        said = marks.standing(candidate) if self._believe else None
         try:
-            if self._believe and (said := marks.standing(candidate)):
+            if said:
                 raise streams.Damaged(said)
-            self.state = self._read(candidate)
-            marks.unmark(candidate)
+            try:
+                self.state = self._read(candidate)
+            except streams.Damaged:
+                again = second_look.take(candidate)
+                if again is None:
+                    raise
+                candidate = again
+                self.state = self._read(candidate)
         except streams.Damaged as damage:
-            marks.mark(candidate, str(damage))
+            if said is None:
+                marks.mark(candidate, str(damage))
             logger.warning("skipping step %d in %s: %s", candidate.step, self._root, damage)
             self.skipped.append((candidate.step, str(damage)))
             return False
+        marks.unmark(candidate)
         self.found = candidate
         return True
 

@@ -65,6 +65,14 @@ def newest_first(
         yield _opened(root, owner, step, group, cache)
 
 
+def at(root: str, prefix: str, step: int) -> Checkpoint:
+    """One step as it lies there now. One whose manifests are gone is damaged."""
+    found = [entry for entry in manifest.entries(root) if (entry.prefix, entry.step) == (prefix, step)]
+    if not found:
+        return Checkpoint(root, prefix, step, (), "its manifest was removed")
+    return _opened(root, prefix, step, found, {})
+
+
 def file_fault(root: str, record: FileRecord, step: int, *, read_content: bool = True) -> str | None:
     """Why a file is not what was committed, or None when it is.
 

@@ -21,7 +21,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, digest, durability, journal, manifest, marks, memory, saving, snapshot
+from holdfast.checkpoint import (
+    checkpoints,
+    digest,
+    durability,
+    journal,
+    manifest,
+    marks,
+    memory,
+    saving,
+    second_look,
+    snapshot,
+)
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
 from holdfast.checkpoint.group import Alone, Group
@@ -140,6 +151,7 @@ class Folders:
         Raises NoUsableCheckpoint when some were and all are broken, CheckpointUnavailable when they can not be read.
         """
         durability.require_mounted(self.root)
+        second_look.refresh(self.root)
         answer = self._search() if self._group.rank == 0 else None
         said = self._group.share(f"newest-{self._series.prefix}-{self._commits}", answer)[0]
         if "unavailable" in said:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.checkpoint import checkpoints, durability, journal, manifest, marks, names
+from holdfast.checkpoint import checkpoints, durability, journal, manifest, marks, names, second_look
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import NoUsableCheckpoint, patiently
 from holdfast.checkpoint.snapshot import OWN_DIR
@@ -57,6 +57,7 @@ def load(root: str, prefix: str, call: Callable[[int], T], *, believe: bool = Tr
     when they can not be read now.
     """
     durability.require_mounted(root)
+    second_look.refresh(root)
     skipped: list[tuple[int, str]] = []
     for candidate in _candidates(root, prefix):
         reason = _fault(candidate, root, believe=believe)

@@ -13,7 +13,7 @@ import logging
 import os
 from typing import Any
 
-from holdfast.checkpoint import manifest, memory
+from holdfast.checkpoint import manifest, memory, second_look
 from holdfast.checkpoint.checkpoints import Checkpoint
 
 logger = logging.getLogger("holdfast.checkpoint")
@@ -22,11 +22,13 @@ logger = logging.getLogger("holdfast.checkpoint")
 def fault(found: Checkpoint, *, believe: bool = True) -> str | None:
     """Why `found` must not be loaded, or None when all of it was read and is whole; marked, or unmarked, accordingly.
 
-    `believe`: take a mark that stands for an answer, and do not read. Raises CheckpointUnavailable when a file can not
-    be read now.
+    `believe`: take a mark that stands for an answer, and do not read. What a mount shows is looked at twice before it
+    is called damaged. Raises CheckpointUnavailable when a file can not be read now.
     """
     said = standing(found) if believe else None
     reason = said or found.fault()
+    if reason is not None and said is None and (again := second_look.take(found)) is not None:
+        found, reason = again, again.fault()
     if reason is None:
         unmark(found)
     elif said is None:
@@ -60,16 +62,19 @@ def unmark(found: Checkpoint) -> None:
 
 
 def standing(found: Checkpoint) -> str | None:
-    """Why `found` was refused before, if nothing about its files has changed since; else None."""
+    """Why `found` was refused before, and counts for nothing; None if something about its files has changed since."""
     path = _path(found)
     if path is None:
         return None
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
-        return str(content["reason"]) if content["files"] == _stamps(found) else None
+        if content["files"] != _stamps(found):
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    memory.of(found.root).refuse(found)
+    return str(content["reason"])
 
 
 def _path(found: Checkpoint) -> str | None:
