@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, durability, listing, manifest, memory, notice, saving, shards
+from holdfast.checkpoint import checkpoints, durability, first, listing, manifest, memory, notice, saving, shards
 from holdfast.checkpoint.agreeing import agreed_load
 from holdfast.checkpoint.background import Background
 from holdfast.checkpoint.checkpoints import Checkpoint
@@ -103,6 +103,7 @@ class Checkpointer:
         self._saves = 0
         self._saved_step: int | None = None
         self._written: list[str] = []  # this process's files of the last save
+        self._awaited_s = 0.0  # the bucket, during the last save
         self.last_result: LoadResult | None = None
 
     # --- saving -------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class Checkpointer:
             committed = self._commit(this)
             self._background.start(lambda: self._after(committed))
         self._saved_step = step
-        self._pace.saved(time.monotonic() - began)
+        self._pace.saved(time.monotonic() - began - (0.0 if self._asynchronous else self._awaited_s))
         if self.preempted():
             self._hurry()
 
@@ -161,7 +162,7 @@ class Checkpointer:
             records = [record for record in self._all_well(this, topic, part) if record is not None]
             done = _attempt(lambda: self._write_manifest(this, records))
             self._all_well(this, f"{topic}-committed", {**done, "value": None})
-        took_s = time.monotonic() - this.began
+        took_s = time.monotonic() - this.began - self._awaited_s
         self._pace.worked(took_s)
         self._farewell.commit_s = took_s
         return done["value"]  # type: ignore[no-any-return]
@@ -179,6 +180,7 @@ class Checkpointer:
         rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
         part = shards.write(self._root, self._series.prefix, this.step, rank, world, this.content)
         self._written = [os.path.join(self._root, part.path)]
+        self._awaited_s = first.upload(self._root, self._series.prefix, self._written)
         return vars(part)
 
     def _write_manifest(self, this: _Save, records: list[dict[str, Any]]) -> Manifest | None:

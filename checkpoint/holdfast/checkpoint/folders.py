@@ -25,6 +25,7 @@ from holdfast.checkpoint import (
     checkpoints,
     digest,
     durability,
+    first,
     journal,
     manifest,
     marks,
@@ -117,6 +118,7 @@ class Folders:
                 records = list(readers.map(lambda name: self._record(path, name), sorted(found)))
             for folder in {os.path.dirname(os.path.join(path, name)) for name in found} | {self.root}:
                 manifest.sync_directory(folder)
+            first.upload(self.root, self._series.prefix, [os.path.join(path, name) for name in found])
             self._uncommit(step)
             committed = manifest.write(self.root, saving.manifest_of(self._series, step, records, metrics))
         except OSError as error:

@@ -20,7 +20,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from holdfast.checkpoint import checkpoints, digest, durability, journal, manifest, memory, names, retention, snapshot
+from holdfast.checkpoint import (
+    checkpoints,
+    digest,
+    durability,
+    first,
+    journal,
+    manifest,
+    memory,
+    names,
+    retention,
+    snapshot,
+)
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable
 from holdfast.checkpoint.keep import Keep
@@ -92,6 +103,7 @@ def _commit(series: Series, step: int, before: dict[str, Stamp], known: memory.M
             raise _nothing_written(series, step)
         for folder in sorted({os.path.dirname(os.path.join(root, record.path)) for record in own}):
             manifest.sync_directory(folder)
+        first.upload(root, series.prefix, [os.path.join(root, record.path) for record in own])
         committed = manifest.write(root, manifest_of(series, step, own))
     except OSError as error:
         raise CheckpointError(

@@ -194,9 +194,11 @@ class TestRealMount:
         directory = mountpoint / "run"
         save, load = self.functions(directory)
         save(1)
-        assert is_durable([str(directory / "model_1.pt")]) is False
-        assert not (bucket / "run" / "model_1.pt").exists()
+        assert (bucket / "run" / "model_1.pt").exists()  # the first manifest waits for its files
+        assert not list((bucket / "run").glob(".holdfast/*.json"))
         save(2)
+        assert is_durable([str(directory / "model_2.pt")]) is False
+        assert not (bucket / "run" / "model_2.pt").exists()
         save(3)
         assert [info.step for info in steps(directory)] == [3, 2, 1]  # none is in the bucket: none goes
         self.await_uploads(directory)
