@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import pwd
 import shutil
@@ -27,6 +28,7 @@ settings.register_profile("deep", settings.get_profile("ci"), derandomize=False,
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 KILLS = "kills_survived"
+STORM_KILLS = "storm_kills_survived"  # by what was killed, as JSON
 OURS = ("HOLDFAST_", "SKYPILOT_", "SKY_")
 # What changes how a terminal is written to.
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
@@ -62,12 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How often a daemon was killed (tests/crash) with nothing lost, in all."""
-    told = [
-        value for r in terminalreporter.stats.get("passed", []) for name, value in r.user_properties if name == KILLS
-    ]
-    if told:
+    """How often a daemon (tests/crash) or a training run and its mount (the storm) were killed with nothing lost."""
+    passed = [one for report in terminalreporter.stats.get("passed", []) for one in report.user_properties]
+    if told := [value for name, value in passed if name == KILLS]:
         terminalreporter.write_line(f"survived {sum(told)} kills of the daemon in {len(told)} stories")
+    for counts in [json.loads(value) for name, value in passed if name == STORM_KILLS]:
+        of_each = ", ".join(f"{what} {count}" for what, count in sorted(counts.items()))
+        terminalreporter.write_line(f"survived {sum(counts.values())} kills of the storm ({of_each})")
 
 
 @dataclass

@@ -180,12 +180,21 @@ def local_bucket(tmp_path: Path) -> LocalBucket:
 
 
 @pytest.fixture
-def s3_bucket(s3_server: S3Server) -> Iterator[S3Bucket]:
+def new_s3_bucket(s3_server: S3Server) -> Iterator[Callable[[], S3Bucket]]:
     s3_server.resume()
-    bucket = S3Bucket(s3_server, f"ckpt-{uuid.uuid4().hex[:12]}")
-    s3_server.client.create_bucket(Bucket=bucket.name)
-    yield bucket
+
+    def make() -> S3Bucket:
+        bucket = S3Bucket(s3_server, f"ckpt-{uuid.uuid4().hex[:12]}")
+        s3_server.client.create_bucket(Bucket=bucket.name)
+        return bucket
+
+    yield make
     s3_server.resume()
+
+
+@pytest.fixture
+def s3_bucket(new_s3_bucket: Callable[[], S3Bucket]) -> S3Bucket:
+    return new_s3_bucket()
 
 
 @pytest.fixture(params=["local", "s3"])

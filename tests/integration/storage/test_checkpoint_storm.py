@@ -1,5 +1,6 @@
 """A training process and its write-back mount are killed again and again, and machines lose their disks. What had once
-been called durable is never lost, and what is loaded is what was saved, bit for bit.
+been called durable is never lost: a mount that has never seen anything but the bucket loads it, or a newer one, bit for
+bit.
 
 `STORM_KILLS` and `STORM_SEED` choose how many and which.
 """
@@ -7,6 +8,7 @@ been called durable is never lost, and what is loaded is what was saved, bit for
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -18,6 +20,7 @@ import textwrap
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +30,29 @@ from holdfast.agent import fuse
 from holdfast.agent.mounts import Mounts
 from holdfast.checkpoint import Checkpointer, NoUsableCheckpoint, memory
 
+STORM_KILLS = "storm_kills_survived"  # what pytest's last lines say of it: tests/conftest.py
 KILLS = int(os.environ.get("STORM_KILLS", "40"))
+KILLS_PER_BUCKET = 50  # a new bucket now and then: what dies before the first checkpoint is whole counts, too
+SAVING_S = 0.5  # about ten saves and their uploads
+SIZE = 300_000
+
+
+def content(step: int) -> bytes:
+    return random.Random(step).randbytes(SIZE)
+
 
 TRAINING = """
-    import json, os, sys
-    import numpy as np
-    from holdfast.checkpoint import Checkpointer, CheckpointUnavailable
-    directory = sys.argv[1]
+    import random, sys
+    from holdfast.checkpoint import Checkpointer
+    directory, size = sys.argv[1], int(sys.argv[2])
     def content(step):
-        return np.random.default_rng(step).integers(0, 255, 300_000, dtype=np.uint8)
+        return random.Random(step).randbytes(size)
     with Checkpointer(directory, keep=2, asynchronous=True) as checkpointer:
         state = checkpointer.load()
         step = 0
         if state is not None:
             step = state["step"]
-            assert np.array_equal(state["w"], content(step)), f"step {step} was loaded with other content"
+            assert state["w"] == content(step), f"step {step} was loaded with other content"
         print("loaded", step, flush=True)
         while True:
             step += 1
@@ -97,7 +108,7 @@ class Machine:
 
     def train(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(TRAINING), str(self.path)],
+            [sys.executable, "-c", textwrap.dedent(TRAINING), str(self.path), str(SIZE)],
             env={**os.environ, "HOLDFAST_RUN_DIR": str(self.directory / "run")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,54 +116,84 @@ class Machine:
         )
 
 
-def in_bucket(bucket: Any, directory: Path) -> int | None:
-    """The step that a machine which never saw anything but the bucket would load."""
-    shutil.rmtree(directory, ignore_errors=True)
-    client = bucket.server.client
-    for found in client.list_objects_v2(Bucket=bucket.name).get("Contents", []):
-        path = directory / found["Key"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bucket.read(found["Key"]) or b"")
-    directory.mkdir(exist_ok=True)
-    memory._memories.clear()
+@contextlib.contextmanager
+def mounted_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where `machine`, which has never seen the bucket before, has mounted it; the machine is lost afterwards."""
+    machine.mount()
+    with monkeypatch.context() as patch:
+        patch.setenv("HOLDFAST_RUN_DIR", str(machine.directory / "run"))
+        patch.setattr(memory, "_memories", {})
+        yield str(machine.path)
+    machine.lose()
+
+
+def loaded_from(directory: str) -> int | None:
+    """The step that a start there loads; 0 for none yet, None when all are refused."""
     with Checkpointer(directory) as checkpointer:
         try:
             state = checkpointer.load()
         except NoUsableCheckpoint:
             return None
-    return 0 if state is None else int(state["step"])
+    if state is None:
+        return 0
+    assert state["w"] == content(state["step"]), f"step {state['step']} was loaded with other content"
+    return int(state["step"])
 
 
 @pytest.mark.fuse
 @pytest.mark.long
 @pytest.mark.timeout(3600 * 4)
-def test_storm(tmp_path: Path, s3_bucket: Any, rclone: Path) -> None:
+def test_storm(
+    tmp_path: Path,
+    new_s3_bucket: Callable[[], Any],
+    rclone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
     seed = os.environ.get("STORM_SEED", uuid.uuid4().hex)
-    chance, pause = random.Random(seed), threading.Event()
-    machine, durable, counts = Machine(tmp_path, s3_bucket, rclone), 0, Counter[str]()
-    try:
-        for number in range(KILLS):
-            machine.mount()
-            training = machine.train()
-            said = training.stdout.readline().split()  # type: ignore[union-attr]
-            assert said[:1] == ["loaded"], f"seed {seed}, kill {number}: {training.communicate()[1][-2000:]}"
-            assert int(said[1]) >= durable, f"seed {seed}, kill {number}: {said[1]} after {durable} was durable"
-            pause.wait(chance.uniform(0, 1.0))
-            what = chance.choice(["training", "rclone", "both", "machine"])
-            counts[what] += 1
-            if what in ("rclone", "both", "machine"):
-                machine.kill_rclone()
-            if what in ("training", "both", "machine") or training.poll() is None:
-                training.kill()
-            training.communicate()
-            durable = max(durable, machine.called_durable())
-            if what == "machine":
-                machine.lose()
-            found = in_bucket(s3_bucket, tmp_path / "seen")
-            assert durable == 0 or (found is not None and found >= durable), (
-                f"seed {seed}, kill {number} ({what}): the bucket holds {found} after {durable} was called durable"
-            )
-    finally:
+    chance, counts, numbers = random.Random(seed), Counter[str](), iter(range(KILLS))
+    while batch := list(itertools.islice(numbers, KILLS_PER_BUCKET)):
+        bucket = new_s3_bucket()
+        machine = Machine(tmp_path / "node", bucket, rclone)
+        elsewhere = Machine(tmp_path / "elsewhere", bucket, rclone)
+        durable = 0
+        try:
+            for number in batch:
+                where = f"seed {seed}, kill {number}"
+                what = chance.choice(["training", "rclone", "both", "machine"])
+                counts[what] += 1
+                durable = life_and_death(machine, what, chance.uniform(0, SAVING_S), durable, where)
+                with mounted_anew(elsewhere, monkeypatch) as directory:
+                    found = loaded_from(directory)
+                assert durable == 0 or (found is not None and found >= durable), (
+                    f"{where} ({what}): the bucket holds {found} after {durable} was called durable"
+                )
+                print(f"{where} ({what}): {durable} was called durable, the bucket holds {found}", flush=True)
+        finally:
+            machine.lose()
+            elsewhere.lose()
+        assert durable > 0 or len(batch) < KILLS_PER_BUCKET, f"seed {seed}: nothing became durable"
+        bucket.remove()
+        shutil.rmtree(tmp_path)
+    record_property(STORM_KILLS, json.dumps(counts))
+
+
+def life_and_death(machine: Machine, what: str, after_s: float, durable: int, where: str) -> int:
+    """Train on `machine` for so long, then kill; returns the newest step that has ever been called durable."""
+    machine.mount()
+    training = machine.train()
+    said = training.stdout.readline().split()  # type: ignore[union-attr]
+    assert said[:1] == ["loaded"], f"{where}: {training.communicate()[1][-2000:]}"
+    assert int(said[1]) >= durable, f"{where}: {said[1]} was loaded after {durable} was durable"
+    threading.Event().wait(after_s)
+    assert training.poll() is None, f"{where}: training ended by itself: {training.communicate()[1][-2000:]}"
+    if what != "training":
+        machine.kill_rclone()
+    if what != "rclone":
+        training.kill()
+    _, error = training.communicate(timeout=60)  # without its mount it ends by itself
+    assert what != "rclone" or "CheckpointError" in error or "CheckpointUnavailable" in error, f"{where}: {error}"
+    durable = max(durable, machine.called_durable())
+    if what == "machine":
         machine.lose()
-    print(f"\nsurvived {KILLS} kills {dict(counts)}; the newest durable step was {durable} (seed {seed})")
-    assert durable > 0
+    return durable
