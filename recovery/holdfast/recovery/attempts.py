@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery.job import AttemptView, Limits, NodeView, View
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase
+from holdfast.recovery.values import replace
 
 # A node that drains gets this much longer than it was promised before its machine is ended.
 DRAIN_MARGIN_S = 3.0
@@ -64,6 +63,10 @@ def _has_failed(node: NodeView) -> bool:
 
 def loss(attempt: AttemptView, view: View, now: float) -> Reason | None:
     """Why `attempt` can not go on, as far as its machines are concerned; None while it can."""
+    boot_by = boot_timeout_at(attempt, view)
+    is_overdue = boot_by is not None and boot_by <= now
+    if attempt.is_well:
+        return Reason.BOOT_TIMEOUT if is_overdue else None
     for node in attempt.nodes:
         if node.gone is not None and node.phase is not NodePhase.ENDED:
             return node.gone
@@ -78,12 +81,13 @@ def loss(attempt: AttemptView, view: View, now: float) -> Reason | None:
         return Reason.MOUNT_LOST
     if any(at <= now for at in unreachable_at(attempt, view)):
         return Reason.UNREACHABLE
-    boot_by = boot_timeout_at(attempt, view)
-    return Reason.BOOT_TIMEOUT if boot_by is not None and boot_by <= now else None
+    return Reason.BOOT_TIMEOUT if is_overdue else None
 
 
 def unreachable_at(attempt: AttemptView, view: View) -> list[float]:
     """For each silent node: when its silence has lasted for too long."""
+    if attempt.is_well:
+        return []
     silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
     return [view.patience_from(since) + view.limits.silent_s for since in silent]
 
@@ -106,6 +110,8 @@ def recheck_at(attempt: AttemptView, limits: Limits) -> float | None:
     A cloud may need a moment to learn of a death that a broken connection tells at once.
     """
     if attempt.terminating or attempt.state is AttemptState.REQUESTED:
+        return None
+    if attempt.is_well and attempt.failing_since is None:
         return None
     begun = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
     if attempt.failing_since is not None and attempt.is_wanted:

@@ -7,11 +7,13 @@ week is known while it lasts and forgiven afterwards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import exp, inf, log
 
 from holdfast.recovery.offers import OfferKey
 from holdfast.recovery.survival import cumulative_hazard, remaining_life_s
+from holdfast.recovery.values import replace
 
 # Evidence counts half after this long.
 _HALF_LIFE_S = 3 * 86400.0
@@ -102,19 +104,19 @@ class StartUps:
         x = log(max(1.0, seconds) / _START_MEDIAN_S)
         return StartUps(self.count + 1, self.total + x, self.squares + x * x)
 
-    @property
+    @cached_property
     def _law(self) -> tuple[float, float]:
         # The spread is that about the mean of those seen: how far they are from the guess says nothing of it.
         about_mean = max(0.0, self.squares - self.total**2 / self.count) if self.count else 0.0
         variance = (_SPREAD_WEIGHT * _START_SIGMA**2 + about_mean) / (_SPREAD_WEIGHT + self.count)
         return self.total / (_MEDIAN_WEIGHT + self.count), variance
 
-    @property
+    @cached_property
     def usual_s(self) -> float:
         mean, variance = self._law
         return _START_MEDIAN_S * exp(mean + variance / 2)
 
-    @property
+    @cached_property
     def worst_s(self) -> float:
         """Longer than all but about one start-up in a thousand."""
         mean, variance = self._law

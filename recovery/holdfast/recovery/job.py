@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from holdfast.recovery.market import MarketView, Offer
 from holdfast.recovery.needs import Need
 from holdfast.recovery.reasons import Reason, terminal_status
 from holdfast.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
+from holdfast.recovery.values import replace
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class NodeView:
         return self.gone is not None or self.phase in ENDED_PHASES
 
 
+# Tuples: to look a member of an enumeration up in them takes a fraction of what a set's hash would.
+_ENDING = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
+_HAS_NO_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE)
+
+
 @dataclass(frozen=True)
 class AttemptView:
     """One try at a task on one placement.
@@ -102,6 +109,17 @@ class AttemptView:
     checked_at: float | None = None
     check_asked_at: float | None = None
 
+    @cached_property
+    def is_well(self) -> bool:
+        """Nothing was heard or seen that speaks against any of its nodes."""
+        return all(
+            n.gone is None
+            and n.silent_since is None
+            and n.notice_deadline is None
+            and not (n.interrupted or n.mount_lost)
+            for n in self.nodes
+        )
+
     @property
     def is_live(self) -> bool:
         return self.state is not AttemptState.GONE
@@ -109,13 +127,12 @@ class AttemptView:
     @property
     def is_wanted(self) -> bool:
         """Meant to run or running: neither drained, nor stopped, nor being terminated."""
-        ending = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
-        return self.state not in ending and not self.terminating
+        return not self.terminating and self.state not in _ENDING
 
     @property
     def may_run_workload(self) -> bool:
         """Whether a process of the user's may be running, as far as is known."""
-        if self.state in (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE):
+        if self.state in _HAS_NO_WORKLOAD:
             return False
         return not all(node.has_stopped for node in self.nodes)
 
@@ -163,16 +180,18 @@ class TaskView:
     saved_s: float | None = None
     late_since: float | None = None
 
-    @property
+    @cached_property
     def current(self) -> AttemptView | None:
         """The attempt that runs, else the newest that is meant to run; None while there is none."""
         wanted = [a for a in self.attempts if a.is_wanted]
-        running = [a for a in wanted if a.state is AttemptState.RUNNING]
-        return next(reversed(running or wanted), None)
+        running = [a for a in wanted if a.state is AttemptState.RUNNING] if len(wanted) > 1 else None
+        return (running or wanted)[-1] if wanted else None
 
-    @property
+    @cached_property
     def replacement(self) -> AttemptView | None:
         """The newer attempt that shall take over from `current`, which runs on until then; None while there is none."""
+        if len(self.attempts) < 2:
+            return None
         wanted = [a for a in self.attempts if a.is_wanted]
         return wanted[-1] if len(wanted) > 1 else None
 
@@ -221,7 +240,10 @@ class JobView:
     @property
     def current_task(self) -> TaskView | None:
         """The first task that has not ended; None when all have."""
-        return next((t for t in self.tasks if t.state is not TaskState.ENDED), None)
+        for task in self.tasks:
+            if task.state is not TaskState.ENDED:
+                return task
+        return None
 
     @property
     def has_ended(self) -> bool:
@@ -233,7 +255,9 @@ class JobView:
         return self.has_ended and not any(a.is_live for t in self.tasks for a in t.attempts)
 
     def with_task(self, task: TaskView) -> JobView:
-        return replace(self, tasks=tuple(task if t.index == task.index else t for t in self.tasks))
+        if self.tasks[task.index] is task:
+            return self
+        return replace(self, tasks=(*self.tasks[: task.index], task, *self.tasks[task.index + 1 :]))
 
 
 @dataclass(frozen=True)

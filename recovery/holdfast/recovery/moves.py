@@ -6,8 +6,6 @@ that happens to it touches the one that runs.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery.actions import Note
 from holdfast.recovery.attempts import abruptly, failed_node, loss, wind_down
 from holdfast.recovery.job import TaskView
@@ -25,6 +23,7 @@ from holdfast.recovery.turns import (
     look_for_another,
     request,
 )
+from holdfast.recovery.values import replace
 
 # What failed on a replacement may fail on the next as well; the task runs, so there is time.
 _FAILED_REPLACEMENT_S = 3600.0

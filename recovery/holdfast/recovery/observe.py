@@ -5,7 +5,6 @@ Late, repeated and out-of-date events fall through to "ignored": the job is retu
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from holdfast.recovery import events
@@ -15,6 +14,7 @@ from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskVi
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
+from holdfast.recovery.values import replace
 
 _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
 

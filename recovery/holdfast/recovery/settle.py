@@ -6,8 +6,6 @@ returns None. The first rule that applies wins; then the table is read again fro
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery.actions import Check, Note, PrepareStorage, Terminate
 from holdfast.recovery.attempts import (
     abruptly,
@@ -40,6 +38,7 @@ from holdfast.recovery.turns import (
     look_for_another,
     request,
 )
+from holdfast.recovery.values import replace
 
 # Far above any real chain of rules; reached only if two rules undo each other.
 _MOST_ROUNDS = 100
@@ -52,14 +51,30 @@ def settle(task: TaskView, ctx: Context, *, is_current: bool) -> TaskView:
     """`task` with every rule applied. A task that is not the job's current one only has its attempts cleared away."""
     rules = RULES if is_current else CLEARING_RULES
     for _ in range(_MOST_ROUNDS):
-        for rule in rules:
+        for rule in QUIET_RULES if is_current and _is_quiet(task, ctx) else rules:
             after = rule(task, ctx)
             if after is not None:
                 task = after
                 break
         else:
             return task
+        if rule in CHOOSING_RULES and task.outcome is None:
+            return task  # now the world has to answer
     raise AssertionError(f"the rules do not settle: {task}")
+
+
+def _is_quiet(task: TaskView, ctx: Context) -> bool:
+    """Nothing is amiss and nothing is under way: the task runs undisturbed, or is nowhere. Only `QUIET_RULES` apply.
+
+    That is how a task is found nearly always: looking no further makes a decision half as dear.
+    """
+    if task.outcome is not None or ctx.view.job.cancel is not None or len(task.attempts) > 1:
+        return False
+    if not task.attempts:
+        return task.state is not TaskState.ENDED
+    attempt = task.attempts[0]
+    runs = attempt.state is AttemptState.RUNNING and not attempt.terminating and attempt.failing_since is None
+    return runs and attempt.is_well and not any(n.has_stopped or n.failed_stage is not None for n in attempt.nodes)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -101,9 +116,9 @@ def succeed(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
-    left = tuple(a for a in task.attempts if a.is_live)
-    if left == task.attempts:
+    if all(a.is_live for a in task.attempts):
         return None
+    left = tuple(a for a in task.attempts if a.is_live)
     newest_went = not task.attempts[-1].is_live
     task = replace(task, attempts=left)
     if newest_went and task.state is TaskState.PLACING:
@@ -208,6 +223,8 @@ def advance(task: TaskView, ctx: Context) -> TaskView | None:
     attempt = task.replacement or task.current
     if attempt is None or task.outcome is not None:
         return None
+    if attempt.state is AttemptState.RUNNING:
+        return None
     phases = {n.phase for n in attempt.nodes}
     if attempt.state is AttemptState.BOOTING and NodePhase.UNHEARD not in phases:
         ctx.out.append(Note("attempt.setting_up", task.index, attempt.generation))
@@ -241,7 +258,7 @@ def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> Ta
 def look_up_silent(task: TaskView, ctx: Context) -> TaskView | None:
     """A broken connection is the first sign of death: the cloud is asked, at once and then again and again."""
     for a in task.attempts:
-        if any(is_silent(n) for n in a.nodes) and _recheck_is_due(a, ctx):
+        if not a.is_well and any(is_silent(n) for n in a.nodes) and _recheck_is_due(a, ctx):
             ctx.out.append(Check(task.index, a.generation))
             return task.with_attempt(replace(a, check_asked_at=ctx.now))
     return None
@@ -313,6 +330,8 @@ def _nothing_fits(task: TaskView, why: tuple[str, ...], is_request: bool, ctx: C
 
 
 CLEARING_RULES: tuple[Rule, ...] = (forget_gone, drained, terminate)
+CHOOSING_RULES: tuple[Rule, ...] = (place, reconsider)
+QUIET_RULES: tuple[Rule, ...] = (prepare_storage, foresee_lateness, *CHOOSING_RULES)
 RULES: tuple[Rule, ...] = (
     succeed,
     cancel,
@@ -324,8 +343,5 @@ RULES: tuple[Rule, ...] = (
     take_over,
     advance,
     look_up_silent,
-    prepare_storage,
-    foresee_lateness,
-    place,
-    reconsider,
+    *QUIET_RULES,
 )

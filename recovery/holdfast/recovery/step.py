@@ -7,8 +7,6 @@ nothing else.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery.actions import Action, Note, Step
 from holdfast.recovery.attempts import boot_timeout_at, overdue_at, recheck_at, unreachable_at
 from holdfast.recovery.events import Event
@@ -18,6 +16,7 @@ from holdfast.recovery.reasons import Reason, terminal_status, text
 from holdfast.recovery.settle import settle
 from holdfast.recovery.statuses import AttemptState, Status, TaskState
 from holdfast.recovery.turns import Context
+from holdfast.recovery.values import replace
 
 
 def step(view: View, event: Event, now: float) -> Step:
@@ -26,12 +25,13 @@ def step(view: View, event: Event, now: float) -> Step:
     job = observe(view.job, event, now, out)
     while True:
         current = job.current_task
-        ctx = Context(replace(view, job=job), now, out)
+        ctx = Context(view if job is view.job else replace(view, job=job), now, out)
         for task in job.tasks:
             if task is current or task.attempts:
                 job = job.with_task(settle(task, ctx, is_current=task is current))
-        if job.current_task is None or current is None or job.current_task.index == current.index:
-            return Step(job, tuple(out), _wake_at(replace(view, job=job)))
+        following = job.current_task
+        if following is None or current is None or following.index == current.index:
+            return Step(job, tuple(out), _wake_at(view, job))
         job = _go_on(job, job.tasks[current.index], now, out)
 
 
@@ -49,9 +49,8 @@ def _go_on(job: JobView, ended: TaskView, now: float, out: list[Action]) -> JobV
     return job
 
 
-def _wake_at(view: View) -> float | None:
-    """When the job must be looked at again if nothing happens; None when only an observation can move it."""
-    job = view.job
+def _wake_at(view: View, job: JobView) -> float | None:
+    """When `job` must be looked at again if nothing happens; None when only an observation can move it."""
     times = [t for task in job.tasks for a in task.attempts for t in _attempt_times(a, view)]
     current = job.current_task
     if current is not None and current.state is TaskState.WAITING and current.storage_ready:

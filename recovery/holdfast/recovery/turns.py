@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
 from holdfast.recovery.attempts import wind_down
@@ -13,6 +13,7 @@ from holdfast.recovery.market import MarketView, Offer
 from holdfast.recovery.policies.cooldown import preemption_refusal
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, TaskState
+from holdfast.recovery.values import replace
 
 # A task that never says what is durable is taken to lose so much of each run.
 _ASSUMED_LOSS_S = 1800.0
@@ -40,17 +41,21 @@ class Context:
     view: View
     now: float
     out: list[Action]
+    _learned: list[tuple[int, MarketView]] = field(default_factory=list)
 
     @property
     def market(self) -> MarketView:
         """The market, with what this very step has learned of it."""
-        market, refused = self.view.market, []
-        for action in self.out:
+        read, market = self._learned[-1] if self._learned else (0, self.view.market)
+        if read == len(self.out):
+            return market
+        for action in self.out[read:]:
             if isinstance(action, Refuse):
-                refused.append(action.refusal)
+                market = replace(market, refusals=(*market.refusals, action.refusal))
             elif isinstance(action, Learn):
                 market = replace(market, history=learn(market.history, action.sighting))
-        return replace(market, refusals=(*market.refusals, *refused)) if refused else market
+        self._learned.append((len(self.out), market))
+        return market
 
 
 Rule = Callable[[TaskView, Context], "TaskView | None"]

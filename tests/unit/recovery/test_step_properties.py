@@ -22,6 +22,7 @@ from holdfast.recovery.policies.registry import STRATEGIES
 from holdfast.recovery.reasons import MEANINGS, Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from holdfast.recovery.step import step
+from rule_table import check_no_rule_was_missed
 
 NOW = 1_000_000.0
 LIMITS = Limits()
@@ -58,6 +59,7 @@ class Walk:
         view = View(before, MarketView(OFFERS, tuple(self.refusals), history=self.history))
         answer = step(view, event, self.now)
         assert answer == step(view, event, self.now), "the same question has one answer"
+        check_no_rule_was_missed(view, event, self.now)
         self.told.append(event)
         if isinstance(event, events.MachinesSeen):
             self.checks.discard((event.task, event.generation))

@@ -11,8 +11,6 @@ Slack is what may still be lost: the time to the deadline, less the work that is
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView
 from holdfast.recovery.needs import Need
@@ -21,6 +19,7 @@ from holdfast.recovery.policies.choice import Choice, Move, Place, Reconsidered,
 from holdfast.recovery.policies.elsewhere import better_place
 from holdfast.recovery.policies.selection import LOOK_AGAIN_S, choose
 from holdfast.recovery.policies.worth import Appraisal
+from holdfast.recovery.values import replace
 
 # The share of the work that is left which is kept as slack. The optimum over a semi-Markov model of spot (see
 # docs/policies.md) keeps 0.09 to 0.2 of it, nearly whatever the prices; cost is flat from 0.08 to 0.12.

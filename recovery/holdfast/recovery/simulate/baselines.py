@@ -2,13 +2,15 @@
 
 They are written down as their authors have them: once per tick they see, for nothing, which zones have room; they stop
 before they launch anew. `greedy` and `uniform-progress`: Wu et al., "Can't Be Late" (NSDI '24), where a zone is chosen
-the cheapest one with room is.
+the cheapest one with room is. Ticks at which nothing can change are skipped; without `skips` none is, and the same
+comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from holdfast.recovery.offers import Market
 from holdfast.recovery.simulate.cloud import TraceCloud
@@ -19,22 +21,22 @@ Place = tuple[int, Market]
 
 def on_demand(cloud: TraceCloud, start_at: float) -> Run:
     """On-demand from the begin to the end."""
-    return _Walk(cloud, start_at).until_done(lambda walk: _cheapest_on_demand(walk.cloud.scenario))
+    return _Walk(cloud, start_at).until_done(lambda walk: _cheapest_on_demand(walk.scenario), lambda _: inf)
 
 
-def greedy(cloud: TraceCloud, start_at: float) -> Run:
+def greedy(cloud: TraceCloud, start_at: float, *, skips: bool = True) -> Run:
     """Spot whenever there is any, else nothing, until only on-demand can still make the deadline."""
-    return _Walk(cloud, start_at).until_done(_greedy)
+    return _Walk(cloud, start_at).until_done(_greedy, _greedy_until, skips=skips)
 
 
-def uniform_progress(cloud: TraceCloud, start_at: float) -> Run:
+def uniform_progress(cloud: TraceCloud, start_at: float, *, skips: bool = True) -> Run:
     """Spot whenever there is any; on-demand while behind a steady pace; back only once ahead by two start-ups."""
-    return _Walk(cloud, start_at).until_done(_uniform_progress)
+    return _Walk(cloud, start_at).until_done(_uniform_progress, _uniform_progress_until, skips=skips)
 
 
-def lifetime_oracle(cloud: TraceCloud, start_at: float) -> Run:
+def lifetime_oracle(cloud: TraceCloud, start_at: float, *, skips: bool = True) -> Run:
     """Of the zones with room, the one that costs least per second of work, told how long each will last."""
-    return _Walk(cloud, start_at).until_done(_longest_for_the_money)
+    return _Walk(cloud, start_at).until_done(_longest_for_the_money, _held_until, skips=skips)
 
 
 @dataclass
@@ -80,13 +82,18 @@ class _Walk:
         assert self.scenario.deadline_s is not None
         return self.scenario.deadline_s - self.elapsed_s
 
-    def until_done(self, decide: Callable[[_Walk], Place | None]) -> Run:
+    def until_done(
+        self, decide: Callable[[_Walk], Place | None], same_until: Callable[[_Walk], float], *, skips: bool = True
+    ) -> Run:
+        """`decide` at every tick; if `skips`, not at those before `same_until`: it would say what it has just said."""
         tick_s, span_end = self.scenario.tick_s, self.scenario.span[1]
         self.now = self.start_at
         while self.now < span_end and self.finished_at is None:
             self._notice_loss()
             self._go(decide(self))
-            self._work_until(min(self.now + tick_s, span_end))
+            until = min(same_until(self), span_end + tick_s) if skips else self.now
+            ticks = max(1, (until - self.now) // tick_s)
+            self._work_until(min(self.now + ticks * tick_s, span_end))
         if self.place is not None:
             self._leave(self.now)
         bills = (self.cloud.bill(s.zone, s.market, s.launched_at, s.ended_at) for s in self.stays)
@@ -100,6 +107,14 @@ class _Walk:
             lost_s=self.lost_s,
             stays=tuple(self.stays),
         )
+
+    def market_until(self) -> float:
+        """When any zone's room is next seen to change."""
+        zones, nodes, notice_s = self.scenario.zones, self.scenario.num_nodes, self.scenario.notice_s
+        changes = min(z.changes_at(nodes, self.now) for z in zones)
+        if notice_s:
+            changes = min(changes, *(z.changes_at(nodes, self.now + notice_s) - notice_s for z in zones))
+        return changes
 
     def cheapest_spot(self) -> Place | None:
         zones = self.scenario.zones
@@ -193,10 +208,50 @@ def _only_on_demand_left(walk: _Walk) -> bool:
     worst_s = scenario.worst_cold_start_s
     if walk.place is None:
         walk.at_last = walk.time_left_s < walk.left_s + max(2 * worst_s, worst_s + scenario.tick_s)
-    elif walk.place[1] is Market.SPOT and (scenario.checkpoint_every_s or scenario.cold_start_sigma):
+    elif walk.place[1] is Market.SPOT and _net_looks_at_spot(scenario):
         at_stake_s = min(walk.done_s(walk.now) - walk.resumed_s, scenario.checkpoint_every_s)
         walk.at_last = walk.time_left_s < walk.left_s + at_stake_s + worst_s + 2 * scenario.tick_s
     return walk.at_last
+
+
+def _net_looks_at_spot(scenario: Scenario) -> bool:
+    return bool(scenario.checkpoint_every_s or scenario.cold_start_sigma)
+
+
+# --- and how long they stay the same: at the least, with a tick to spare where a threshold is crossed -----------------
+
+
+def _held_until(walk: _Walk) -> float:
+    return walk.now if walk.place is None else walk.cloud.taken_at(*walk.place, walk.now)
+
+
+def _greedy_until(walk: _Walk) -> float:
+    if walk.place is None:
+        return min(walk.market_until(), _net_from(walk))
+    if walk.place[1] is Market.SPOT and not walk.at_last and _net_looks_at_spot(walk.scenario):
+        return walk.now
+    return _held_until(walk)
+
+
+def _uniform_progress_until(walk: _Walk) -> float:
+    scenario = walk.scenario
+    if scenario.deadline_s is None or walk.at_last or (walk.place is not None and walk.place[1] is Market.SPOT):
+        return _greedy_until(walk)
+    pace, spare_s = scenario.work_s / scenario.deadline_s, scenario.tick_s
+    if walk.place is None:
+        return min(_greedy_until(walk), walk.start_at + walk.durable_s / pace - spare_s)
+    # On on-demand: the work done overtakes the pace from behind, and is then ahead of it as long as this goes on.
+    begun_s, lead_s = walk.works_from - walk.start_at, 2 * scenario.cold_start_s
+    ahead_s = (begun_s - walk.resumed_s + lead_s * pace) / (1 - pace) - spare_s
+    return walk.market_until() if ahead_s <= walk.elapsed_s - 2 * spare_s else walk.start_at + ahead_s
+
+
+def _net_from(walk: _Walk) -> float:
+    """When the safety net of a job that is nowhere catches it."""
+    deadline_s, worst_s, tick_s = walk.scenario.deadline_s, walk.scenario.worst_cold_start_s, walk.scenario.tick_s
+    if deadline_s is None:
+        return inf
+    return walk.start_at + deadline_s - walk.left_s - max(2 * worst_s, worst_s + tick_s) - tick_s
 
 
 def _longest_for_the_money(walk: _Walk) -> Place | None:

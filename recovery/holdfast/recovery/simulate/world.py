@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from holdfast.recovery.simulate.scenario import Run, Scenario, Stay, machine_hou
 from holdfast.recovery.simulate.workload import Workload
 from holdfast.recovery.statuses import AttemptState, NodePhase
 from holdfast.recovery.step import step
+from holdfast.recovery.values import replace
 
 _TASK = 0
 # An agent calls long before a machine has restored its checkpoint.

@@ -154,3 +154,11 @@ def test_the_published_policies_are_never_late(scenario: Scenario, baseline) -> 
     roomy = 2 * scenario.worst_cold_start_s + scenario.tick_s + scenario.work_s
     if scenario.deadline_s >= roomy:
         assert not baseline(cloud, 0.0).is_late(scenario.deadline_s)
+
+
+@settings(max_examples=150, deadline=None)
+@given(markets(), st.sampled_from([baselines.greedy, baselines.uniform_progress, baselines.lifetime_oracle]))
+def test_the_published_policies_do_the_same_where_they_look_at_every_tick(scenario: Scenario, baseline) -> None:
+    cloud = TraceCloud(scenario)
+    for at in (0.0, 1200.0):
+        assert baseline(cloud, at) == baseline(cloud, at, skips=False)
