@@ -98,14 +98,14 @@ class TraceCloud:
 
     @cached_property
     def cuts(self) -> list[float]:
-        """When anything changes anywhere, in order: what is available, a price, and, if they vary, a cold start."""
+        """When anything changes anywhere, in order: what is available, its price, and, if they vary, a cold start."""
         scenario = self.scenario
         found: set[float] = set()
         for zone in scenario.zones:
             if scenario.cold_start_sigma:
                 found.update(zone.time(tick) for tick in range(len(zone.counts)))
             else:
-                up = [count >= scenario.num_nodes for count in zone.counts]
-                states = list(zip(up, zone.prices, strict=True))
+                priced = zip(zone.counts, zone.prices, strict=True)
+                states = [price if count >= scenario.num_nodes else None for count, price in priced]
                 found.update(zone.time(i) for i in range(1, len(states)) if states[i] != states[i - 1])
         return sorted(found)

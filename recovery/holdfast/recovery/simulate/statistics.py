@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from random import Random
@@ -59,16 +59,14 @@ def _summary(simulation: Simulation, name: str, blocks: Sequence[Sequence[int]],
     finishes = [r.finish_s for r in runs if r.finish_s is not None]
     late = sum(r.is_late(simulation.scenario(i).deadline_s) or r.finish_s is None for i, r in enumerate(runs))
 
-    def ratio(chosen: Sequence[int]) -> float:
-        known = [i for i in chosen if isfinite(least[i])]
-        return _ratio(sum(runs[i].cost for i in known), sum(least[i] for i in known))
-
+    known = [[i for i in block if isfinite(least[i])] for block in blocks]
+    sums = [(sum(runs[i].cost for i in block), sum(least[i] for i in block)) for block in known]
     return Summary(
         policy=name,
         windows=len(runs),
         cost=_mean([r.cost for r in runs]),
         saving=1 - _ratio(sum(r.cost for r in runs), sum(r.cost for r in base)),
-        above_optimum=bootstrap(ratio, blocks, seed=seed),
+        above_optimum=bootstrap(sums, seed=seed),
         finish_h=_mean(finishes) / 3600,
         above_fastest=_above_fastest(simulation, runs),
         late=late,
@@ -89,15 +87,16 @@ def _above_fastest(simulation: Simulation, runs: Sequence[Run]) -> float:
     return _ratio(sum(finish for finish, _ in pairs), sum(soonest for _, soonest in pairs))
 
 
-def bootstrap(statistic: Callable[[Sequence[int]], float], blocks: Sequence[Sequence[int]], *, seed: int) -> Interval:
-    """`statistic` of all indices, and the percentile interval from resampling whole blocks of them."""
-    everything = [i for block in blocks for i in block]
+def bootstrap(sums: Sequence[tuple[float, float]], *, seed: int) -> Interval:
+    """The ratio of two sums over blocks, given for each block, and the percentile interval from resampling blocks."""
     random = Random(seed)  # noqa: S311 - a resampling, nothing secret
-    drawn = sorted(
-        statistic([i for block in random.choices(blocks, k=len(blocks)) for i in block]) for _ in range(_RESAMPLES)
-    )
+    drawn = sorted(_ratio_of_sums(random.choices(sums, k=len(sums))) for _ in range(_RESAMPLES))
     tail = round((1 - _CONFIDENCE) / 2 * _RESAMPLES)
-    return Interval(statistic(everything), drawn[tail], drawn[-1 - tail])
+    return Interval(_ratio_of_sums(sums), drawn[tail], drawn[-1 - tail])
+
+
+def _ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> float:
+    return _ratio(sum(one for one, _ in pairs), sum(other for _, other in pairs))
 
 
 def _blocks(simulation: Simulation) -> list[list[int]]:
