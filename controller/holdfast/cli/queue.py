@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 
 import click
@@ -79,7 +78,8 @@ def queue(
 
     def draw() -> list[str]:
         shown = None if everything else limit
-        return lines(fetch(), width=table.screen_width(), now=time.time(), limit=shown)
+        page = fetch()
+        return lines(page, width=table.screen_width(), now=text.epoch(page["now"]), limit=shown)
 
     if output == "json":
         click.echo(json.dumps(fetch()["jobs"], indent=2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
@@ -58,7 +57,7 @@ def show(job_id: int, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(job, indent=2))
         return
-    for line in lines(job, width=table.screen_width(), now=time.time()):
+    for line in lines(job, width=table.screen_width(), now=text.epoch(job["now"])):
         click.echo(line)
 
 

@@ -79,7 +79,7 @@ _MOST_UNKNOWN = 8
 class Actor:
     """Performs one intent at a time; safe to share between threads. `refusals`: those that a job knows of.
 
-    `fingerprint`: of the certificate that nodes are to pin.
+    `fingerprint`: of the certificate that nodes are to pin. `speed`: of `clock` beside the world, where clouds are.
     """
 
     clouds: Mapping[str, Cloud]
@@ -90,6 +90,7 @@ class Actor:
     artifacts: Mapping[str, str]
     refusals: Callable[[int], Sequence[Refusal]]
     fingerprint: str | None = None
+    speed: float = 1.0
 
     def perform(self, intent: Intent, machines: Machines, tries: int) -> Outcome | Later:
         """Do what `intent` says. `machines`: the attempt's, as far as they are known."""
@@ -118,7 +119,7 @@ class Actor:
 
     def _may_be_unseen(self, since: float | None) -> bool:
         """Whether machines bought at `since` may exist although their cloud does not show them."""
-        return since is not None and self.clock.now() - since < VISIBLE_WITHIN_S
+        return since is not None and self.clock.now() - since < VISIBLE_WITHIN_S * self.speed
 
     # --- launch ---------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.controller.attendance import Attendance
-from holdfast.controller.clock import Clock
+from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Logs
@@ -65,11 +65,11 @@ class Connection:
             raise RuntimeError(f"the agent has left {_MOST_UNREAD} messages unread")
         self.outbox.put_nowait(message)
 
-    def tell(self, wanted: Directive, now: float) -> None:
+    def tell(self, wanted: Directive, now: float, pace: Pace) -> None:
         """Send a directive, unless it is what was sent last. `now`: the controller's clock, which it counts by."""
         if wanted != self.told:
             self.told = wanted
-            self.outbox.put_nowait({"type": "directive", "directive": asdict(wanted), "now": now})
+            self.outbox.put_nowait({"type": "directive", **_in_world(wanted, now, pace)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class _Held:
 class Channel:
     """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
-    `silent_s`: how long a node may be away before it is given up.
+    `silent_s`: how long a node may be away before it is given up. `pace`: of `clock` beside the world, where nodes are.
     """
 
     def __init__(
@@ -99,11 +99,13 @@ class Channel:
         clock: Clock,
         beat_s: float,
         silent_s: float,
+        pace: Pace = REAL_TIME,
     ) -> None:
         self._reconciler = reconciler
         self._logs = logs
         self._attendance = attendance
         self._clock = clock
+        self._pace = pace
         self._beat_s = beat_s
         self._held_s = min(_HELD_S, silent_s / 2)
         self._held: dict[Place, _Held] = {}
@@ -123,7 +125,7 @@ class Channel:
 
     def tell(self, connection: Connection, wanted: Directive) -> None:
         """Tell one node its directive, on the event loop."""
-        connection.tell(wanted, self._clock.now())
+        connection.tell(wanted, self._clock.now(), self._pace)
 
     def release(self, key: AttemptKey, rank: int) -> None:
         """The node's machine is gone, and so is what was left of its log. From any thread."""
@@ -207,7 +209,8 @@ class Channel:
                 if message.get("action") == "rebalance":
                     return
                 reach("agent.noticed")
-                notice = events.NoticeGiven(task, generation, rank, float(message["deadline"]))
+                deadline = self._pace.of_world(float(message["deadline"]))
+                notice = events.NoticeGiven(task, generation, rank, deadline)
                 self._reconciler.tell(job_id, notice)
             case "checkpoint":
                 await self._checkpoint(connection, message)
@@ -229,7 +232,7 @@ class Channel:
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
-        welcome |= {"beat_s": self._beat_s, "now": self._clock.now(), "directive": asdict(connection.told)}
+        welcome |= {"beat_s": self._beat_s, **_in_world(connection.told, self._clock.now(), self._pace)}
         connection.outbox.put_nowait(welcome)
         await self._report_or_hold(connection, {**message, **message["report"]})
 
@@ -292,7 +295,7 @@ class Channel:
         known = {name: message.get(name) for name in ("step", "path", "at")}
         note = Note(f"checkpoint.{message['state']}", key[1], key[2], rank, data=known)
         await connection.unrecorded.acquire()
-        event = _saved(connection, message) or events.Tick()
+        event = _saved(connection, message, self._pace) or events.Tick()
         done = self._reconciler.post(Turn(key[0], event, checkpoint=Checkpoint(key, rank, seq, note)))
         loop = asyncio.get_running_loop()
 
@@ -309,7 +312,13 @@ class Channel:
         self._look_at_held(connection)
 
 
-def _saved(connection: Connection, message: dict[str, Any]) -> events.Saved | None:
+def _in_world(wanted: Directive, now: float, pace: Pace) -> dict[str, Any]:
+    """A directive as it is sent, with the time by which its deadline counts."""
+    deadline = None if wanted.deadline is None else pace.in_world(wanted.deadline)
+    return {"directive": asdict(replace(wanted, deadline=deadline)), "now": pace.in_world(now)}
+
+
+def _saved(connection: Connection, message: dict[str, Any], pace: Pace) -> events.Saved | None:
     """What a checkpoint message says of durable work. A checkpoint holds what had been done when it was written, which
     may be long before its last byte reached the bucket."""
     step, at = message.get("step"), message.get("at")
@@ -322,7 +331,7 @@ def _saved(connection: Connection, message: dict[str, Any]) -> events.Saved | No
         return None
     connection.saved_at = {known: when for known, when in connection.saved_at.items() if known > step}
     (_, task, generation), _ = connection.place
-    return events.Saved(task, generation, written_at)
+    return events.Saved(task, generation, pace.of_world(written_at))
 
 
 async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:

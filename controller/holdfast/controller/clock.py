@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -16,6 +17,39 @@ class Clock(Protocol):
 class SystemClock:
     def now(self) -> float:
         return time.time()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a controller's time runs beside the world's: `speed` times as fast from `since` on, where both agree.
+
+    Times that come from machines, or go to them, are the world's; whoever hands them on converts them.
+    """
+
+    since: float = 0.0
+    speed: float = 1.0
+
+    def of_world(self, at: float) -> float:
+        """The controller's time when it is `at` in the world. Epoch seconds, both."""
+        return self.since + (at - self.since) * self.speed
+
+    def in_world(self, at: float) -> float:
+        """The world's time when it is `at` for the controller."""
+        return self.since + (at - self.since) / self.speed
+
+
+REAL_TIME = Pace()
+
+
+@dataclass(frozen=True)
+class PacedClock:
+    """The time of a controller that lives faster than the world."""
+
+    pace: Pace
+    world: Callable[[], float] = field(default=lambda: SystemClock().now())
+
+    def now(self) -> float:
+        return self.pace.of_world(self.world())
 
 
 @dataclass

@@ -28,8 +28,8 @@ from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
 from holdfast.controller.callers import MAX_MESSAGE_BYTES, HeadInTime, allow_many
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
-from holdfast.controller.clock import Clock, SystemClock
-from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds
+from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
+from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds, time_speed
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.files import FolderFiles, SharedFiles
 from holdfast.controller.intending import Intending
@@ -42,6 +42,7 @@ from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.ownership import Ownership
+from holdfast.controller.pacing import pace_of, paced
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
@@ -104,16 +105,18 @@ class Daemon:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         home = settings.home
         self.settings = settings
-        self.clock = clock
         self.tls = tls_of(settings.listening, host=settings.host, clock=clock)
         self.database = open_database(settings.url)
         self.socket = listen(settings, self.database)
         # Where this daemon listens, and where users and machines are told to call: a balancer's address, perhaps.
         self.address = f"{'https' if self.tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
         endpoint = settings.advertise or self.address
+        speed = time_speed(settings.sections, home)
         with self.database.begin() as conn:
             controller = remembered(conn, "controller", uuid.uuid4().hex[:12])
-        self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s)
+            pace = pace_of(conn, settings, speed, clock.now())
+        self.clock = clock = clock if pace == REAL_TIME else PacedClock(pace, clock.now)
+        self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s, speed=pace.speed)
         keyring = self._keyring()
         self.lease.begin(self.address)
         artifact_folder, upload_folder = (settings.local_home or home) / "artifacts", home / "uploads"
@@ -123,7 +126,12 @@ class Daemon:
         self._artifacts = make_artifacts(artifact_folder)
         digests = {name: a.digest for name, a in self._artifacts.items()}
         self.clouds = enabled_clouds(
-            settings.sections, home, clock, local_home=settings.local_home, has_local=settings.local_home is not None
+            settings.sections,
+            home,
+            clock,
+            local_home=settings.local_home,
+            has_local=settings.local_home is not None,
+            pace=pace,
         )
         market = Market(self.clouds, clock)
         with self.database.connect() as conn:
@@ -137,13 +145,14 @@ class Daemon:
             database=self.database,
             clock=clock,
             market=market,
-            limits=settings.limits,
+            limits=paced(settings.limits, pace),
             intending=Intending(controller),
+            speed=pace.speed,
         )
         self.ownership = Ownership(self.lease, self.reconciler)
         self.pools = Pools()
         pin = self.tls.pin if self.tls else None
-        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin)
+        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin, pace.speed)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer, self.lease.is_held)
         changes = Changes()
         attendance = Attendance(self.database, clock, self.lease.owner)
@@ -154,6 +163,7 @@ class Daemon:
             clock=clock,
             beat_s=settings.nodes.beat_s,
             silent_s=settings.limits.silent_s,
+            pace=pace,
         )
         channel.on_log = changes.tell
 
@@ -182,6 +192,7 @@ class Daemon:
             files=self.files,
             controller_id=controller,
             started_at=clock.now(),
+            pace=pace,
             endpoint=endpoint,
             request_stop=self._request_stop,
             has_lease=self.lease.is_held,

@@ -28,15 +28,18 @@ class Lease:
 
     Two clocks: the database's says when others may take over, and all agree on it. This process's monotonic one, which
     runs on while the process is frozen, says when it must no longer act, and does so earlier: it counts from before
-    each renewal was asked for.
+    each renewal was asked for. `speed`: of `clock` beside the monotonic one.
     """
 
-    def __init__(self, database: Engine, clock: Clock, *, alone: bool, length_s: float = LEASE_S) -> None:
+    def __init__(
+        self, database: Engine, clock: Clock, *, alone: bool, length_s: float = LEASE_S, speed: float = 1.0
+    ) -> None:
         self.owner = uuid.uuid4().hex
         self.length_s = length_s
         self._database = database
         self._clock = clock
         self._alone = alone
+        self._speed = speed
         self._endpoint = ""
         self._held_until = 0.0
 
@@ -56,10 +59,11 @@ class Lease:
         with self._database.begin() as conn:
             now = database_now(conn, self._clock.now())
             mine = Controllers.c.id == self.owner
-            renewed = conn.execute(update(Controllers).where(mine).values(lease_until=now + self.length_s))
+            until = now + self.length_s * self._speed
+            renewed = conn.execute(update(Controllers).where(mine).values(lease_until=until))
             if renewed.rowcount == 0:
                 row = {"id": self.owner, "endpoint": self._endpoint, "knows": head()}
-                times = {"started_at": now, "lease_until": now + self.length_s}
+                times = {"started_at": now, "lease_until": until}
                 conn.execute(insert(Controllers).values(**row, **times))
         reach("lease.renewed")
         return asked_at
@@ -107,6 +111,12 @@ def remembered(conn: Connection, name: str, made: str) -> str:
     """The fact `name` of this database; `made` becomes it if there is none."""
     conn.execute(insert_into(conn, Metas).values(name=name, value=made).on_conflict_do_nothing())
     return str(conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar_one())
+
+
+def fact(conn: Connection, name: str) -> str | None:
+    """The fact `name` of this database; None if there is none."""
+    found = conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar()
+    return None if found is None else str(found)
 
 
 def remember(conn: Connection, name: str, value: str) -> None:

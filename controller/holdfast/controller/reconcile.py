@@ -56,13 +56,26 @@ _Item = Turn | Adopt | Recheck | Look | Performed | Seen
 
 
 class Reconciler:
-    """Owns the jobs that this daemon claimed. `post`, `adopt` and `directive_of` may be called from any thread."""
+    """Owns the jobs that this daemon claimed. `post`, `adopt` and `directive_of` may be called from any thread.
 
-    def __init__(self, *, database: Engine, clock: Clock, market: Market, limits: Limits, intending: Intending) -> None:
+    `speed`: of `clock` beside the world, in whose seconds pauses after failures are; `limits` are in the clock's.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Engine,
+        clock: Clock,
+        market: Market,
+        limits: Limits,
+        intending: Intending,
+        speed: float = 1.0,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._market = market
         self._limits = limits
+        self._speed = speed
         self._recorder = Recorder(database, market, intending, self._has_open)
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._jobs: dict[int, Owned] = {}
@@ -150,9 +163,9 @@ class Reconciler:
         if self._timers and self._timers[0][0] <= now:
             self._due(heapq.heappop(self._timers))
             return True
-        timeout = min(_IDLE_S, max(0.0, self._timers[0][0] - now)) if self._timers else _IDLE_S
+        due_s = max(0.0, self._timers[0][0] - now) / self._speed if self._timers else _IDLE_S
         try:
-            item = self._queue.get(block, timeout)
+            item = self._queue.get(block, min(_IDLE_S, due_s))
         except queue.Empty:
             return block
         if item is None:
@@ -162,7 +175,7 @@ class Reconciler:
 
     def _notice_sleep(self, now: float) -> None:
         """A controller that slept heard nobody: before any timer says that a node was silent, all are given time."""
-        slept_s, self._seen_at = now - self._seen_at, now
+        slept_s, self._seen_at = (now - self._seen_at) / self._speed, now
         if slept_s > _SLEPT_S:
             log.warning("controller.slept", seconds=round(slept_s, 1))
             self._give_time(now)
@@ -171,9 +184,9 @@ class Reconciler:
         """A controller without its database heard nobody, either: nodes that call are turned away."""
         away_s = self._outage.ended_after_s()
         if away_s is None:
-            self._paused_until = now + _DATABASE_RETRY_S
-        elif away_s > _SLEPT_S:
-            log.warning("database.was_away", seconds=round(away_s, 1))
+            self._paused_until = now + _DATABASE_RETRY_S * self._speed
+        elif away_s / self._speed > _SLEPT_S:
+            log.warning("database.was_away", seconds=round(away_s / self._speed, 1))
             self._give_time(now)
 
     def _give_time(self, now: float) -> None:
@@ -257,14 +270,14 @@ class Reconciler:
     def _try_again(self, command: Adopt | Recheck, error: Exception) -> None:
         log.warning("database.refused", error=str(error))
         self._outage.began()
-        self._at(self._clock.now() + _DATABASE_RETRY_S, command)
+        self._at(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
         if not self.dispatcher.knows(intent):
             return  # the job has gone to another controller
         if later.found is not None:
             self._take_turn(Turn(intent.job_id, later.found))
-        wake_at = self._clock.now() + later.after_s
+        wake_at = self._clock.now() + later.after_s * self._speed
         tries = self.dispatcher.tried(intent) if later.was_tried else 0
         if later.error is not None and tries == 1:
             said = Note(f"{intent.kind}.again", intent.task, intent.generation or None, message=later.error)
@@ -303,12 +316,12 @@ class Reconciler:
             if is_away(error):
                 log.warning("database.refused", job=turn.job_id, error=str(error))
                 self._outage.began()
-                self._paused_until = now + _DATABASE_RETRY_S
+                self._paused_until = now + _DATABASE_RETRY_S * self._speed
                 self._at(self._paused_until, turn)
             else:
                 # A bug of ours must not harm the job: it is left as it is, and looked at again.
                 log.exception("turn.failed", job=turn.job_id, turn=repr(turn.event))
-                self._at(now + _ERROR_RETRY_S, turn)
+                self._at(now + _ERROR_RETRY_S * self._speed, turn)
         else:
             self._after(owned, turn, decided, added)
             resolve(turn)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
-from holdfast.controller.clock import Clock
+from holdfast.controller.clock import Clock, Pace
 from holdfast.controller.clouds.base import Cloud
 from holdfast.controller.files import Files
 from holdfast.controller.keyring import Keyring
@@ -23,7 +23,7 @@ from holdfast.controller.submission import Submissions
 @dataclass(frozen=True)
 class Services:
     """`files`: what users uploaded, and what nodes run, by sha256. `request_stop`: have the daemon end; jobs go on.
-    `has_lease`: whether it may act on the jobs that it has."""
+    `has_lease`: whether it may act on the jobs that it has. `pace`: of `clock` beside the world."""
 
     settings: Settings
     clock: Clock
@@ -39,6 +39,7 @@ class Services:
     files: Files
     controller_id: str
     started_at: float
+    pace: Pace
     endpoint: str
     request_stop: Callable[[], None]
     has_lease: Callable[[], bool]

@@ -112,14 +112,21 @@ class TimelineEntry(TypedDict):
 
 
 class JobDetail(Job):
+    """`now`: by the controller's clock, ISO 8601."""
+
+    now: str
     tasks: list[Job]
     attempts: list[Attempt]
     timeline: list[TimelineEntry]
 
 
 class JobPage(TypedDict):
-    """`jobs` newest first, with all their tasks. `counts` and `total` are of every task that the controller knows."""
+    """`jobs` newest first, with all their tasks. `counts` and `total` are of every task that the controller knows.
 
+    `now`: by the controller's clock, ISO 8601.
+    """
+
+    now: str
     jobs: list[Job]
     counts: dict[str, int]
     total: int

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 TOKEN = "user-token"
+NOW = "2026-11-21T02:00:00.000000Z"
 FINAL = {
     "SUCCEEDED",
     "CANCELLED",
@@ -237,7 +238,7 @@ class Handler(BaseHTTPRequestHandler):
         ids = sorted({task["job_id"] for task in chosen}, reverse=True)[: int(query.get("limit", 50))]
         shown = [task for job_id in ids for task in self.controller.jobs[job_id]]
         counts = self.counts()
-        self.answer({"jobs": shown, "counts": counts, "total": sum(counts.values())})
+        self.answer({"now": NOW, "jobs": shown, "counts": counts, "total": sum(counts.values())})
 
     def counts(self):
         counts = {}
@@ -258,6 +259,7 @@ class Handler(BaseHTTPRequestHandler):
             "tasks": tasks,
             "attempts": state.attempts.get(job_id, []),
             "timeline": state.timelines.get(job_id, []),
+            "now": NOW,
         }
         self.answer({**tasks[0], **about})
 

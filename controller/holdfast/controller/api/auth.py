@@ -82,7 +82,7 @@ def admit(daemon: Services, token: str, rank: str) -> Admission | None:
     if row is None or int(rank) >= row.num_nodes:
         return None
     is_live = row.state != AttemptState.GONE.value
-    if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S:
+    if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S * daemon.pace.speed:
         return None
     return Admission((key, int(rank)), row.spec, is_live)
 

@@ -93,7 +93,8 @@ def queue(
     with daemon.database.connect() as conn:
         found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
         counts = queries.counts(conn)
-    return {"jobs": found, "counts": counts, "total": sum(counts.values())}
+    now = queries.iso(daemon.clock.now())
+    return {"now": now, "jobs": found, "counts": counts, "total": sum(counts.values())}
 
 
 @router.get("/jobs/{job_id}", responses=answer(records.JobDetail) | refusals(404))
@@ -107,7 +108,7 @@ def show(daemon: User, job_id: JobId) -> dict[str, Any]:
         attempts = queries.attempts_of(conn, job_id, now)
         timeline = queries.timeline(conn, job_id)
     current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
-    return {**current, "tasks": tasks, "attempts": attempts, "timeline": timeline}
+    return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline}
 
 
 @router.post("/jobs/cancel", responses=answer(records.Cancelled))
@@ -120,7 +121,7 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
         unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
         wanted = queries.find_ids(conn, unfinished)
         known = queries.find_ids(conn, replace(unfinished, skip_finished=False))
-    recorded = [daemon.reconciler.post(Turn(id, events.CancelRequested(grace))) for id in wanted]
+    recorded = [daemon.reconciler.post(Turn(id, events.CancelRequested(grace * daemon.pace.speed))) for id in wanted]
     for done in recorded:
         done.result(_RECORDED_WITHIN_S)
     reach("cancel.recorded")

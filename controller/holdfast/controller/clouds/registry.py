@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from holdfast.controller.clock import Clock
+from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.clouds.base import Cloud, Fault, Instance
 from holdfast.controller.settings import ConfigFile
 from holdfast.recovery.market import FaultKind, Offer
@@ -17,17 +17,23 @@ NOT_BUILT = ("gcp", "azure", "kubernetes")
 
 
 def enabled_clouds(
-    settings: Mapping[str, object], home: Path, clock: Clock, *, local_home: Path | None = None, has_local: bool = True
+    settings: Mapping[str, object],
+    home: Path,
+    clock: Clock,
+    *,
+    local_home: Path | None = None,
+    has_local: bool = True,
+    pace: Pace = REAL_TIME,
 ) -> dict[str, Cloud]:
     """Every cloud by name, those too that can not be used: `unusable` says why.
 
     `settings` is `config.yaml` as a mapping, `home` is HOLDFAST_HOME, `local_home` where the local cloud keeps its
-    machines (default: `home`). Raises the `SettingsError` (a ValueError) of the cloud whose section can not be used; it
-    names the field.
+    machines (default: `home`). `pace`: of `clock` beside the world. Raises the `SettingsError` (a ValueError) of the
+    cloud whose section can not be used; it names the field.
     """
     clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
     clouds["aws"] = _aws(settings, home, clock)
-    local = _local(settings, home, local_home or home, clock)
+    local = _local(settings, home, local_home or home, clock, pace)
     clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
     return clouds
 
@@ -80,12 +86,12 @@ def _aws(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
         return AwsCloud(home, AwsSettings.from_mapping(settings["aws"]), clock)
 
 
-def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock) -> Cloud:
+def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:
     from holdfast.controller.clouds.local.cloud import LocalCloud
     from holdfast.controller.clouds.local.settings import LocalSettings
 
     with _placed(home):
-        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock)
+        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock, pace=pace)
 
 
 @contextlib.contextmanager
@@ -97,6 +103,17 @@ def _placed(home: Path) -> Iterator[None]:
         yield
     except SettingsError as error:
         raise error.at(ConfigFile.of(home).place(tuple(error.where.split(".")))) from error
+
+
+def time_speed(settings: Mapping[str, object], home: Path) -> float | None:
+    """How fast a capacity trace of the local cloud has the controller's time run; None where there is no trace.
+
+    Raises the `SettingsError` of its section.
+    """
+    from holdfast.controller.clouds.local.capacity import read_speed
+
+    with _placed(home):
+        return read_speed(settings.get("local"))
 
 
 def buckets_on_node(cloud: Cloud) -> str | None:

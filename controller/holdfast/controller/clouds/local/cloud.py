@@ -8,11 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.agent.fuse import fuse_problem
 from holdfast.controller.bootstrap.artifacts import find_rclone
-from holdfast.controller.clock import Clock
+from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
 from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, locks, machine, refusals
 from holdfast.controller.clouds.local.instances import Instances, Record
@@ -21,7 +22,7 @@ from holdfast.controller.clouds.local.refusals import LocalRefusal
 from holdfast.controller.clouds.local.settings import LocalSettings
 from holdfast.controller.clouds.local.zones import Zones
 from holdfast.controller.crashpoints import reach
-from holdfast.recovery.market import Offer
+from holdfast.recovery.market import Market, Offer
 
 PRUNE_EVERY_S = 600.0
 GATE = "lock"
@@ -32,22 +33,31 @@ class LocalCloud:
     """A `Cloud`, and `Interruptible`. Several processes may share one `home` (`HOLDFAST_HOME`).
 
     `artifacts`: the folder of files named by their sha256, of which every machine runs
-    `bootstrap.artifacts["agent"]`; default `home/artifacts`.
+    `bootstrap.artifacts["agent"]`; default `home/artifacts`. `pace`: of `clock` beside the world, in which hosts live.
     """
 
     ignores = frozenset({"disk_gib", "disk_tier", "network_tier", "image_id"})
 
     def __init__(
-        self, home: Path, settings: LocalSettings, clock: Clock, *, artifacts: Path | None = None, name: str = "local"
+        self,
+        home: Path,
+        settings: LocalSettings,
+        clock: Clock,
+        *,
+        artifacts: Path | None = None,
+        name: str = "local",
+        pace: Pace = REAL_TIME,
     ) -> None:
         self.name = name
         self.settings = settings
         self._clock = clock
+        self._pace = pace
+        self._playback = settings.capacity_trace.played(pace.since) if settings.capacity_trace else None
         home = home.expanduser().resolve()
         self._folder = home / "local"
         self._shared = blueprint.Shared(home, artifacts or home / "artifacts", self._folder / "buckets")
         self._instances = Instances(name, self._folder / "instances")
-        self._zones = Zones(name, settings, self._folder / "zones.json")
+        self._zones = Zones(name, settings, self._folder / "zones.json", clock=clock, playback=self._playback)
         self._isolation: Isolation | None = None
         self._isolation_lock = threading.Lock()
         self._pruned_at = clock.now()
@@ -79,14 +89,14 @@ class LocalCloud:
             if isinstance(refused, LocalRefusal):
                 raise
             raise LocalRefusal("InternalError", f"starting a machine: {refused}", zone=request.offer.zone) from refused
-        return [self._instances.describe(record) for record in map(self._instances.get, ids) if record]
+        return [self._describe(record) for record in map(self._instances.get, ids) if record]
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
-        return [self._instances.describe(record) for record in self._find(region, ids)]
+        return [self._describe(record) for record in self._find(region, ids)]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
         self._prune_now_and_then()
-        living = (self._instances.describe(record) for record in self._instances.living())
+        living = (self._describe(record) for record in self._instances.living())
         return [instance for instance in living if instance.owner.controller == controller]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
@@ -128,9 +138,22 @@ class LocalCloud:
             *([problem] if problem else []),
             "sizes are labels: nothing holds a machine to its vCPUs and memory",
             *([f"accelerators are pretended: {accelerators}"] if accelerators else []),
+            *self._trace_notes(),
             *self._find_isolation().notes,
             *([f"{_NOT_MOUNTED}: {why}"] if (why := self._mount_problem()) else []),
         ]
+
+    def _trace_notes(self) -> list[str]:
+        if self._playback is None:
+            return []
+        at_h, of_h = self._playback.at_h(self._clock.now())
+        speed = self._pace.speed
+        return [f"spot capacity follows a trace, at hour {at_h:.0f} of {of_h:.0f}; time runs {speed:g} times as fast"]
+
+    def _describe(self, record: Record) -> Instance:
+        found = self._instances.describe(record)
+        launched_at, ended_at = (at and self._pace.of_world(at) for at in (found.launched_at, found.ended_at))
+        return replace(found, launched_at=launched_at, ended_at=ended_at)
 
     def _mount_problem(self) -> str | None:
         """Why a machine can not mount a bucket; None when it can."""
@@ -148,14 +171,17 @@ class LocalCloud:
             missing = [rank for rank, id in enumerate(ids) if (r := self._instances.get(id)) is None or r.was_abandoned]
             if not missing:
                 return prepared
-            self._admit(request, len(missing), living)
+            places = self._admit(request, len(missing), living)
             try:
-                for rank in missing:
+                for rank, place in zip(missing, places, strict=True):
                     self._instances.forget(ids[rank])
                     address = blueprint.next_address(self._folder, {record.ip for record in living})
                     state, spec = blueprint.draw(
-                        request, rank, ids[rank], address, kind, self._shared, self._clock.now()
+                        request, rank, ids[rank], address, kind, self._shared, self._world_now()
                     )
+                    if place is not None:
+                        state["instance"]["place"] = place
+                        spec["fate"] = self._fate(request.offer.zone, place)
                     prepared.append(launcher.prepare(self._instances.folder / ids[rank], state, spec))
             except BaseException:
                 for one in prepared:
@@ -163,8 +189,22 @@ class LocalCloud:
                 raise
         return prepared
 
-    def _admit(self, request: LaunchRequest, count: int, living: Sequence[Record]) -> None:
-        """Raises LocalRefusal."""
+    def _world_now(self) -> float:
+        return self._pace.in_world(self._clock.now())
+
+    def _fate(self, zone: str, place: int) -> dict[str, float] | None:
+        """When the trace takes a machine in that place, and how long before it is told: the world's seconds."""
+        assert self._playback is not None
+        taken_at = self._playback.taken_at(zone, place, self._clock.now())
+        if taken_at == float("inf"):
+            return None
+        return {
+            "taken_at": self._pace.in_world(taken_at),
+            "notice_s": self._playback.trace.notice_s / self._pace.speed,
+        }
+
+    def _admit(self, request: LaunchRequest, count: int, living: Sequence[Record]) -> Sequence[int | None]:
+        """The place of each machine in the zone's trace; None where nothing takes it. Raises LocalRefusal."""
         offer, zone = request.offer, self._zones.get(request.offer.zone)
         if zone is None or offer.key not in {sold.key for sold in self._zones.offers()}:
             raise LocalRefusal("Unsupported", f"{offer.key} is not sold", zone=offer.zone)
@@ -177,6 +217,14 @@ class LocalCloud:
         agent = self._shared.artifacts / request.bootstrap.artifacts["agent"]
         if not agent.is_file():
             raise LocalRefusal("InternalError", f"{agent} is missing: it is what a machine runs", zone=zone.name)
+        if self._playback is None or offer.market is Market.ON_DEMAND:
+            return [None] * count
+        held = {place for r in living if r.zone == zone.name and (place := r.state["instance"].get("place"))}
+        places = self._playback.free(zone.name, count, held, self._clock.now())
+        if places is None:
+            text = "no capacity in the trace"
+            raise LocalRefusal("UnfulfillableCapacity", text, zone=zone.name, market=Market.SPOT)
+        return places
 
     def _give_back(self, ids: Sequence[str]) -> None:
         """Nothing of this launch is left, so that one with the same token begins anew."""
@@ -217,7 +265,7 @@ class LocalCloud:
         now = self._clock.now()
         if now - self._pruned_at >= PRUNE_EVERY_S:
             self._pruned_at = now
-            self._instances.prune(now)
+            self._instances.prune(self._pace.in_world(now))
 
 
 def instance_id(token: str, rank: int) -> str:

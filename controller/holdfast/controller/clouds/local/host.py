@@ -37,6 +37,7 @@ class Host:
         self._events = selectors.DefaultSelector()
         self._pid = 0
         self._deadline = math.inf  # when the machine is taken
+        self._fate: dict[str, float] | None = self._spec.get("fate")  # known to nobody before its time
         self._reason: str | None = None
 
     def start(self) -> None:
@@ -82,7 +83,8 @@ class Host:
         os.close(output)
 
     def _wait(self) -> None:
-        timeout_s = max(0.0, min(LOOK_AT_ORDERS_S, self._deadline - now()))
+        next_at = min(self._deadline, self._fate["taken_at"] - self._fate["notice_s"] if self._fate else math.inf)
+        timeout_s = max(0.0, min(LOOK_AT_ORDERS_S, next_at - now()))
         for key, _ in self._events.select(timeout_s):
             key.data(key.fileobj)
 
@@ -93,6 +95,10 @@ class Host:
             self._end(layout.TERMINATED)
         elif order := layout.take_order(".", layout.INTERRUPT):
             self._interrupt(order)
+        elif self._fate and self._fate["taken_at"] - self._fate["notice_s"] <= now():
+            left_s = self._fate["taken_at"] - now()
+            self._interrupt({"notice_s": max(0.0, left_s) if self._fate["notice_s"] else None})
+            self._fate = None
         if self._deadline <= now():
             self._end(layout.PREEMPTED)
 

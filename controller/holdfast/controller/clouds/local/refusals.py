@@ -21,6 +21,7 @@ class Code:
 
 CODES = {
     "InsufficientInstanceCapacity": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "the zone is full", 10.0),
+    "UnfulfillableCapacity": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "there is no capacity"),
     "Unsupported": Code(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, "the zone does not sell this", 3600.0),
     "SpotMaxPriceTooLow": Code(FaultKind.AVOID_ZONE, Reason.PRICE, "the price has risen", 60.0),
     "MaxSpotInstanceCountExceeded": Code(

@@ -9,6 +9,7 @@
       accelerators: {V100: 8, L4: 4}
       default_notice_s: 10
       isolation: auto
+      capacity_trace: {…}         # in place of zones and instance_types: see `capacity`
       directory: /srv/holdfast    # where machines live, if several controllers share them; default HOLDFAST_HOME
 
 Sizes are labels: nothing limits a machine to its vCPUs or memory, and this computer may be sold many times over.
@@ -19,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from holdfast.controller import settings
 from holdfast.controller.clouds.local import machine
+from holdfast.controller.clouds.local.capacity import CapacityTrace, read_trace
 from holdfast.controller.clouds.local.refusals import CODES
+from holdfast.controller.clouds.local.section import Section as Section
+from holdfast.controller.clouds.local.section import SettingsError as SettingsError
 from holdfast.recovery.market import Market
 
 PRICE_PER_VCPU_HOUR = 0.048
@@ -35,20 +37,6 @@ GIB_PER_GPU = 64.0
 PRICE_PER_GPU_HOUR = {"T4": 0.35, "L4": 0.6, "A10G": 0.8, "V100": 2.5, "A100": 3.4, "A100-80GB": 4.2, "H100": 6.5}
 OTHER_GPU_PER_HOUR = 1.0
 ISOLATIONS = ("auto", machine.OVERLAY, machine.BIND, machine.PROCESSES)
-
-
-class SettingsError(settings.SettingsError, ValueError):
-    """A setting that can not be used: what is wrong, where, what to do."""
-
-    def __init__(self, message: str, *, where: str, fix: str) -> None:
-        super().__init__(f"{where}: {message}; {fix}")
-        self.message = message
-        self.where = where
-        self.fix = fix
-
-    def at(self, place: str) -> SettingsError:
-        """The same, with `place` (a file and line) before the field."""
-        return SettingsError(self.message, where=f"{place}: {self.where}", fix=self.fix)
 
 
 @dataclass(frozen=True)
@@ -109,6 +97,7 @@ class LocalSettings:
     """`default_notice_s`: the notice of a rehearsed interruption when nobody says how long.
 
     `instance_types` includes those that carry accelerators. `isolation`: "auto", or one kind and no other.
+    `capacity_trace`: what spot capacity and prices follow; the zones are its own then.
     """
 
     zones: tuple[Zone, ...] = DEFAULT_ZONES
@@ -116,6 +105,7 @@ class LocalSettings:
     default_notice_s: float = 10.0
     isolation: str = "auto"
     accelerators: dict[str, int] = field(default_factory=dict)
+    capacity_trace: CapacityTrace | None = None
 
     @classmethod
     def from_mapping(cls, mapping: object) -> LocalSettings:
@@ -123,7 +113,7 @@ class LocalSettings:
         section = Section(
             {} if mapping is None else mapping,
             "local",
-            known=("zones", "instance_types", "accelerators", "default_notice_s", "isolation", "directory"),
+            known=_KNOWN,
         )
         accelerators = {
             name: counts.count(name, at_least=1) for counts in (section.part("accelerators"),) for name in counts.values
@@ -136,7 +126,7 @@ class LocalSettings:
             raise SettingsError(
                 f"{isolation!r} is unknown", where="local.isolation", fix=f"use one of {', '.join(ISOLATIONS)}"
             )
-        return cls(
+        found = cls(
             zones=_zones(section.part("zones")),
             instance_types=(
                 *(tuple(_instance_type(types, name) for name in types.values) or DEFAULT_TYPES),
@@ -146,47 +136,29 @@ class LocalSettings:
             isolation=isolation,
             accelerators=accelerators,
         )
+        return _traced(found, section) if "capacity_trace" in section.values else found
 
 
-class Section:
-    """A mapping read field by field. Every method raises SettingsError, which names the field."""
+_KNOWN = (
+    *("zones", "instance_types", "accelerators", "default_notice_s", "isolation", "directory"),
+    "capacity_trace",
+)
 
-    def __init__(self, values: object, where: str, *, known: tuple[str, ...] | None = None) -> None:
-        if not isinstance(values, Mapping):
-            raise SettingsError(f"a mapping is needed, not {values!r}", where=where, fix="write `name: value` lines")
-        self.values: dict[str, Any] = {str(name): value for name, value in values.items()}
-        self.where = where
-        for name in self.values:
-            if known is not None and name not in known:
-                raise SettingsError("no such setting", where=f"{where}.{name}", fix=f"use one of {', '.join(known)}")
 
-    def part(self, name: str) -> Section:
-        values = self.values.get(name)
-        return Section({} if values is None else values, f"{self.where}.{name}")
-
-    def text(self, name: str, default: str) -> str:
-        value = self.values.get(name, default)
-        if not isinstance(value, str) or not value:
-            self._refuse(name, f"{value!r} is no text", "write a name")
-        return str(value)
-
-    def number(self, name: str, default: float | None = None, *, above: float) -> float:
-        value = self.values.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
-            self._refuse(name, f"{value!r} is no number above {above:g}", f"write a number above {above:g}")
-        return float(value)  # type: ignore[arg-type]
-
-    def count(self, name: str, *, at_least: int) -> int:
-        value = self.values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-            self._refuse(name, f"{value!r} is no whole number of {at_least} or more", f"write {at_least} or more")
-        return int(value)  # type: ignore[arg-type]
-
-    def count_or_none(self, name: str) -> int | None:
-        return None if self.values[name] is None else self.count(name, at_least=0)
-
-    def _refuse(self, name: str, message: str, fix: str) -> None:
-        raise SettingsError(message, where=f"{self.where}.{name}", fix=fix)
+def _traced(settings: LocalSettings, section: Section) -> LocalSettings:
+    """`settings` with the zones, the machine and the prices that were recorded. Raises SettingsError."""
+    for name in ("zones", "instance_types", "accelerators"):
+        if name in section.values:
+            where = f"{section.where}.{name}"
+            raise SettingsError("a capacity trace brings its own", where=where, fix="take it out, or the trace")
+    trace = read_trace(section)
+    kinds = {z.instance_type: z.on_demand_price for z in trace.zones}
+    return replace(
+        settings,
+        zones=tuple(Zone(z.zone, z.region, z.on_demand_price / kinds[z.instance_type]) for z in trace.zones),
+        instance_types=tuple(InstanceType(name, VCPUS_PER_GPU, GIB_PER_GPU, price) for name, price in kinds.items()),
+        capacity_trace=trace,
+    )
 
 
 def _zones(section: Section) -> tuple[Zone, ...]:

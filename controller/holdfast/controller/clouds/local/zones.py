@@ -11,19 +11,32 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.local.capacity import Playback
 from holdfast.controller.clouds.local.settings import SPOT_SHARE, LocalSettings, Section, SettingsError, Zone
 from holdfast.recovery.market import Market, Offer
 
 
 class Zones:
-    """Shared by threads."""
+    """Shared by threads. With a `playback`, spot prices are as recorded at the `clock`'s moment."""
 
-    def __init__(self, cloud: str, settings: LocalSettings, path: Path) -> None:
+    def __init__(
+        self,
+        cloud: str,
+        settings: LocalSettings,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        playback: Playback | None = None,
+    ) -> None:
         self._cloud = cloud
         self._settings = settings
         self._path = path
+        self._clock, self._playback = clock, playback
+        self._spot_prices: list[float] = []
         self._lock = threading.Lock()
         self._read: object = ()  # what the file looked like when it was last read
         self._zones = {zone.name: zone for zone in settings.zones}
@@ -38,6 +51,7 @@ class Zones:
     def offers(self) -> Sequence[Offer]:
         with self._lock:
             self._refresh()
+            self._follow_prices()
             return self._offers
 
     def problem(self) -> str | None:
@@ -61,7 +75,20 @@ class Zones:
             self._problem = f"{self._path}: {error}; mend or remove it"
             return
         self._problem = None
-        self._offers = self._list_offers()
+        self._offers, self._spot_prices = self._list_offers(), []
+
+    def _follow_prices(self) -> None:
+        if self._clock is None or self._playback is None:
+            return
+        now = self._clock.now()
+        prices = [self._playback.spot_price(zone, now) for zone in self._zones]
+        if prices != self._spot_prices:
+            self._spot_prices = prices
+            recorded = dict(zip(self._zones, prices, strict=True))
+            self._offers = tuple(
+                replace(o, price_per_hour=recorded[o.zone]) if o.market is Market.SPOT else o
+                for o in self._list_offers()
+            )
 
     def _changed(self, text: bytes | None) -> dict[str, Zone]:
         zones = {zone.name: zone for zone in self._settings.zones}
@@ -87,5 +114,6 @@ class Zones:
             )
             for zone in self._zones.values()
             for kind in self._settings.instance_types
+            if self._playback is None or self._playback.sells(zone.name, kind.name)
             for market, share in ((Market.SPOT, SPOT_SHARE), (Market.ON_DEMAND, 1.0))
         )
