@@ -45,3 +45,15 @@ def test_a_deadline_that_has_passed_is_refused_and_changes_nothing(controller: A
     assert refused.returncode != 0
     assert "the deadline has passed" in refused.stdout + refused.stderr
     assert controller.client.jobs()["jobs"] == before
+
+
+def test_a_dry_run_foresees_cost_and_end(controller: Any, tmp_path: Path) -> None:
+    task = tmp_path / "task.yaml"
+    asked = "job_recovery: {deadline: 60h, work: 40h}"
+    task.write_text(f"resources: {{use_spot: true, {asked}}}\nrun: echo done\n")
+    said = controller.holdfast("jobs", "launch", str(task), "--dryrun").stdout
+    assert "Expected cost $" in said
+    assert "Expected end in" in said
+    assert "After its deadline: 0% of" in said
+    task.write_text("resources: {use_spot: true}\nrun: echo done\n")
+    assert "No forecast: nobody said how long" in controller.holdfast("jobs", "launch", str(task), "--dryrun").stdout

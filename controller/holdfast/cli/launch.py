@@ -32,7 +32,11 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it goes on (you detached), 1
 @click.argument("entrypoint", nargs=-1, required=True, metavar="YAML|COMMAND...")
 @click.option("-n", "--name", help="The job's name; by default that of the YAML.")
 @task_options
-@click.option("--dryrun", is_flag=True, help="Show what would be tried and what it costs, and stop there.")
+@click.option(
+    "--dryrun",
+    is_flag=True,
+    help="Show what would be tried, and what it will cost and when it will be done, and stop there.",
+)
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def launch(
@@ -74,7 +78,7 @@ def _run(dag: Any, name: str | None, *, dryrun: bool, detach: bool, yes: bool) -
         client = connect.to_controller()
         if note := mismatch(client.controller()["version"]):
             warn(note)
-        planned = job.plan(client)
+        planned = job.plan(client, forecast=dryrun)
         warned = list(dict.fromkeys([*job.warnings, *planned["warnings"]]))
         for warning in warned:
             warn(warning)

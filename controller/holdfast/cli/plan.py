@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.cli import table, text
 from holdfast.cli.table import Column
-from holdfast.sdk.records import Offer, Plan, TaskPlan
+from holdfast.sdk.records import Forecast, Offer, Plan, Spread, TaskPlan
 
 COLUMNS = (
     Column("#", right=True, drop=3),
@@ -42,6 +42,27 @@ def _task_lines(task: TaskPlan, *, width: int | None, at_most: int, is_one_of_ma
     if task["saving"]:
         yield f"  The first saves {task['saving']:.0%} of the on-demand price."
     yield from (f"  Not now: {refusal}" for refusal in task["refused"])
+    if (forecast := task.get("forecast")) is not None:
+        yield from (f"  {line}" for line in _foreseen(forecast))
+
+
+def _foreseen(forecast: Forecast) -> Iterator[str]:
+    cost, seconds = forecast["cost"], forecast["seconds"]
+    if cost is None:
+        yield f"No forecast: {forecast['why_not']}."
+        return
+    yield f"Expected cost {text.money(cost['mean'])} (8 times in 10: {_range(cost, text.money)})"
+    if seconds is None:
+        yield "Expected end: not to be told; too often it takes more than three times its work."
+    else:
+        yield f"Expected end in {text.duration(seconds['mean'])} (8 times in 10: {_range(seconds, text.duration)})"
+    if forecast["late"] is not None:
+        yield f"After its deadline: {forecast['late']:.0%} of {forecast['runs']} simulated runs"
+    yield f"From {forecast['runs']} simulated runs, by {forecast['assumed']}."
+
+
+def _range(spread: Spread, written: Callable[[float], str]) -> str:
+    return f"{written(spread['low'])} to {written(spread['high'])}"
 
 
 def _row(number: int, offer: Offer, num_nodes: int) -> list[str]:

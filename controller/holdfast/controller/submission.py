@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from holdfast.controller.clock import Clock
 from holdfast.controller.concealing import conceal
 from holdfast.controller.crashpoints import reach
+from holdfast.controller.forecasting import BUDGET_S, forecast
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.market import Market
 from holdfast.controller.storage.service import StorageService
@@ -116,14 +117,21 @@ class Submissions:
         names = [t.name or (job_name if len(tasks) == 1 else f"{job_name}-{i}") for i, t in enumerate(tasks)]
         return [self._compile(task, name, i, now) for i, (task, name) in enumerate(zip(tasks, names, strict=True))]
 
-    def plan(self, name: str | None, configs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What would be tried, per task, in order. Raises Refused when nothing could ever run a task."""
+    def plan(self, name: str | None, configs: Sequence[Mapping[str, Any]], *, foresees: bool = False) -> dict[str, Any]:
+        """What would be tried, per task, in order. Raises Refused when nothing could ever run a task.
+
+        `foresees`: with cost and time, as if each task began now.
+        """
         now = self.clock.now()
         tasks = read_tasks(configs)
         compiled = self.compile(tasks, _job_name(name, [t.name for t in tasks]), now)
         view = self.market.view()
         return {
-            "tasks": [self._plan(task, view, now) for task in compiled],
+            "tasks": [
+                self._plan(task, view, now)
+                | {"forecast": forecast(task.view, view, now, budget_s=BUDGET_S / len(compiled)) if foresees else None}
+                for task in compiled
+            ],
             "warnings": [*self._warnings(tasks), *self._lateness(compiled, now)],
         }
 

@@ -89,8 +89,9 @@ class Client:
         with self._answer("PUT", f"/uploads/{sha256}", data=archive, headers=headers) as response:
             response.read()
 
-    def plan(self, name: str | None, tasks: Sequence[Config]) -> records.Plan:
-        return cast(records.Plan, self._call("POST", "/plan", body={"name": name, "tasks": list(tasks)}))
+    def plan(self, name: str | None, tasks: Sequence[Config], *, forecast: bool = False) -> records.Plan:
+        body = {"name": name, "tasks": list(tasks)} | ({"forecast": True} if forecast else {})
+        return cast(records.Plan, self._call("POST", "/plan", body=body))
 
     def submit(self, name: str | None, tasks: Sequence[Config], *, user: str, key: str) -> records.Submitted:
         """Hand in a job. Safe to repeat with the same `key` after a `ConnectionLost`: the first job is returned."""

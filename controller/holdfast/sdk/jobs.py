@@ -57,9 +57,9 @@ class Prepared:
     packed: Packed
     warnings: tuple[str, ...]
 
-    def plan(self, client: Client) -> records.Plan:
-        """What would be tried, in order. Sends no files and changes nothing."""
-        return client.plan(self.name, self.packed.tasks)
+    def plan(self, client: Client, *, forecast: bool = False) -> records.Plan:
+        """What would be tried, in order. Sends no files and changes nothing. `forecast`: and what will come of it."""
+        return client.plan(self.name, self.packed.tasks, forecast=forecast)
 
     def submit(self, client: Client, *, key: str, user: str, say: Callable[[str], None]) -> LaunchResult:
         """Send the files that the controller lacks, then the job: once, however often the connection breaks."""
@@ -89,10 +89,15 @@ def launch(
         return job.submit(client, key=key or new_key(), user=user or user_name(), say=lambda _: None)
 
 
-def plan(task_or_dag: Task | Dag, name: str | None = None, *, client: Client | None = None) -> records.Plan:
-    """What a launch would try, in order, and what it would cost. Changes nothing."""
+def plan(
+    task_or_dag: Task | Dag, name: str | None = None, *, forecast: bool = False, client: Client | None = None
+) -> records.Plan:
+    """What a launch would try, in order, and what an hour would cost. Changes nothing.
+
+    `forecast`: each task's `forecast` tells what it will most likely cost in all, and when it will be done.
+    """
     with prepared(task_or_dag, name) as job:
-        return job.plan(client or _client())
+        return job.plan(client or _client(), forecast=forecast)
 
 
 @contextlib.contextmanager

@@ -21,8 +21,34 @@ class Offer(TypedDict):
     accelerators: str | None
 
 
+class Spread(TypedDict):
+    """A mean, and what one case of ten is below and another above."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Forecast(TypedDict):
+    """What a task will cost (USD) and how long it will take from its launch, over `runs` drawn markets.
+
+    `why_not`: why nothing is foreseen; the rest is None then. `seconds` None: too many runs took too long to tell.
+    `late`: the share that missed the deadline; None without one. `assumed`: what it rests on, for people.
+    """
+
+    why_not: str | None
+    assumed: str | None
+    runs: int
+    cost: Spread | None
+    seconds: Spread | None
+    late: float | None
+
+
 class TaskPlan(TypedDict):
-    """`offers` in the order in which they would be tried; `saving` is a share of the on-demand price, 0…1."""
+    """`offers` in the order in which they would be tried; `saving` is a share of the on-demand price, 0…1.
+
+    `forecast`: None unless it was asked for.
+    """
 
     name: str
     num_nodes: int
@@ -30,6 +56,7 @@ class TaskPlan(TypedDict):
     total_offers: int
     saving: float | None
     refused: list[str]
+    forecast: Forecast | None
 
 
 class Plan(TypedDict):

@@ -116,6 +116,11 @@ class StartUps:
         mean, variance = self._law
         return _START_MEDIAN_S * exp(mean + variance / 2)
 
+    @property
+    def sigma(self) -> float:
+        """The spread of their logarithms."""
+        return float(self._law[1] ** 0.5)
+
     @cached_property
     def worst_s(self) -> float:
         """Longer than all but about one start-up in a thousand."""

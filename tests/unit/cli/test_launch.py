@@ -62,6 +62,17 @@ def test_the_plan_is_shown_in_the_order_in_which_it_would_be_tried(holdfast, nam
     assert "  The first saves 70% of the on-demand price." in lines
     assert "  Not now: local-c spot: no capacity until 01:20" in lines
     assert result.stderr.count("autostop has no meaning") == 1
+    assert "  Expected cost $12.50 (8 times in 10: $10.00 to $20.25)" in lines
+    assert "  Expected end in 2h 5m (8 times in 10: 2h to 2h 30m)" in lines
+    assert "  After its deadline: 5% of 20 simulated runs" in lines
+    assert "  From 20 simulated runs, by what was learned of 3 offers." in lines
+
+
+def test_a_launch_does_not_wait_for_a_forecast(holdfast, named, project):
+    result = holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "-d", "-y")
+    (asked,) = named.called("POST /api/v1/plan")
+    assert "forecast" not in asked[2]
+    assert "Expected" not in result.stdout
 
 
 def test_a_dry_run_changes_nothing(holdfast, named, project):

@@ -48,6 +48,10 @@ class Launch(Body):
     key: str | None = Field(None, max_length=200)
 
 
+class Plan(Launch):
+    forecast: bool = False
+
+
 class CancelJobs(Body):
     ids: list[ListedId] | None = Field(None, max_length=_MOST_IDS)
     name: str | None = None
@@ -62,9 +66,10 @@ class Preempt(Body):
 
 
 @router.post("/plan", responses=answer(records.Plan))
-def plan(daemon: User, body: Launch) -> dict[str, Any]:
-    """What a launch would try, in order, and what it would cost. Changes nothing."""
-    return daemon.submissions.plan(body.name, body.tasks)
+def plan(daemon: User, body: Plan) -> dict[str, Any]:
+    """What a launch would try, in order, and what it would cost. Changes nothing. `forecast`: foresee cost and end,
+    which takes some seconds."""
+    return daemon.submissions.plan(body.name, body.tasks, foresees=body.forecast)
 
 
 @router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201))

@@ -6,8 +6,9 @@ Answers are not passed through them: they are written by `store.queries` and the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from types import GenericAlias
+from functools import cache, reduce
+from operator import or_
+from types import GenericAlias, UnionType
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, create_model
@@ -62,6 +63,8 @@ def _plain(hint: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (list, dict):
         return GenericAlias(origin, tuple(_plain(argument) for argument in arguments))
+    if origin is UnionType:
+        return reduce(or_, (_plain(argument) for argument in arguments))
     return hint
 
 
