@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from holdfast.checkpoint import errors, listing, memory, retention
+from holdfast.checkpoint import errors, listing, memory, retention, samples
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.save_dir import root_of
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     texts = {
         "ls": "list steps; looks at sizes",
-        "verify": "read every file and compare digests; marks what is damaged, and takes marks back",
+        "verify": "read the files and compare digests; marks what is damaged, and takes marks back",
         "prune": "remove what a rule does not keep; never the newest durable one, never what is damaged",
         "watch": "print a line whenever the state of a step changes, until interrupted",
     }
@@ -51,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--prefix", help="only this checkpoint_prefix")
         if name in ("ls", "verify"):
             command.add_argument("--json", action="store_true", help="one JSON object per line")
+        if name == "verify":
+            how = "every byte (the default), a sample of each file, or sizes alone"
+            command.add_argument("--how", choices=samples.MODES, default=samples.FULL, help=how)
         if name == "prune":
             command.add_argument("--last", type=int, required=True, metavar="N", help="keep the newest N")
             command.add_argument("--every-steps", type=int, metavar="K", help="keep multiples of K")
@@ -60,7 +63,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> int:
-    found = listing.steps(options.dir, prefix=options.prefix, verify=options.command == "verify")
+    verify = options.how if options.command == "verify" else samples.SIZE
+    found = listing.steps(options.dir, prefix=options.prefix, verify=verify)
     strays = listing.strays(options.dir)
     if options.json:
         for info in found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, journal, manifest, marks, memory, second_look, shards
+from holdfast.checkpoint import checkpoints, journal, manifest, marks, memory, samples, second_look, shards
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
 from holdfast.checkpoint.group import Group
@@ -21,14 +21,17 @@ logger = logging.getLogger("holdfast.checkpoint")
 _OTHERS = "another process can not use it"
 
 
-def agreed_load(root: str, prefix: str, group: Group, rank: int, world_size: int) -> tuple[LoadResult, Any]:
+def agreed_load(
+    root: str, prefix: str, group: Group, rank: int, world_size: int, verify: str = samples.FULL
+) -> tuple[LoadResult, Any]:
     """Load part `rank` of `world_size` of the newest step that every process can; returns what happened and the state.
+    `verify`: how closely it is looked at (`samples`).
 
     Raises, in every process, NoUsableCheckpoint when there are checkpoints and all were refused by some, and
     CheckpointUnavailable when some see no checkpoints where others do.
     """
     second_look.refresh(root)
-    search = _Search(root, prefix, rank, world_size)
+    search = _Search(root, prefix, rank, world_size, verify)
     bound: int | None = None
     for attempt in range(1_000_000):
         search.look(bound)
@@ -59,13 +62,14 @@ def _refuse_disagreement(root: str, said: list[Any], skipped: list[tuple[int, st
 class _Search:
     """One process's search, newest first; what it found last is `found` and `state`."""
 
-    def __init__(self, root: str, prefix: str, rank: int, world_size: int) -> None:
+    def __init__(self, root: str, prefix: str, rank: int, world_size: int, verify: str) -> None:
         self._root, self._prefix, self._rank, self._world_size = root, prefix, rank, world_size
         self.skipped: list[tuple[int, str]] = []
         self.failure: Exception | None = None
         self.found: Checkpoint | None = None
         self.state: Any = None
         self._believe = True
+        self._verify = verify
 
     def look(self, bound: int | None) -> None:
         """Find the newest usable step that is not above `bound`; what was found before stands if it is not."""
@@ -92,29 +96,31 @@ class _Search:
                 return
 
     def _use(self, candidate: Checkpoint) -> bool:
-        said = marks.standing(candidate) if self._believe else None
+        said = marks.standing(candidate)
+        closely = samples.FULL if said else self._verify  # only a look at every byte takes a mark back
         try:
-            if said:
+            if said and self._believe:
                 raise streams.Damaged(said)
             try:
-                self.state = self._read(candidate)
+                self.state = self._read(candidate, closely)
             except streams.Damaged:
                 again = second_look.take(candidate)
                 if again is None:
                     raise
                 candidate = again
-                self.state = self._read(candidate)
+                self.state = self._read(candidate, closely)
         except streams.Damaged as damage:
-            if said is None:
+            if said is None or not self._believe:
                 marks.mark(candidate, str(damage))
             logger.warning("skipping step %d in %s: %s", candidate.step, self._root, damage)
             self.skipped.append((candidate.step, str(damage)))
             return False
-        marks.unmark(candidate)
+        if closely == samples.FULL:
+            marks.unmark(candidate)
         self.found = candidate
         return True
 
-    def _read(self, candidate: Checkpoint) -> Any:
+    def _read(self, candidate: Checkpoint, verify: str) -> Any:
         parts = shards.of(candidate)
         if len(parts) != self._world_size:
             raise CheckpointError(
@@ -122,7 +128,7 @@ class _Search:
                 "wanted now: run with as many processes as before, or save with torch.distributed.checkpoint through "
                 "holdfast.checkpoint.adapters.dcp, which can redistribute"
             )
-        return shards.read(self._root, parts[self._rank])
+        return shards.read(self._root, parts[self._rank], verify)
 
     def answer(self) -> dict[str, Any]:
         """What the other processes have to know."""

@@ -20,7 +20,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from holdfast.checkpoint import checkpoints, durability, first, listing, manifest, memory, notice, saving, shards
+from holdfast.checkpoint import (
+    checkpoints,
+    durability,
+    first,
+    listing,
+    manifest,
+    memory,
+    notice,
+    samples,
+    saving,
+    shards,
+)
 from holdfast.checkpoint.agreeing import agreed_load
 from holdfast.checkpoint.background import Background
 from holdfast.checkpoint.checkpoints import Checkpoint
@@ -268,21 +279,23 @@ class Checkpointer:
 
     # --- loading ------------------------------------------------------------------------------------------
 
-    def load(self, into: Any = None) -> Any:
+    def load(self, into: Any = None, *, verify: str = samples.FULL) -> Any:
         """The newest whole state, every byte of it verified; None when nothing was saved yet.
 
         `into`: a structure like the one that was saved; its objects with `load_state_dict` and its arrays are given
         the content, and it is returned with all else replaced. Nothing is touched unless the checkpoint is whole.
-        `last_result` tells the step and why newer ones were skipped.
+        `last_result` tells the step and why newer ones were skipped. `verify`: how closely it is compared with what was
+        saved: "full", or "sampled" or "size", which spare the digest and miss damage (`holdfast.checkpoint.samples`).
 
         Raises NoUsableCheckpoint when there are checkpoints and all are broken, CheckpointUnavailable when they can
         not be read now, CheckpointError for one that another number of processes sharded or that does not fit `into`.
         """
+        samples.checked(verify)
         self._background.wait()
         durability.require_mounted(self._root)
         rank = self._group.rank if self._sharded else 0
         world = self._group.world_size if self._sharded else 1
-        self.last_result, state = agreed_load(self._root, self._series.prefix, self._group, rank, world)
+        self.last_result, state = agreed_load(self._root, self._series.prefix, self._group, rank, world, verify)
         if into is None or self.last_result.step is None:
             return state
         return restore_into(into, state)
@@ -292,8 +305,8 @@ class Checkpointer:
         self._background.wait()
         return listing.latest(self._root, prefix=self._series.prefix)
 
-    def steps(self, *, verify: bool = False) -> list[StepInfo]:
-        """Every saved step, newest first; `verify` reads every file. Raises as `wait`."""
+    def steps(self, *, verify: bool | str = False) -> list[StepInfo]:
+        """Every saved step, newest first; `verify` as for `holdfast.checkpoint.steps`. Raises as `wait`."""
         self._background.wait()
         return listing.steps(self._root, prefix=self._series.prefix, verify=verify)
 

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from holdfast.checkpoint import digest, manifest, names
+from holdfast.checkpoint import digest, manifest, names, samples
 from holdfast.checkpoint.errors import patiently
 from holdfast.checkpoint.manifest import Entry, FileRecord, Manifest, ManifestDamaged
+from holdfast.checkpoint.state.crew import Crew
+
+_READERS = 4
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,21 @@ class Checkpoint:
         files = [os.path.join(self.root, path) for path in self.files]
         return files + [manifest.path_of(self.root, one.name) for one in self.manifests]
 
-    def fault(self, *, read_content: bool = True) -> str | None:
-        """Why it must not be loaded, or None when every file is there as it was committed.
+    def fault(self, verify: str = samples.FULL) -> str | None:
+        """Why it must not be loaded, or None when every file is there as it was committed, as closely as `verify` looks
+        (`samples`). Several files are read at once.
 
-        Without `read_content` only presence and sizes are looked at. Raises CheckpointUnavailable when a file can not
-        be read now.
+        Raises CheckpointUnavailable when a file can not be read now.
         """
         if self.damage:
             return self.damage
-        faults = (file_fault(self.root, record, self.step, read_content=read_content) for record in self.files.values())
-        return next((fault for fault in faults if fault), None)
+        records = list(self.files.values())
+
+        def look(record: FileRecord) -> str | None:
+            return file_fault(self.root, record, self.step, verify)
+
+        with Crew(0 if verify == samples.SIZE or len(records) == 1 else _READERS, "holdfast-verify") as readers:
+            return next(filter(None, readers.map(look, records, ahead=2 * _READERS)), None)
 
 
 def newest_first(
@@ -73,8 +81,8 @@ def at(root: str, prefix: str, step: int) -> Checkpoint:
     return _opened(root, prefix, step, found, {})
 
 
-def file_fault(root: str, record: FileRecord, step: int, *, read_content: bool = True) -> str | None:
-    """Why a file is not what was committed, or None when it is.
+def file_fault(root: str, record: FileRecord, step: int, verify: str = samples.FULL) -> str | None:
+    """Why a file is not what was committed, or None when it is, as closely as `verify` looks.
 
     A file that is not named after its step may have grown since, as logs do: then its first `size` bytes must match.
     """
@@ -86,14 +94,19 @@ def file_fault(root: str, record: FileRecord, step: int, *, read_content: bool =
         may_have_grown = not names.is_named_after(record.path, step)
         if status.st_size < record.size or (status.st_size > record.size and not may_have_grown):
             return f"{record.path} has {status.st_size} bytes instead of {record.size}"
-        if not read_content:
+        if verify == samples.SIZE:
             return None
-        found = patiently(lambda: digest.of_file(path, record.algorithm, length=record.size), path)
+        if verify == samples.SAMPLED and record.sample:
+            wanted = record.sample
+            found = patiently(lambda: samples.of_file(path, record.algorithm, record.size), path)
+        else:
+            wanted = record.digest
+            found = patiently(lambda: digest.of_file(path, record.algorithm, length=record.size), path)
     except (FileNotFoundError, NotADirectoryError):
         return f"{record.path} is missing"
     except digest.UnknownAlgorithm:
         return f"{record.path} has a digest of an unknown kind ({record.algorithm})"
-    return None if found == record.digest else f"{record.path} differs from what was saved ({record.algorithm})"
+    return None if found == wanted else f"{record.path} differs from what was saved ({record.algorithm})"
 
 
 def _opened(root: str, prefix: str, step: int, entries: Iterable[Entry], cache: dict[str, Manifest]) -> Checkpoint:

@@ -88,7 +88,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    save_dir: SaveDir, checkpoint_prefix: str = "checkpoint"
+    save_dir: SaveDir, checkpoint_prefix: str = "checkpoint", *, verify: str = "full"
 ) -> Callable[[Callable[..., T]], Loader[T]]:
     """Make a function that reads the checkpoint of a step into one that reads the newest whole one.
 
@@ -100,14 +100,16 @@ def load_checkpoint(
     the checkpoint takes its place. It returns what the original returned, and None without calling it when nothing was
     saved yet; `load_model.last_result` tells which step was loaded and why newer ones were skipped. The files of a
     checkpoint are compared with the digests in its manifest before the function sees them; that holds for the files of
-    the step it is given, so it must name its files by that step.
+    the step it is given, so it must name its files by that step. `verify`: how closely: "full" reads every byte, which
+    costs one pass over the files; "sampled" and "size" are quicker and miss damage (`holdfast.checkpoint.samples`).
 
     It raises what the original raised; NoUsableCheckpoint when checkpoints exist and all are broken; and
     CheckpointUnavailable when they can not be read now, or their bucket is not mounted.
     """
-    from holdfast.checkpoint import binding
+    from holdfast.checkpoint import binding, samples
 
     binding.check_series(save_dir, checkpoint_prefix, decorator="load_checkpoint")
+    samples.checked(verify)
 
     def decorate(function: Callable[..., T]) -> Loader[T]:
         parameter = binding.StepParameter.of(function, decorator="load_checkpoint")
@@ -121,7 +123,7 @@ def load_checkpoint(
                 return binding.finished(function(*placed, **named), function)
 
             loader.last_result = None
-            loader.last_result, value = loading.load(root_of(save_dir), checkpoint_prefix, call)
+            loader.last_result, value = loading.load(root_of(save_dir), checkpoint_prefix, call, verify=verify)
             return value
 
         loader: Loader[T] = load  # type: ignore[assignment]

@@ -30,6 +30,7 @@ from holdfast.checkpoint import (
     manifest,
     marks,
     memory,
+    samples,
     saving,
     second_look,
     snapshot,
@@ -132,7 +133,8 @@ class Folders:
         absolute, algorithm = os.path.join(path, name), digest.preferred_algorithm()
         size = os.path.getsize(absolute)
         found = digest.of_file(absolute, algorithm, length=size, sync=True)
-        return FileRecord(f"{os.path.basename(path)}/{name}", size, found, algorithm)
+        sample = samples.of_file(absolute, algorithm, size)
+        return FileRecord(f"{os.path.basename(path)}/{name}", size, found, algorithm, sample)
 
     def _uncommit(self, step: int) -> None:
         """Before a folder is written anew: what is half old and half new must not be believed."""
@@ -147,14 +149,17 @@ class Folders:
             if entry.prefix == self._series.prefix and entry.step != step and gone:
                 manifest.delete(self.root, entry.name)
 
-    def newest(self) -> Folder | None:
+    def newest(self, *, verify: str = samples.FULL) -> Folder | None:
         """The newest folder that is whole, every file of it verified; None when none was ever committed.
+
+        `verify`: how closely: "full" (every byte), "sampled" or "size" (see `samples` for what each can miss).
 
         Raises NoUsableCheckpoint when some were and all are broken, CheckpointUnavailable when they can not be read.
         """
+        samples.checked(verify)
         durability.require_mounted(self.root)
         second_look.refresh(self.root)
-        answer = self._search() if self._group.rank == 0 else None
+        answer = self._search(verify) if self._group.rank == 0 else None
         said = self._group.share(f"newest-{self._series.prefix}-{self._commits}", answer)[0]
         if "unavailable" in said:
             raise CheckpointUnavailable(said["unavailable"])
@@ -165,12 +170,12 @@ class Folders:
             raise NoUsableCheckpoint(refused_all(self.root, self._series.prefix, list(skipped)), skipped)
         return None
 
-    def _search(self) -> dict[str, Any]:
+    def _search(self, verify: str) -> dict[str, Any]:
         try:
             for believe in (True, False):
                 skipped: list[tuple[int, str]] = []
                 for found in checkpoints.newest_first(self.root, self._series.prefix):
-                    reason = self._fault(found, believe=believe)
+                    reason = self._fault(found, believe=believe, verify=verify)
                     if reason is None:
                         journal.note(found.step, journal.LOADED, self.path_of(found.step))
                         return {"step": found.step, "skipped": skipped}
@@ -180,9 +185,9 @@ class Folders:
         except CheckpointUnavailable as error:
             return {"unavailable": str(error)}
 
-    def _fault(self, found: Checkpoint, *, believe: bool) -> str | None:
+    def _fault(self, found: Checkpoint, *, believe: bool, verify: str) -> str | None:
         """As `marks.fault`; also a file that was not there when the folder was committed is a fault."""
-        reason = marks.fault(found, believe=believe)
+        reason = marks.fault(found, believe=believe, verify=verify)
         if reason is None:
             path = self.path_of(found.step)
             strange = {f"{os.path.basename(path)}/{name}" for name in snapshot.take(path)} - found.files.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from holdfast.checkpoint import durability, marks, snapshot
+from holdfast.checkpoint import durability, marks, samples, snapshot
 from holdfast.checkpoint.checkpoints import Checkpoint, newest_first
 from holdfast.checkpoint.save_dir import root_of
 
@@ -27,16 +27,19 @@ class StepInfo:
     why: str = ""
 
 
-def steps(save_dir: str | os.PathLike[str], *, prefix: str | None = None, verify: bool = False) -> list[StepInfo]:
+def steps(save_dir: str | os.PathLike[str], *, prefix: str | None = None, verify: bool | str = False) -> list[StepInfo]:
     """Every saved step under `save_dir`, newest first; of every prefix unless one is given.
 
-    `verify` reads every file and compares digests; without it only presence and sizes are looked at. Manifests are
-    always read, which postpones their upload where they are still queued: await uploads with `is_durable`, not by
-    calling this in a loop. Raises CheckpointUnavailable when the directory can not be read or its mount is gone.
+    `verify` reads every file and compares digests, or as closely as it says ("full", "sampled", "size"); without it
+    only presence and sizes are looked at. Manifests are always read, which postpones their upload where they are still
+    queued: await uploads with `is_durable`, not by calling this in a loop.
+
+    Raises CheckpointUnavailable when the directory can not be read or its mount is gone.
     """
     root = root_of(save_dir)
     durability.require_mounted(root)
-    return [_info(checkpoint, verify=verify) for checkpoint in newest_first(root, prefix)]
+    closely = samples.checked(verify) if isinstance(verify, str) else samples.FULL if verify else samples.SIZE
+    return [_info(checkpoint, closely) for checkpoint in newest_first(root, prefix)]
 
 
 def latest(save_dir: str | os.PathLike[str], *, prefix: str = "checkpoint") -> int | None:
@@ -46,7 +49,7 @@ def latest(save_dir: str | os.PathLike[str], *, prefix: str = "checkpoint") -> i
     """
     root = root_of(save_dir)
     durability.require_mounted(root)
-    whole = (c.step for c in newest_first(root, prefix) if c.fault(read_content=False) is None)
+    whole = (c.step for c in newest_first(root, prefix) if c.fault(samples.SIZE) is None)
     return next(whole, None)
 
 
@@ -57,11 +60,11 @@ def strays(save_dir: str | os.PathLike[str]) -> list[str]:
     return sorted(snapshot.take(root).keys() - listed)
 
 
-def _info(checkpoint: Checkpoint, *, verify: bool) -> StepInfo:
-    if verify:
-        fault = marks.fault(checkpoint, believe=False)
+def _info(checkpoint: Checkpoint, verify: str) -> StepInfo:
+    if verify == samples.SIZE:
+        fault = marks.standing(checkpoint) or checkpoint.fault(samples.SIZE)
     else:
-        fault = marks.standing(checkpoint) or checkpoint.fault(read_content=False)
+        fault = marks.fault(checkpoint, believe=False, verify=verify)
     durable = durability.is_durable(checkpoint.all_paths) if fault is None else False
     on_mount = durability.mount_of(checkpoint.root) is not None
     state = "damaged" if fault else "durable" if durable and on_mount else "committed"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from holdfast.checkpoint import checkpoints, durability, journal, manifest, marks, names, second_look
+from holdfast.checkpoint import checkpoints, durability, journal, manifest, marks, names, samples, second_look
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import NoUsableCheckpoint, patiently
 from holdfast.checkpoint.snapshot import OWN_DIR
@@ -48,10 +48,13 @@ class _Candidate:
     checkpoint: Checkpoint | None = None
 
 
-def load(root: str, prefix: str, call: Callable[[int], T], *, believe: bool = True) -> tuple[LoadResult, T | None]:
+def load(
+    root: str, prefix: str, call: Callable[[int], T], *, verify: str = samples.FULL, believe: bool = True
+) -> tuple[LoadResult, T | None]:
     """Call `call` with the step of the newest usable checkpoint; returns what happened and what it returned.
 
-    `believe`: do not read those that are marked as damaged, as long as another can be loaded.
+    `verify`: how closely a checkpoint is looked at before (`samples`). `believe`: do not read those that are marked as
+    damaged, as long as another can be loaded.
 
     Raises what `call` raises; NoUsableCheckpoint when there are checkpoints and all were refused; CheckpointUnavailable
     when they can not be read now.
@@ -60,7 +63,7 @@ def load(root: str, prefix: str, call: Callable[[int], T], *, believe: bool = Tr
     second_look.refresh(root)
     skipped: list[tuple[int, str]] = []
     for candidate in _candidates(root, prefix):
-        reason = _fault(candidate, root, believe=believe)
+        reason = _fault(candidate, root, verify, believe=believe)
         if reason is None:
             try:
                 value = call(candidate.step)
@@ -73,7 +76,7 @@ def load(root: str, prefix: str, call: Callable[[int], T], *, believe: bool = Tr
         logger.warning("skipping step %d in %s: %s", candidate.step, root, reason)
         skipped.append((candidate.step, reason))
     if skipped and believe:  # marks spare reading in vain; where nothing else is left, they are not believed
-        return load(root, prefix, call, believe=False)
+        return load(root, prefix, call, verify=verify, believe=False)
     if skipped:
         raise NoUsableCheckpoint(refused_all(root, prefix, skipped), skipped)
     logger.info("nothing saved yet in %s under the prefix %r: starting from the beginning", root, prefix)
@@ -124,12 +127,12 @@ def _trailing_number(name: str) -> int | None:
     return int(found.group()) if found else None
 
 
-def _fault(candidate: _Candidate, root: str, *, believe: bool) -> str | None:
+def _fault(candidate: _Candidate, root: str, verify: str, *, believe: bool) -> str | None:
     if candidate.checkpoint is None:
         return next(
             (f"{path} is empty" for path in sorted(candidate.paths) if _is_empty(os.path.join(root, path))), None
         )
-    return marks.fault(candidate.checkpoint, believe=believe)
+    return marks.fault(candidate.checkpoint, believe=believe, verify=verify)
 
 
 def _is_empty(path: str) -> bool:

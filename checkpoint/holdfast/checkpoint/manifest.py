@@ -42,12 +42,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One file of a checkpoint: path relative to the save_dir, size in bytes, digest in lower-case hex."""
+    """One file of a checkpoint: path relative to the save_dir, size in bytes, digest in lower-case hex; `sample` is
+    that of a sample of it (`samples`), empty in checkpoints of older versions."""
 
     path: str
     size: int
     digest: str
     algorithm: str
+    sample: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ def _checksum(document: Mapping[str, Any]) -> str:
 
 def _parsed(document: dict[str, Any], name: str) -> Manifest:
     files = tuple(
-        FileRecord(str(f["path"]), int(f["size"]), str(f["digest"]), str(f["algorithm"])) for f in document["files"]
+        FileRecord(str(f["path"]), int(f["size"]), str(f["digest"]), str(f["algorithm"]), str(f.get("sample", "")))
+        for f in document["files"]
     )
     if not files:
         raise ValueError("no files")

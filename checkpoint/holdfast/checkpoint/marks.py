@@ -13,25 +13,29 @@ import logging
 import os
 from typing import Any
 
-from holdfast.checkpoint import manifest, memory, second_look
+from holdfast.checkpoint import manifest, memory, samples, second_look
 from holdfast.checkpoint.checkpoints import Checkpoint
 
 logger = logging.getLogger("holdfast.checkpoint")
 
 
-def fault(found: Checkpoint, *, believe: bool = True) -> str | None:
-    """Why `found` must not be loaded, or None when all of it was read and is whole; marked, or unmarked, accordingly.
+def fault(found: Checkpoint, *, believe: bool = True, verify: str = samples.FULL) -> str | None:
+    """Why `found` must not be loaded, or None when it is whole; marked, or unmarked, accordingly.
 
-    `believe`: take a mark that stands for an answer, and do not read. What a mount shows is looked at twice before it
-    is called damaged. Raises CheckpointUnavailable when a file can not be read now.
+    `believe`: take a mark that stands for an answer, and do not read. `verify`: how closely to look; where a mark
+    stands that is not believed, every byte is read, since only that can take it back. What a mount shows is looked at
+    twice before it is called damaged. Raises CheckpointUnavailable when a file can not be read now.
     """
-    said = standing(found) if believe else None
-    reason = said or found.fault()
-    if reason is not None and said is None and (again := second_look.take(found)) is not None:
-        found, reason = again, again.fault()
-    if reason is None:
+    said = standing(found)
+    if said and believe:
+        return said
+    closely = samples.FULL if said else verify
+    reason = found.fault(closely)
+    if reason is not None and (again := second_look.take(found)) is not None:
+        found, reason = again, again.fault(closely)
+    if reason is None and closely == samples.FULL:
         unmark(found)
-    elif said is None:
+    elif reason is not None:
         mark(found, reason)
     return reason
 

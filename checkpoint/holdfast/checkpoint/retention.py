@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from holdfast.checkpoint import checkpoints, durability, manifest, names
+from holdfast.checkpoint import checkpoints, durability, manifest, names, samples
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointUnavailable
 from holdfast.checkpoint.keep import Keep, Kept, epoch_s, kept_steps
@@ -77,7 +77,7 @@ def _known(checkpoint: Checkpoint) -> Kept:
 
 def _is_safe(checkpoint: Checkpoint, memory: Memory) -> bool:
     """Whether it can be relied on: not refused by a load, all files there, and durable."""
-    if memory.is_damaged(checkpoint) or checkpoint.fault(read_content=False):
+    if memory.is_damaged(checkpoint) or checkpoint.fault(samples.SIZE):
         return False
     own = {one.name for one in checkpoint.manifests}
     if own <= memory.durable:

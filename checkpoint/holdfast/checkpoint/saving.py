@@ -30,6 +30,7 @@ from holdfast.checkpoint import (
     memory,
     names,
     retention,
+    samples,
     snapshot,
 )
 from holdfast.checkpoint.checkpoints import Checkpoint
@@ -142,7 +143,8 @@ def _record(root: str, path: str, algorithm: str) -> FileRecord:
         after = Stamp.of(os.stat(absolute))
         # A mount may set the time of a file a moment after it was closed; equal content twice is as good an answer.
         if after == before or (after.size == before.size and found == last):
-            return FileRecord(path, before.size, found, algorithm)
+            sample = samples.of_file(absolute, algorithm, before.size)
+            return FileRecord(path, before.size, found, algorithm, sample)
         last = found
     raise CheckpointError(
         f"{absolute} is still being written after the save function returned: let the function wait for its writers. "

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from holdfast.checkpoint import checkpoints, durability
+from holdfast.checkpoint import checkpoints, durability, samples
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.rc import Rc, RcError
 from holdfast.checkpoint.snapshot import OWN_DIR
@@ -50,6 +50,6 @@ def take(first: Checkpoint) -> Checkpoint | None:
     ends_at = time.monotonic() + _SETTLES_S
     while True:
         again = checkpoints.at(first.root, first.prefix, first.step)
-        if again.fault(read_content=False) is None or time.monotonic() >= ends_at:
+        if again.fault(samples.SIZE) is None or time.monotonic() >= ends_at:
             return again
         time.sleep(_LOOK_AFTER_S)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint import manifest
+from holdfast.checkpoint import manifest, samples
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, patiently
 from holdfast.checkpoint.manifest import FileRecord
@@ -43,20 +43,20 @@ def write(root: str, prefix: str, step: int, rank: int, world_size: int, content
     name = f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.safetensors"
     os.makedirs(root, exist_ok=True)
     temporary = os.path.join(root, _TEMPORARY + name)
-    size, digest, algorithm = streams.write(temporary, content.pieces, size_hint=content.size)
+    written = streams.write(temporary, content.pieces, size_hint=content.size)
     os.replace(temporary, os.path.join(root, name))
     manifest.sync_directory(root)
-    return FileRecord(name, size, digest, algorithm)
+    return FileRecord(name, *written)
 
 
-def read(root: str, record: FileRecord) -> Any:
-    """The state of one part, every byte of it compared with its digest before it is looked at.
+def read(root: str, record: FileRecord, verify: str = samples.FULL) -> Any:
+    """The state of one part, compared with its digest, as closely as `verify` says, before it is looked at.
 
     Raises streams.Damaged, CheckpointUnavailable, and CheckpointError when a framework is missing.
     """
     path = os.path.join(root, record.path)
     try:
-        data = patiently(lambda: streams.read(path, record), path)
+        data = patiently(lambda: streams.read(path, record, verify), path)
     except (FileNotFoundError, NotADirectoryError):
         raise streams.Damaged(f"{record.path} is missing") from None
     return container.parse(data)

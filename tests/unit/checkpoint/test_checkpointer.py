@@ -233,7 +233,9 @@ def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
         assert [(i.step, i.state) for i in checkpointer.steps()] == [(2, "damaged"), (1, "committed")]
         reads = []
         real = shards.read
-        monkeypatch.setattr(shards, "read", lambda root, record: reads.append(record.path) or real(root, record))
+        monkeypatch.setattr(
+            shards, "read", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
+        )
         assert checkpointer.load() == {"n": 1}
         assert reads == [data_file(tmp_path, 1).name]
         os.utime(path, (1, 1))

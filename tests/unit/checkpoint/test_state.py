@@ -182,8 +182,7 @@ def test_a_stream_comes_back_or_is_called_damaged(tmp_path_factory: Any, pieces:
     from holdfast.checkpoint.manifest import FileRecord
 
     path = tmp_path_factory.mktemp("stream") / "file"
-    size, found, algorithm = streams.write(str(path), map(memoryview, pieces))
-    record = FileRecord("file", size, found, algorithm)
+    record = FileRecord("file", *streams.write(str(path), map(memoryview, pieces)))
     assert bytes(streams.read(str(path), record)) == b"".join(pieces)
     content = bytearray(path.read_bytes())
     if content:
@@ -257,7 +256,7 @@ def test_a_large_stream_that_can_not_be_written_leaves_nothing(tmp_path: Path, m
 def test_what_was_expected_of_a_streams_size_does_not_change_it(tmp_path: Path, hint: int) -> None:
     content = os.urandom(3_000_000)
     path = tmp_path / "file"
-    size, _, _ = streams.write(str(path), [memoryview(content)], size_hint=hint)
+    size, *_ = streams.write(str(path), [memoryview(content)], size_hint=hint)
     assert (size, path.read_bytes()) == (len(content), content)
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from holdfast.checkpoint import digest
+from holdfast.checkpoint import digest, samples
 from holdfast.checkpoint.manifest import FileRecord
 from holdfast.checkpoint.state import direct
 from holdfast.checkpoint.state.buffers import large_buffer
@@ -28,14 +28,15 @@ class Damaged(ValueError):
     """The bytes are not those that were committed. The text says how."""
 
 
-def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tuple[int, str, str]:
-    """Write `pieces` to the new file `path` and flush it to its disk; returns (bytes, digest, algorithm).
+def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tuple[int, str, str, str]:
+    """Write `pieces` to the new file `path` and flush it to its disk; returns (bytes, digest, algorithm, digest of a
+    sample).
 
-    `size_hint`: how many bytes they will have, where that is known. Raises OSError, FileExistsError among them; then
-    the file is gone again.
+    `size_hint`: how many bytes they will have, where that is known; without it there is no sample. Raises OSError,
+    FileExistsError among them; then the file is gone again.
     """
     algorithm = digest.preferred_algorithm()
-    hasher = digest.hasher(algorithm)
+    hasher, sampler = digest.hasher(algorithm), samples.Sampler(algorithm, size_hint)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         is_large = size_hint >= _WORTH_RESERVING
@@ -46,6 +47,7 @@ def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tup
         with Crew(_THREADS if is_direct else 1, "holdfast-write") as writers:
             for content, block in _aligned(pieces) if is_direct else _plain(pieces):
                 hasher.update(content)
+                sampler.update(content)
                 if len(under_way) == _AHEAD:
                     under_way.popleft().result()
                 under_way.append(writers.submit(partial(direct.write, descriptor, block, size)))
@@ -64,12 +66,20 @@ def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tup
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
-    return size, hasher.hexdigest(), algorithm
+    return size, hasher.hexdigest(), algorithm, sampler.hexdigest() if size == size_hint else ""
 
 
-def read(path: str, record: FileRecord) -> memoryview:
-    """The file's bytes in fresh memory, compared with `record`. Raises Damaged, OSError, and as `digest` does."""
-    hasher = digest.hasher(record.algorithm)
+def read(path: str, record: FileRecord, verify: str = samples.FULL) -> memoryview:
+    """The file's bytes in fresh memory, compared with `record` as closely as `verify` says (`samples`).
+
+    Raises Damaged, OSError, and as `digest` does.
+    """
+    hasher: digest.Hasher | samples.Sampler | None = None
+    wanted = ""
+    if verify == samples.SAMPLED and record.sample:
+        hasher, wanted = samples.Sampler(record.algorithm, record.size), record.sample
+    elif verify != samples.SIZE:
+        hasher, wanted = digest.hasher(record.algorithm), record.digest
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record.size:
@@ -77,11 +87,12 @@ def read(path: str, record: FileRecord) -> memoryview:
         data = large_buffer(-(-size // direct.ALIGNMENT) * direct.ALIGNMENT)
         filled = 0
         for block in _blocks_of(file.fileno(), size, data):
-            hasher.update(block)
+            if hasher is not None:
+                hasher.update(block)
             filled += len(block)
     if filled != size:
         raise Damaged(f"{record.path} has {filled} bytes instead of {record.size}")
-    if hasher.hexdigest() != record.digest:
+    if hasher is not None and hasher.hexdigest() != wanted:
         raise Damaged(f"{record.path} differs from what was saved ({record.algorithm})")
     return data[:size]
 
