@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from holdfast.checkpoint import digest, manifest, names, samples
+from holdfast.checkpoint import digest, durability, manifest, names, samples
 from holdfast.checkpoint.errors import patiently
 from holdfast.checkpoint.manifest import Entry, FileRecord, Manifest, ManifestDamaged
 from holdfast.checkpoint.state.crew import Crew
@@ -63,8 +63,7 @@ def newest_first(
 ) -> Iterator[Checkpoint]:
     """The saved steps of `prefix` (of every prefix when None), read one by one as they are asked for.
 
-    A manifest found in `cache` is not read again; those read are put there. On a mount with write-back, reading a file
-    that is not yet uploaded postpones its upload.
+    A manifest found in `cache` is not read again; those read are put there.
     """
     cache = {} if cache is None else cache
     entries = [entry for entry in manifest.entries(root) if prefix in (None, entry.prefix)]
@@ -96,12 +95,13 @@ def file_fault(root: str, record: FileRecord, step: int, verify: str = samples.F
             return f"{record.path} has {status.st_size} bytes instead of {record.size}"
         if verify == samples.SIZE:
             return None
+        content = durability.where_to_read(path)
         if verify == samples.SAMPLED and record.sample:
             wanted = record.sample
-            found = patiently(lambda: samples.of_file(path, record.algorithm, record.size), path)
+            found = patiently(lambda: samples.of_file(content, record.algorithm, record.size), path)
         else:
             wanted = record.digest
-            found = patiently(lambda: digest.of_file(path, record.algorithm, length=record.size), path)
+            found = patiently(lambda: digest.of_file(content, record.algorithm, length=record.size), path)
     except (FileNotFoundError, NotADirectoryError):
         return f"{record.path} is missing"
     except digest.UnknownAlgorithm:

@@ -1,9 +1,13 @@
 """Whether the bucket has a file, and whether a directory that should be a mount is one.
 
+Where files lie is known from the agent, which writes its mounts down in `$HOLDFAST_RUN_DIR/mounts.json`, else from the
+kernel (`mount_table`): a disk and NFS have a file once it was flushed, rclone's mounts are asked as below, and of other
+FUSE file systems it is not known.
+
 On a mount with write-back (`MOUNT_CACHED`) close, fsync and rename say nothing about the bucket: rclone uploads later.
 What it still has to upload it notes in its cache, one small JSON file per cached file (`vfsMeta`): `Dirty` turns false,
 and `Fingerprint` is filled, only after the upload was checked. A file that was never dirty, or was evicted after its
-upload, has none. Where mounts are, the agent writes down in `$HOLDFAST_RUN_DIR/mounts.json`.
+upload, has none.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from holdfast.checkpoint import mount_table
 from holdfast.checkpoint.errors import CheckpointUnavailable
 from holdfast.checkpoint.notice import run_dir
 from holdfast.checkpoint.rc import Rc, RcError
 
-_MOUNT_TABLE = "/proc/self/mountinfo"
 # The agent puts an empty read-only file system of this source under each mount: seen alone, the mount is lost.
 GUARD = "holdfast-guard"
 
@@ -30,16 +34,18 @@ _WAIT_FIRST_S, _WAIT_LAST_S = 0.01, 0.5
 
 @dataclass(frozen=True)
 class Mount:
-    """A bucket's mount, as the agent made it. `cache_dir` and `rc_socket` are None where writes are not cached."""
+    """A bucket's mount. `cache_dir` and `rc_socket` are None where writes are not cached. `is_known` False: what it
+    does with a file that was closed is not known."""
 
     path: str
     mode: str
     cache_dir: str | None
     rc_socket: str | None = None
+    is_known: bool = True
 
 
 def mounts() -> tuple[Mount, ...]:
-    """Every mount of this node; none where no agent runs this process."""
+    """Every mount that the agent made on this node; none where no agent runs this process."""
     directory = run_dir()
     if directory is None:
         return ()
@@ -62,10 +68,21 @@ def mounts() -> tuple[Mount, ...]:
 
 
 def mount_of(path: str) -> Mount | None:
-    """The mount that `path` lies on, or None when it lies on none."""
+    """The bucket's mount that `path` lies on; None on a disk, and on what keeps a file as well as a disk does."""
     places = (os.path.abspath(path), os.path.realpath(path))
     holders = [mount for mount in mounts() if any(_is_within(place, mount) for place in places)]
-    return max(holders, key=lambda mount: len(mount.path), default=None)
+    return max(holders, key=lambda mount: len(mount.path), default=None) or _other_mount_of(path)
+
+
+def _other_mount_of(path: str) -> Mount | None:
+    """As `mount_of`, of mounts that no agent made."""
+    mounted = mount_table.holder_of(path)
+    if mounted is None or mounted.stores:
+        return None
+    server = mount_table.server_of(mounted)
+    if server is None:
+        return Mount(mounted.path, mounted.kind, None, is_known=False)
+    return Mount(mounted.path, mounted.kind, server.cache_dir, server.rc_socket)
 
 
 def require_mounted(path: str) -> None:
@@ -77,7 +94,7 @@ def require_mounted(path: str) -> None:
     if mount is None:
         return
     is_linked = os.path.islink(mount.path)  # a bucket that is a directory of this machine
-    is_there = os.path.isdir(mount.path) if is_linked else _mounted_source(mount.path) not in (None, GUARD)
+    is_there = os.path.isdir(mount.path) if is_linked else mount_table.source_at(mount.path) not in (None, GUARD)
     if not is_there:
         raise CheckpointUnavailable(
             f"{mount.path} should be the mount ({mount.mode}) of a bucket, but nothing is mounted there: what is saved "
@@ -148,13 +165,32 @@ def upload_now(paths: Sequence[str]) -> None:
         time.sleep(_QUEUE_LOOK_AFTER_S)
 
 
+def where_to_read(path: str) -> str:
+    """`path`, or rclone's own copy of it while it is not uploaded: reading that through the mount would postpone it."""
+    folder, name = os.path.split(path)
+    notes = _notes_of(folder)
+    if notes.root is None:
+        return path
+    copy = os.path.join(notes.copies, notes.folder, name)
+    try:
+        with open(os.path.join(notes.root, notes.folder, name), encoding="utf-8") as file:
+            note = json.load(file)
+        size = os.stat(path).st_size
+        is_whole = note["Dirty"] and note["Rs"] == [{"Pos": 0, "Size": size}] and os.stat(copy).st_size == size
+    except (OSError, ValueError, KeyError, TypeError):
+        return path
+    return copy if is_whole and os.access(copy, os.R_OK) else path
+
+
 @dataclass(frozen=True)
 class _Notes:
-    """rclone's notes on the files of one folder. `root` None: they can not be found; `cached` False: there are none."""
+    """rclone's notes on the files of one folder. `root` None: they can not be found; `cached` False: there are none.
+    `copies`: where its copies of the files lie."""
 
     cached: bool
     root: str | None = None
     folder: str = ""
+    copies: str = ""
 
     def says(self, name: str) -> bool | None:
         if not self.cached:
@@ -167,15 +203,15 @@ class _Notes:
 def _notes_of(folder: str) -> _Notes:
     mount = mount_of(folder)
     if mount is None or mount.cache_dir is None:
-        return _Notes(cached=False)
-    source = _mounted_source(mount.path) or ""
+        return _Notes(cached=mount is not None and not mount.is_known)
+    source = mount_table.source_at(mount.path) or ""
     colon = source.find(":", 1)  # the name of an unnamed remote begins with a colon: `:s3{4vgl3}:bucket/folder`
     if colon < 0:
         return _Notes(cached=True)
-    root = os.path.join(mount.cache_dir, "vfsMeta", source[:colon], source[colon + 1 :].strip("/"))
-    return _Notes(
-        cached=True, root=root, folder=os.path.relpath(os.path.realpath(folder), os.path.realpath(mount.path))
-    )
+    remote = os.path.join(source[:colon], source[colon + 1 :].strip("/"))
+    root, copies = (os.path.join(mount.cache_dir, kind, remote) for kind in ("vfsMeta", "vfs"))
+    below = os.path.relpath(os.path.realpath(folder), os.path.realpath(mount.path))
+    return _Notes(cached=True, root=root, folder=below, copies=copies)
 
 
 def _is_uploaded(note: str) -> bool | None:
@@ -191,23 +227,6 @@ def _is_uploaded(note: str) -> bool | None:
         except (ValueError, KeyError, TypeError):
             time.sleep(_REREAD_AFTER_S)
     return False
-
-
-def _mounted_source(path: str) -> str | None:
-    """What is mounted exactly at `path` (`remote:bucket/folder` for rclone), or None."""
-    wanted, source = {os.path.abspath(path), os.path.realpath(path)}, None
-    with open(_MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            mount, _, filesystem = line.partition(" - ")
-            if _unescaped(mount.split(" ")[4]) in wanted:
-                source = _unescaped(filesystem.split(" ")[1])  # the last of several covers the others
-    return source
-
-
-def _unescaped(field: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(code, character)
-    return field
 
 
 def _is_within(path: str, mount: Mount) -> bool:

@@ -131,9 +131,9 @@ class Folders:
 
     def _record(self, path: str, name: str) -> FileRecord:
         absolute, algorithm = os.path.join(path, name), digest.preferred_algorithm()
-        size = os.path.getsize(absolute)
-        found = digest.of_file(absolute, algorithm, length=size, sync=True)
-        sample = samples.of_file(absolute, algorithm, size)
+        size, content = os.path.getsize(absolute), durability.where_to_read(absolute)
+        found = digest.of_file(content, algorithm, length=size, sync=True)
+        sample = samples.of_file(content, algorithm, size)
         return FileRecord(f"{os.path.basename(path)}/{name}", size, found, algorithm, sample)
 
     def _uncommit(self, step: int) -> None:

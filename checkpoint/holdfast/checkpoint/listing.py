@@ -31,8 +31,7 @@ def steps(save_dir: str | os.PathLike[str], *, prefix: str | None = None, verify
     """Every saved step under `save_dir`, newest first; of every prefix unless one is given.
 
     `verify` reads every file and compares digests, or as closely as it says ("full", "sampled", "size"); without it
-    only presence and sizes are looked at. Manifests are always read, which postpones their upload where they are still
-    queued: await uploads with `is_durable`, not by calling this in a loop.
+    only presence and sizes are looked at.
 
     Raises CheckpointUnavailable when the directory can not be read or its mount is gone.
     """

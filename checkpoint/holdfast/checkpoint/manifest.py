@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.checkpoint import durability
 from holdfast.checkpoint.errors import CheckpointError, patiently
 from holdfast.checkpoint.snapshot import OWN_DIR
 
@@ -191,7 +192,7 @@ def _entry(name: str) -> Entry | None:
 
 
 def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
+    with open(durability.where_to_read(path), "rb") as file:
         return file.read()
 
 

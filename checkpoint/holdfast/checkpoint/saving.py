@@ -5,8 +5,8 @@ commit: CheckpointError, the call is not repeated. What follows (removing old ch
 warn. A step saved again keeps its old manifest until the new one is committed: should the call fail half-way, the old
 one still tells a load exactly whether the old files are intact.
 
-Files are read once right after they were written, for their digests; they come from the page cache. On a mount with
-write-back that read starts the write-back delay anew, once.
+Files are read once right after they were written, for their digests; they come from the page cache, and on a mount with
+write-back from rclone's own copy, since reading them through the mount would start the write-back delay anew.
 """
 
 from __future__ import annotations
@@ -139,11 +139,12 @@ def _record(root: str, path: str, algorithm: str) -> FileRecord:
     absolute, last = os.path.join(root, path), ""
     for _ in range(_READS):
         before = Stamp.of(os.stat(absolute))
-        found = digest.of_file(absolute, algorithm, length=before.size, sync=True)
+        content = durability.where_to_read(absolute)
+        found = digest.of_file(content, algorithm, length=before.size, sync=True)
         after = Stamp.of(os.stat(absolute))
         # A mount may set the time of a file a moment after it was closed; equal content twice is as good an answer.
         if after == before or (after.size == before.size and found == last):
-            sample = samples.of_file(absolute, algorithm, before.size)
+            sample = samples.of_file(content, algorithm, before.size)
             return FileRecord(path, before.size, found, algorithm, sample)
         last = found
     raise CheckpointError(

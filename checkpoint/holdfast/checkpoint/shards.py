@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint import manifest, samples
+from holdfast.checkpoint import durability, manifest, samples
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, patiently
 from holdfast.checkpoint.manifest import FileRecord
@@ -56,7 +56,7 @@ def read(root: str, record: FileRecord, verify: str = samples.FULL) -> Any:
     """
     path = os.path.join(root, record.path)
     try:
-        data = patiently(lambda: streams.read(path, record, verify), path)
+        data = patiently(lambda: streams.read(durability.where_to_read(path), record, verify), path)
     except (FileNotFoundError, NotADirectoryError):
         raise streams.Damaged(f"{record.path} is missing") from None
     return container.parse(data)

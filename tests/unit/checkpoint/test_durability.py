@@ -20,6 +20,7 @@ from holdfast.checkpoint import (
     is_durable,
     latest,
     load_checkpoint,
+    mount_table,
     save_checkpoint,
     steps,
 )
@@ -95,7 +96,7 @@ class TestNotes:
         list_mount(run_dir, mountpoint, cache_dir=str(tmp_path / "cache"))
         table = tmp_path / "mountinfo"
         table.write_text(f"44 27 0:41 / {mountpoint} rw - fuse.rclone :s3{{4vgl3}}:bucket/folder rw\n")
-        monkeypatch.setattr(durability, "_MOUNT_TABLE", str(table))
+        monkeypatch.setattr(mount_table, "_TABLE", str(table))
         path = tmp_path / "cache" / "vfsMeta" / ":s3{4vgl3}" / "bucket" / "folder" / "data" / "model.pt"
 
         def write(content):
@@ -135,6 +136,75 @@ class TestNotes:
     def test_missing_file_is_not_durable(self, note):
         os.unlink(note.data)
         assert is_durable([note.data]) is False
+
+
+class TestMountsThatNoAgentMade:
+    """By the kernel's table and a process's command line, as /proc shows them."""
+
+    @pytest.fixture
+    def world(self, tmp_path, monkeypatch):
+        mountpoint, proc = tmp_path / "mnt", tmp_path / "proc"
+        mountpoint.mkdir()
+        (mountpoint / "a").write_text("x")
+        monkeypatch.setattr(mount_table, "_TABLE", str(tmp_path / "mountinfo"))
+        monkeypatch.setattr(mount_table, "_PROC", str(proc))
+        monkeypatch.setattr(mount_table, "_servers", {})
+
+        def world(kind, *words, environment=()):
+            (tmp_path / "mountinfo").write_text(
+                f"1 0 8:1 / / rw - ext4 /dev/root rw\n44 1 0:41 / {mountpoint} rw - {kind} store:folder rw\n"
+            )
+            (proc / "77").mkdir(parents=True)
+            (proc / "77" / "cmdline").write_bytes(b"\0".join(str(word).encode() for word in words) + b"\0")
+            (proc / "77" / "environ").write_bytes(b"\0".join(line.encode() for line in environment))
+            (proc / "77" / "cwd").symlink_to(tmp_path)
+            return str(mountpoint / "a")
+
+        return world
+
+    @pytest.mark.parametrize(
+        ("kind", "answer"),
+        [
+            ("ext4", True),
+            ("nfs4", True),
+            ("overlay", True),
+            ("fuse.gcsfuse", True),
+            ("fuse.s3fs", None),
+            ("fuse", None),
+        ],
+    )
+    def test_what_a_closed_file_is_worth(self, world, kind, answer):
+        assert is_durable([world(kind)]) is answer
+
+    @pytest.mark.parametrize("name", ["absolute", "relative"])
+    def test_rclone_with_a_cache_is_asked_for_its_notes(self, world, tmp_path, name):
+        mountpoint = tmp_path / "mnt" if name == "absolute" else "mnt"
+        words = ("/usr/bin/rclone", "mount", "store:folder", mountpoint, "--vfs-cache-mode", "full")
+        path = world("fuse.rclone", *words, f"--cache-dir={tmp_path / 'cache'}", "--rc-addr", "unix:///run/rc")
+        assert durability.mount_of(path) == durability.Mount(
+            str(tmp_path / "mnt"), "fuse.rclone", str(tmp_path / "cache"), "/run/rc"
+        )
+        note = tmp_path / "cache" / "vfsMeta" / "store" / "folder" / "a"
+        note.parent.mkdir(parents=True)
+        for dirty, answer in ((True, False), (False, True)):
+            note.write_text(json.dumps({"Dirty": dirty, "Fingerprint": "1"}))
+            assert is_durable([path]) is answer
+
+    def test_what_the_environment_says_counts_too(self, world, tmp_path):
+        path = world(
+            *("fuse.rclone", "rclone", "mount", "store:folder", tmp_path / "mnt"),
+            environment=["RCLONE_VFS_CACHE_MODE=writes", "HOME=/home/me"],
+        )
+        found = durability.mount_of(path)
+        assert found is not None
+        assert found.cache_dir == "/home/me/.cache/rclone"
+
+    def test_rclone_without_a_cache_uploads_before_a_file_is_closed(self, world, tmp_path):
+        assert is_durable([world("fuse.rclone", "rclone", "mount", "store:folder", tmp_path / "mnt")]) is True
+
+    @pytest.mark.parametrize("words", [("sshd",), ("rclone", "mount", "store:other", "/elsewhere"), ("rclone", "rcd")])
+    def test_a_mount_whose_server_can_not_be_seen_is_not_known(self, world, words):
+        assert is_durable([world("fuse.rclone", *words)]) is None
 
 
 @pytest.fixture
@@ -217,6 +287,20 @@ class TestRealMount:
         assert told.index((3, "durable")) > told.index((4, "committed"))
         # Another machine sees the same, from the bucket alone.
         assert [info.state for info in steps(bucket / "run", verify=True)] == ["committed"] * 2
+
+    def test_found_without_an_agent_and_verified_without_postponing_it(self, mounted, run_dir):
+        mountpoint, bucket = mounted("--vfs-cache-mode", "writes", "--vfs-write-back", "2s")
+        (run_dir / "mounts.json").unlink()
+        self.functions(mountpoint)[0](1)
+        paths = [str(path) for path in mountpoint.rglob("*") if path.is_file()]
+        assert is_durable(paths) is False
+        pause = threading.Event()
+        for _ in range(100):
+            if is_durable(paths):
+                break
+            assert [info.step for info in steps(mountpoint, verify=True)] == [1]
+            pause.wait(0.2)
+        assert (bucket / "model_1.pt").exists()
 
     def test_uncached(self, mounted):
         mountpoint, bucket = mounted("--vfs-cache-mode", "off", cached=False)
