@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.keep import Keep
     from holdfast.checkpoint.listing import StepInfo, latest, steps
     from holdfast.checkpoint.loading import LoadResult
-    from holdfast.checkpoint.notice import deadline, preempted
+    from holdfast.checkpoint.notice import deadline, on_notice, preempted
     from holdfast.checkpoint.resume import Resumable, random_state, set_random_state
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "is_durable",
     "latest",
     "load_checkpoint",
+    "on_notice",
     "preempted",
     "random_state",
     "save_checkpoint",
@@ -55,6 +56,7 @@ _MODULES = {
     "is_durable": "durability",
     "latest": "listing",
     "load_checkpoint": "decorators",
+    "on_notice": "notice",
     "preempted": "notice",
     "random_state": "resume",
     "save_checkpoint": "decorators",

@@ -77,7 +77,8 @@ class Checkpointer:
     `metadata` is stored with every checkpoint, as JSON.
 
     `every`: when `should_save` says yes: each so many steps, or "auto" (the default): as often as pays by the measured
-    cost of a save and the measured rate of interruptions. `every_s`: each so many seconds.
+    cost of a save and the measured rate of interruptions. `every_s`: each so many seconds. `total_steps`: the last step
+    of the run, where it is known, is saved in any case.
 
     With several processes (torch.distributed where it is initialised, else RANK and WORLD_SIZE) all call the same
     methods in the same order. `sharded`: each saves and loads a part of its own; otherwise rank 0 saves for all. A
@@ -96,6 +97,7 @@ class Checkpointer:
         metadata: Mapping[str, Any] | None = None,
         every: int | str = "auto",
         every_s: float | None = None,
+        total_steps: int | None = None,
         sharded: bool = False,
         group: Group | None = None,
     ) -> None:
@@ -108,7 +110,9 @@ class Checkpointer:
         self._sharded = sharded
         self._group = group_of(self._root) if group is None else group
         self._farewell = Farewell()
-        self._pace = Pace(every_steps=every if isinstance(every, int) else None, every_s=every_s)
+        self._pace = Pace(
+            every_steps=every if isinstance(every, int) else None, every_s=every_s, total_steps=total_steps
+        )
         self._staging = Staging()
         self._background = Background()
         self._saves = 0
@@ -227,7 +231,7 @@ class Checkpointer:
             return False
         if self._group.world_size == 1:
             return self._farewell.can_commit() if self.preempted() else self._pace.is_due(step)
-        if self._pace.every_steps is not None and self._pace.is_due(step):
+        if self._pace.is_last(step) or (self._pace.every_steps is not None and self._pace.is_due(step)):
             return True
         if step % AGREE_EVERY:
             return False
@@ -238,6 +242,10 @@ class Checkpointer:
         """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave. Of this process
         alone: where several train together, another may hear of it some steps later."""
         return notice.preempted()
+
+    def on_notice(self, call: Callable[[float | None], object]) -> Callable[[], None]:
+        """As `holdfast.checkpoint.on_notice`: `call` hears of the notice and its deadline, in a thread of its own."""
+        return notice.on_notice(call)
 
     def wait(self) -> None:
         """Return when no save is in flight. Raises what went wrong with the last one."""

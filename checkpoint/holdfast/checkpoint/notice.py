@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 _FRESH_S = 0.05  # how long an answer is good for, so that every training step may ask
+_WATCH_S = 0.1
 
 
 def run_dir() -> str | None:
@@ -60,6 +62,31 @@ def preempted() -> bool:
     if path != _seen.path or now_s - _seen.at_s > _FRESH_S:
         _seen.path, _seen.at_s, _seen.exists = path, now_s, os.path.exists(path)
     return _seen.exists
+
+
+def on_notice(call: Callable[[float | None], object]) -> Callable[[], None]:
+    """Call `call` once, with the deadline (epoch seconds, or None where none is named), when the machine is about to be
+    taken; in a thread of its own, within `_WATCH_S`. Returns what stops waiting for it. As with `preempted`, from now
+    on SIGTERM no longer ends the program at once.
+
+    What `call` raises is logged. Saving is the training loop's: a thread can not know when the state is whole.
+    """
+    listen()
+    stopped = threading.Event()
+
+    def watch() -> None:
+        while not stopped.wait(_WATCH_S):
+            if preempted():
+                try:
+                    call(deadline())
+                except Exception:
+                    import logging  # half of this module's import time, and hardly ever wanted
+
+                    logging.getLogger("holdfast.checkpoint").exception("the function to be called at a notice failed")
+                return
+
+    threading.Thread(target=watch, name="holdfast-notice", daemon=True).start()
+    return stopped.set
 
 
 def deadline() -> float | None:

@@ -53,13 +53,15 @@ def _submitted_at(task_id: str) -> float | None:
 
 @dataclass
 class Pace:
-    """Answers whether to save now. `every_steps` wins over `every_s`; with neither, the interval is computed.
+    """Answers whether to save now. `every_steps` wins over `every_s`; with neither, the interval is computed. The last
+    of `total_steps` is always due.
 
     `cost_s` and `busy_s` are smoothed measurements of saves (None: none yet). `clock`: monotonic seconds; `now`: epoch.
     """
 
     every_steps: int | None = None
     every_s: float | None = None
+    total_steps: int | None = None
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     cost_s: float | None = None
@@ -71,12 +73,19 @@ class Pace:
             raise ValueError(f"a save every {self.every_steps} steps means nothing; give 1 or more")
         if self.every_s is not None and not self.every_s > 0:
             raise ValueError(f"a save every {self.every_s} seconds means nothing; give more than 0")
+        if self.total_steps is not None and self.total_steps < 1:
+            raise ValueError(f"a run of {self.total_steps} steps means nothing; give 1 or more")
         self._since = self.clock()
 
     def is_due(self, step: int) -> bool:
+        if self.is_last(step):
+            return True
         if self.every_steps is not None:
             return step % self.every_steps == 0
         return self.clock() - self._since >= self.interval_s()
+
+    def is_last(self, step: int) -> bool:
+        return self.total_steps is not None and step >= self.total_steps
 
     def interval_s(self) -> float:
         """Seconds between saves, as things stand."""

@@ -8,10 +8,20 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 
-from holdfast.checkpoint import deadline, load_checkpoint, notice, preempted, save_checkpoint
+from holdfast.checkpoint import (
+    Checkpointer,
+    deadline,
+    load_checkpoint,
+    notice,
+    on_notice,
+    preempted,
+    save_checkpoint,
+)
 
 
 @pytest.fixture
@@ -42,6 +52,42 @@ def test_notice_is_seen_within_50_ms(run_dir, clock):
     clock.now += 0.02
     assert preempted() is True
     assert deadline() == 1800000120.5
+
+
+def test_a_function_hears_of_the_notice_once_with_its_deadline(run_dir, tmp_path):
+    heard, told = [], threading.Event()
+    checkpointer = Checkpointer(tmp_path / "c")
+    checkpointer.on_notice(lambda until: (heard.append(until), told.set()))
+    assert not told.wait(0.3)
+    (run_dir / "notice.json").write_text(json.dumps({"deadline": 1800000120.5}))
+    assert told.wait(10)
+    assert not threading.Event().wait(0.3)
+    assert heard == [1800000120.5]
+
+
+def test_a_function_that_fails_at_a_notice_is_told_of_and_ends_nothing(run_dir, caplog):
+    (run_dir / "notice.json").write_text("{}")
+    asked = threading.Event()
+
+    def fail(until):
+        asked.set()
+        raise KeyError("mine")
+
+    on_notice(fail)
+    assert asked.wait(10)
+    until = time.monotonic() + 10
+    while "mine" not in caplog.text and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    assert "the function to be called at a notice failed" in caplog.text
+
+
+def test_who_no_longer_waits_is_not_called(run_dir):
+    heard = []
+    stop = on_notice(heard.append)
+    stop()
+    (run_dir / "notice.json").write_text("{}")
+    threading.Event().wait(0.4)
+    assert heard == []
 
 
 def test_asking_often_looks_seldom(run_dir, clock, monkeypatch):

@@ -73,3 +73,10 @@ def test_fixed_intervals() -> None:
     assert not pace.is_due(1)
     clock.now = 10
     assert pace.is_due(1)
+
+
+def test_the_last_step_is_always_due() -> None:
+    assert [step for step in range(1, 8) if Pace(every_steps=3, total_steps=7, clock=Clock()).is_due(step)] == [3, 6, 7]
+    assert Pace(total_steps=7, clock=Clock()).is_due(7)
+    with pytest.raises(ValueError, match="0 steps"):
+        Pace(total_steps=0)
