@@ -161,8 +161,7 @@ class Checkpointer:
     def _hurry(self) -> None:
         """Each process sees to what it wrote itself: another machine's mount can not be hurried from here."""
         self._background.wait()
-        if self._written and durability.mount_of(self._root) is not None:
-            self._farewell.upload(self._saved_step, self._written)
+        self._farewell.hurry(self._root, self._saved_step, self._written)
 
     def _found(self, step: int | None) -> Checkpoint | None:
         saved = checkpoints.newest_first(self._root, self._series.prefix)

@@ -30,6 +30,7 @@ from holdfast.checkpoint import (
     manifest,
     marks,
     memory,
+    notice,
     samples,
     saving,
     second_look,
@@ -37,6 +38,7 @@ from holdfast.checkpoint import (
 )
 from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
+from holdfast.checkpoint.farewell import Farewell
 from holdfast.checkpoint.group import Alone, Group
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.loading import refused_all
@@ -78,6 +80,7 @@ class Folders:
         self._series = Series(self.root, prefix, rule, dict(metadata or {}))
         self._group: Group = group or Alone()
         self._commits = 0
+        self.farewell = Farewell()
 
     def path_of(self, step: int) -> str:
         return os.path.join(self.root, f"{self._series.prefix}-{step}")
@@ -99,7 +102,8 @@ class Folders:
         self.commit(step, metrics=metrics)
 
     def commit(self, step: int, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Commit the folder of `step`, which its library has finished writing.
+        """Commit the folder of `step`, which its library has finished writing. Once the machine is about to be taken,
+        its upload is hurried and awaited as long as there is time, and how that ended is logged.
 
         Raises CheckpointError when it is missing or empty, or can not be read or flushed.
         """
@@ -108,6 +112,9 @@ class Folders:
         if self._group.rank == 0:
             self._commit(step, metrics or {})
         self._group.share(f"committed-{self._series.prefix}-{step}-{self._commits}", None)
+        if notice.preempted():
+            saved = checkpoints.newest_first(self.root, self._series.prefix)
+            self.farewell.hurry(self.root, step, [path for one in saved if one.step == step for path in one.all_paths])
 
     def _commit(self, step: int, metrics: Mapping[str, float]) -> None:
         path, known = self.path_of(step), memory.of(self.root)

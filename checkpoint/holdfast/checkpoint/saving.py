@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ logger = logging.getLogger("holdfast.checkpoint")
 
 T = TypeVar("T")
 
+_JOB = re.compile(r"_(?P<id>\d+)-\d+$")  # the end of a task ID: the job's number, the task's place in it
 _READS = 3  # a file that differs every time it is read is still being written
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy", "safetensors")
 
@@ -165,7 +167,7 @@ def manifest_of(
     series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
 ) -> Manifest:
     """The commit record of `records`, with all that is known of this process."""
-    generation = os.environ.get("HOLDFAST_GENERATION", "")
+    generation, task_id = os.environ.get("HOLDFAST_GENERATION", ""), os.environ.get("SKYPILOT_TASK_ID")
     world_size = os.environ.get("WORLD_SIZE", "")
     return Manifest(
         prefix=series.prefix,
@@ -174,7 +176,8 @@ def manifest_of(
         files=tuple(records),
         metadata=json.loads(json.dumps(dict(series.metadata), default=str)),
         written_by={
-            "task_id": os.environ.get("SKYPILOT_TASK_ID"),
+            "task_id": task_id,
+            "job_id": int(job["id"]) if (job := _JOB.search(task_id or "")) else None,
             "generation": int(generation) if generation.isdigit() else None,
             "host": os.uname().nodename,
             "pid": os.getpid(),

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.checkpoint.folders import Folders
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -108,6 +112,43 @@ def test_hugging_face_trainer_saves_at_a_notice(trained: Any) -> None:
     assert (trained["told"]["step"], trained["told"]["folders"]) == (1, ["checkpoint-1"])
     assert (trained["after"]["resumed"], trained["after"]["step"]) == ("checkpoint-1", 20)
     assert trained["after"]["losses"] == trained["whole"]["losses"]
+
+
+RANK_OF_A_TRAINER = """
+    import json, os, pathlib, sys, torch
+    from transformers import Trainer, TrainingArguments
+    from holdfast.checkpoint.adapters.huggingface import HoldfastCallback
+    class Line(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+        def forward(self, x, labels):
+            out = self.layer(x).squeeze(-1)
+            return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
+    data = [{"x": p, "labels": p.sum()} for p in torch.randn(640, 4, generator=torch.Generator().manual_seed(1))]
+    args = TrainingArguments(sys.argv[1], max_steps=30, save_strategy="no", per_device_train_batch_size=8,
+                             report_to=[], disable_tqdm=True, use_cpu=True, ddp_backend="gloo")
+    trainer = Trainer(Line(), args, train_dataset=data, callbacks=[HoldfastCallback()])
+    trainer.train()
+    print(json.dumps(trainer.state.global_step))
+"""
+
+
+def test_all_ranks_of_a_hugging_face_trainer_leave_together_when_one_hears_of_a_notice(tmp_path: Path) -> None:
+    needs("torch", "transformers", "accelerate")
+    (tmp_path / "notice.json").write_text("{}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    heard = {"HOLDFAST_RUN_DIR": str(tmp_path)}  # by rank 1 alone
+    ranks = [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1", **heard}]
+    with ThreadPoolExecutor(2) as both:
+        said = both.map(lambda env: run(RANK_OF_A_TRAINER, tmp_path / "c", **world, **env), ranks)
+        assert list(said) == [10, 10]
+    newest = Folders(tmp_path / "c").newest()
+    assert newest is not None
+    assert newest.step == 10
 
 
 LIGHTNING = """

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint import durability, notice
 from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from holdfast.checkpoint.folders import Folders
 
@@ -97,3 +98,21 @@ def test_folders_that_their_library_removed_are_forgotten(tmp_path: Path) -> Non
     newest = folders.newest()
     assert newest is not None
     assert len(list((tmp_path / ".holdfast").glob("*.json"))) == 2
+
+
+def test_at_a_notice_the_upload_of_a_folder_is_hurried(
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(durability, "mount_of", lambda path: durability.Mount(str(tmp_path), "MOUNT_CACHED", None))
+    monkeypatch.setattr(durability, "require_mounted", lambda path: None)
+    monkeypatch.setattr(durability, "wait_durable", lambda paths, timeout_s: asked.append(sorted(paths)) or True)
+    folders = Folders(tmp_path / "c")
+    save(folders, 1, a=b"x")
+    assert asked == []
+    (run_dir / "notice.json").write_text("{}")
+    monkeypatch.setattr(notice._seen, "at_s", float("-inf"))
+    save(folders, 2, a=b"x")
+    ((manifest, data),) = asked
+    assert Path(manifest).match("c/.holdfast/checkpoint-*2-*.json")
+    assert Path(data) == tmp_path / "c" / "checkpoint-2" / "a"

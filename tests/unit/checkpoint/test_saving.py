@@ -34,7 +34,7 @@ def test_manifest_says_what_who_and_when(save_dir, manifest_of, monkeypatch, sav
     created = dt.datetime.strptime(document["created_at"], "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=dt.UTC)
     assert abs((save_dir / "model_5.pt").stat().st_mtime - created.timestamp()) < 60
     who = document["written_by"]
-    assert (who["task_id"], who["generation"], who["world_size"]) == ("sky-managed-2026_x_1-0", 3, 8)
+    assert (who["task_id"], who["job_id"], who["generation"], who["world_size"]) == ("sky-managed-2026_x_1-0", 1, 3, 8)
     assert (who["host"], who["pid"]) == (os.uname().nodename, os.getpid())
     assert document["versions"]["python"].startswith("3.")
     assert document["metadata"] == {"run": "a", "path": str(save_dir)}

@@ -9,10 +9,12 @@ Leave `save_total_limit` unset: the Trainer would delete by name, whether or not
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from holdfast.checkpoint.checkpointer import AGREE_EVERY
 from holdfast.checkpoint.folders import Folders
 from holdfast.checkpoint.group import Group, group_of
 from holdfast.checkpoint.keep import Keep
@@ -29,7 +31,9 @@ def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 class HoldfastCallback(TrainerCallback):
-    """Commits what the Trainer saves; on a notice saves once more and ends the training.
+    """Commits what the Trainer saves; on a notice saves once more, if there is time for it, and ends the training.
+
+    Several processes agree on that every `AGREE_EVERY` steps: if one hears of a notice, all save and end.
 
     `keep`: how many checkpoints to keep, a rule, or None; the metrics of the last evaluation can be kept by
     (`Keep(best=2, metric="eval_loss")`).
@@ -37,23 +41,43 @@ class HoldfastCallback(TrainerCallback):
 
     def __init__(self, *, keep: int | Keep | None = 5) -> None:
         self._keep = keep
+        self._folders: Folders | None = None
         self._group: Group | None = None
         self._metrics: dict[str, float] = {}
+        self._began_s: float | None = None  # when the save that is due was asked for
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         found = kwargs.get("metrics") or {}
         self._metrics = {name: value for name, value in found.items() if isinstance(value, (int, float))}
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._ready(args)
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._group is None:
-            self._group = group_of(os.path.realpath(str(args.output_dir)))
-        folders = Folders(str(args.output_dir), keep=self._keep, group=self._group)
+        folders, _ = self._ready(args)
         folders.commit(int(state.global_step), metrics=self._metrics)
+        if self._began_s is not None:
+            folders.farewell.commit_s = time.monotonic() - self._began_s
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if preempted():
-            control.should_save = True
+        folders, group = self._ready(args)
+        self._began_s = time.monotonic()
+        if group.world_size > 1 and state.global_step % AGREE_EVERY:
+            return control
+        must_leave = preempted()
+        mine = [must_leave, not must_leave or folders.farewell.can_commit()]
+        said = group.share(f"notice-{state.global_step}", mine)
+        if any(must for must, _ in said):
+            control.should_save = all(can for _, can in said)
             control.should_training_stop = True
         return control
+
+    def _ready(self, args: TrainingArguments) -> tuple[Folders, Group]:
+        if self._folders is None or self._group is None:
+            self._group = group_of(os.path.realpath(str(args.output_dir)))
+            self._folders = Folders(str(args.output_dir), keep=self._keep, group=self._group)
+        return self._folders, self._group

@@ -9,6 +9,7 @@ Lightning begins an epoch's data anew unless its loader can say where it was: `h
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from holdfast.checkpoint import checkpoints, manifest, marks, saving
 from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint
+from holdfast.checkpoint.farewell import Farewell
 from holdfast.checkpoint.loading import refused_all
 from holdfast.checkpoint.notice import preempted
 from holdfast.checkpoint.save_dir import root_of
@@ -24,10 +26,12 @@ from holdfast.checkpoint.saving import Series
 
 PREFIX = "lightning"
 _AT_NOTICE = "notice-"
+_farewell = Farewell()  # the plugin learns what a save takes, the callback has to know it
 
 
 class HoldfastCheckpointIO(TorchCheckpointIO):
     """Writes as Lightning's own plugin does, under a temporary name first, and commits the file with its digest.
+    Once the machine is about to be taken its upload is hurried, and awaited as long as there is time.
 
     Which files stay is ModelCheckpoint's to say (`save_top_k`, `save_last`); a manifest goes with its file. Loading a
     file that was committed verifies it first, and raises CheckpointError when it is damaged.
@@ -43,8 +47,13 @@ class HoldfastCheckpointIO(TorchCheckpointIO):
             super(HoldfastCheckpointIO, self).save_checkpoint(checkpoint, temporary, storage_options)
             os.replace(temporary, target)
 
+        began = time.monotonic()
         _uncommit(root, target.name)
         saving.save(series, step, write)
+        _farewell.commit_s = time.monotonic() - began
+        if preempted():
+            saved = checkpoints.newest_first(root, PREFIX)
+            _farewell.hurry(root, step, [path for one in saved if one.step == step for path in one.all_paths])
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         target = Path(os.path.realpath(path))
@@ -79,14 +88,15 @@ def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
 
 
 class SaveAtNotice(pl.Callback):
-    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, and ends the training."""
+    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, if there is time for it, and ends the training."""
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
         self._dirpath = os.fspath(dirpath)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         if trainer.strategy.reduce_boolean_decision(preempted(), all=False) and not trainer.should_stop:
-            trainer.save_checkpoint(os.path.join(self._dirpath, f"{_AT_NOTICE}step={trainer.global_step}.ckpt"))
+            if trainer.strategy.reduce_boolean_decision(_farewell.can_commit(), all=True):
+                trainer.save_checkpoint(os.path.join(self._dirpath, f"{_AT_NOTICE}step={trainer.global_step}.ckpt"))
             trainer.should_stop = True
 
 
