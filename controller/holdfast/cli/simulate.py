@@ -63,6 +63,9 @@ Examples:
 @click.option("--patience", type=click.FloatRange(min=0), default=0.05, help="VALUE: delay against the fastest choice.")
 @click.option("--probe-every", callback=_seconds, default="0s", metavar="TIME", help="Learn what has room this often.")
 @click.option("--warm-up", callback=_seconds, default="0s", metavar="TIME", help="With probes: from how long before.")
+@click.option(
+    "--seen-starts", type=click.IntRange(min=0), default=10, show_default=True, help="Machines started before."
+)
 @click.option("--each-zone", is_flag=True, help="Each zone by itself, instead of all as one market.")
 @click.option("--starts", type=click.IntRange(min=1), metavar="N", help="Windows, evenly spread.  [default: 100]")
 @click.option("--window", callback=_seconds, metavar="TIME", help="Instead of --starts: one window begins this often.")
@@ -163,6 +166,7 @@ def _scenarios(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Scena
             checkpoint_gb=given["checkpoint_gb"],
             probe_every_s=given["probe_every"],
             warm_up_s=given["warm_up"],
+            seen_starts=given["seen_starts"],
             use_on_demand=not given["spot_only"],
             patience=given["patience"],
             seed=given["seed"],

@@ -33,7 +33,7 @@ _START_MEDIAN_S = 640.0
 _START_SIGMA = 0.5
 _MEDIAN_WEIGHT = 3.0
 _SPREAD_WEIGHT = 5.0
-_WORST_SIGMAS = 3.0
+_WORST_SIGMAS = 3.5
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,10 @@ class StartUps:
 
     @cached_property
     def worst_s(self) -> float:
-        """Longer than all but about one start-up in a thousand."""
+        """Longer than all but a few start-ups in ten thousand, the doubt about their mean counted in."""
         mean, variance = self._law
-        return _START_MEDIAN_S * exp(mean + _WORST_SIGMAS * variance**0.5)
+        doubtful = variance * (1 + 1 / (_MEDIAN_WEIGHT + self.count))
+        return _START_MEDIAN_S * exp(mean + _WORST_SIGMAS * doubtful**0.5)
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,9 @@ def _saved(job: JobView, event: events.Saved, now: float) -> JobView:
     ran = [a for a in task.attempts if a.running_at is not None]
     if not ran or ran[-1].generation != event.generation:
         return job  # of a run before the last: what it left has been counted
+    if task.saved_s is None:
+        # It does report, so runs that ended without a report kept nothing, whatever was assumed of them.
+        task = replace(task, resumed_s=0.0)
     saved_s = task.resumed_s + max(0.0, min(event.at, now) - (ran[-1].running_at or now))
     return job.with_task(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)))
 

@@ -11,6 +11,8 @@ class Market(StrEnum):
     SPOT = "spot"
     ON_DEMAND = "on-demand"
 
+    __hash__ = str.__hash__  # an enumeration's own is slow, and every look-up of an offer needs it
+
 
 @dataclass(frozen=True, order=True)
 class OfferKey:

@@ -15,8 +15,8 @@ from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, TaskState
 from holdfast.recovery.values import replace
 
-# A task that never says what is durable is taken to lose so much of each run.
-_ASSUMED_LOSS_S = 1800.0
+# A task that never says what is durable is taken to lose so much of each run: one that saves less often says so.
+_ASSUMED_LOSS_S = 3600.0
 
 # A wake time that has passed would have the job looked at without end.
 SOONEST_S = 1.0

@@ -28,8 +28,8 @@ deadline = policy("DEADLINE")
 
 
 def task(slack_s: float, work_s: float = 48 * HOUR, **changes: object) -> TaskView:
-    """One with that much time to its deadline beyond its work and twice the worst start."""
-    asked = Recovery("DEADLINE", deadline_at=NOW + work_s + 2 * WORST_S + slack_s, work_s=work_s)
+    """One with that much time to its deadline beyond its work, the worst start and two minutes."""
+    asked = Recovery("DEADLINE", deadline_at=NOW + work_s + WORST_S + 120 + slack_s, work_s=work_s)
     return TaskView(0, (Need(),), recovery=asked, wake_at=NOW, **changes)  # type: ignore[arg-type]
 
 
@@ -55,12 +55,12 @@ def test_while_spot_is_away_slack_is_waited_away_down_to_the_reserve() -> None:
     assert deadline.choose(task(reserve_s - 1), NO_SPOT, NOW) == Place(CERTAIN)
 
 
-def test_on_on_demand_spot_is_tried_beside_it_unless_checkpoints_would_eat_the_slack() -> None:
-    found = deadline.reconsider(running(3 * HOUR, CERTAIN), MARKET, NOW)
+def test_on_on_demand_spot_is_tried_beside_it_unless_too_little_slack_is_left_for_a_stay() -> None:
+    found = deadline.reconsider(running(HOUR, CERTAIN), MARKET, NOW)
     assert isinstance(found, Move)
     assert found.offer == SPOT
     assert isinstance(deadline.reconsider(running(3 * HOUR, CERTAIN), NO_SPOT, NOW), Stay)
-    assert isinstance(deadline.reconsider(running(60, CERTAIN), MARKET, NOW), Stay)
+    assert isinstance(deadline.reconsider(running(600, CERTAIN), MARKET, NOW), Stay)
 
 
 def test_work_on_spot_counts_once_it_is_durable() -> None:

@@ -106,7 +106,7 @@ def test_start_ups_are_guessed_first_and_known_later() -> None:
     for _ in range(100):
         known = known.plus(60.0)
     assert 600 < guess.usual_s < 900
-    assert 2700 < guess.worst_s < 3000
+    assert 600 * exp(3 * 0.5) < guess.worst_s < 600 * exp(5 * 0.5)
     assert known.usual_s < 120
     assert guess.plus(1.0).worst_s < guess.worst_s, "one that was quick is no reason to fear slow ones"
     assert known.usual_s < known.worst_s < 600

@@ -178,3 +178,16 @@ def test_work_is_counted_from_what_was_saved(moving: Story) -> None:
     assert moving.task.progress_s(moving.now) == 3100
     moving.tell(events.Saved(0, 1, at=moving.now))
     assert moving.task.durable_s == 3000, "word of an older run comes too late"
+
+
+def test_what_was_assumed_of_runs_that_said_nothing_is_not_believed_of_a_task_that_does(moving: Story) -> None:
+    """Who saves every other hour has lost what it did in the first one and a half: the first word of its own tells."""
+    begun = moving.attempt(1).running_at
+    assert begun is not None
+    moving.now = begun + 5400
+    moving.tell(events.MachinesSeen(0, 1, {0: Reason.PREEMPTED}))
+    assert moving.task.progress_s(moving.now) == 1800, "while it may be one that never says anything"
+    moving.ready(2)
+    moving.now += 7200
+    moving.tell(events.Saved(0, 2, at=moving.now))
+    assert (moving.task.durable_s, moving.task.progress_s(moving.now)) == (7200, 7200)

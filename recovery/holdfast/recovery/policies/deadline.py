@@ -1,7 +1,8 @@
 """DEADLINE: done in time for certain, and at the least cost that this allows.
 
-Slack is what may still be lost: the time to the deadline, less the work that is left, less twice the worst start-up.
+Slack is what may still be lost: the time to the deadline, less the work that is left, less the worst start-up.
 
+- Spot is started only while a start in vain leaves slack for another, on-demand: twice the worst is counted then.
 - While spot is away, slack may be waited away, down to a reserve in proportion to the work that is left: every loss to
   come will cost a start, and the reserve lets spot be used to the end. Below it the work goes on on-demand.
 - On on-demand, spot is tried again and again: its machine starts beside the one that runs, so a try costs no slack.
@@ -25,8 +26,8 @@ from holdfast.recovery.values import replace
 # docs/policies.md) keeps 0.09 to 0.2 of it, nearly whatever the prices; cost is flat from 0.08 to 0.12.
 RESERVE = 0.1
 
-# Slack that a return to spot must leave: two checkpoints may be that far apart.
-_FOR_CHECKPOINTS_S = 1800.0
+# A drain before a machine takes over from another, and a controller that is busy.
+_MARGIN_S = 120.0
 
 
 class Deadline:
@@ -56,7 +57,8 @@ class Deadline:
             if isinstance(certain, Place):
                 return Move(certain.offer, "losing this machine would endanger the deadline")
             return Stay(now + LOOK_AGAIN_S)
-        if slack_s <= _FOR_CHECKPOINTS_S and here.offer.market is Market.ON_DEMAND:
+        if here.offer.market is Market.ON_DEMAND and slack_s <= 2 * market.history.start_ups.usual_s:
+            # Were nothing saved there, slack would soon be gone, and the stay not be worth its own start and the next.
             return Stay(now + LOOK_AGAIN_S)
         found = better_place(task, market, now, here.offer, _having(task, Market.SPOT).needs)
         if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
@@ -71,7 +73,7 @@ def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
         return 0.0  # nothing to go by: the safe side
     on_demand = task.current is not None and task.current.offer.market is Market.ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
-    return deadline_at - now - max(0.0, work_s - done_s) - 2 * market.history.start_ups.worst_s
+    return deadline_at - now - max(0.0, work_s - done_s) - market.history.start_ups.worst_s - _MARGIN_S
 
 
 def _having(task: TaskView, market: Market) -> TaskView:

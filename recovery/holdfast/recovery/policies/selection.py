@@ -6,7 +6,7 @@ A strategy only says which offers it would rather keep for last; fit, rank, pric
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
@@ -78,7 +78,7 @@ def _standing(refusals: Iterable[Refusal], refused_in_a_row: int, now: float) ->
 
     This search's are taken to be the latest `refused_in_a_row`: another job's refusals are as good as one's own.
     """
-    turns = sorted((r.at for r in refusals if not r.from_preemption), reverse=True)[:refused_in_a_row]
+    turns = nlargest(refused_in_a_row, (r.at for r in refusals if not r.from_preemption)) if refused_in_a_row else ()
     began = turns[-1] if turns else inf
     return [
         r for r in refusals if r.until > now or r.kind is FaultKind.GIVE_UP or (r.at >= began and not r.from_preemption)
@@ -146,13 +146,19 @@ class RefusalIndex:
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
         shapes: dict[tuple[int, ...], dict[Hashable, list[Refusal]]] = {}
+        exact: dict[Hashable, list[Refusal]] = {}  # that name every field: nearly all
         for r in refusals:
             scope = (r.cloud, r.region, r.zone, r.instance_type, r.market)
+            if None not in scope:
+                exact.setdefault(scope, []).append(r)
+                continue
             named = tuple([i for i, field in enumerate(scope) if field is not None])
             shapes.setdefault(named, {}).setdefault(itemgetter(*named)(scope), []).append(r)
+        self._exact = exact
         self._tables = [(itemgetter(*named), table) for named, table in shapes.items()]
 
     def covering(self, offer: Offer) -> list[Refusal]:
         """As `[r for r in refusals if r.covers(offer)]`, in no particular order."""
         scope = (offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market)
-        return [r for fields, table in self._tables for r in table.get(fields(scope), ())]
+        exact = self._exact.get(scope, ())
+        return [*exact, *(r for fields, table in self._tables for r in table.get(fields(scope), ()))]

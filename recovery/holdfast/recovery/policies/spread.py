@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView, Offer
 from holdfast.recovery.policies.choice import Choice
@@ -19,12 +21,13 @@ def spread(task: TaskView, market: MarketView, now: float) -> Choice:
     standing, all are treated alike.
     """
     tracks = market.history.tracks
-    lost = {key for key, track in tracks.items() if not track.available}
-    if sum(o.key not in lost for o in market.offers) < 2:
-        lost = set()
-    used = {key for key, track in tracks.items() if track.available and now - track.seen_at < _LATELY_S}
+    standing = (o for o in market.offers if (track := tracks.get(o.key)) is None or track.available)
+    some_stand = sum(1 for _ in islice(standing, 2)) == 2
 
     def reluctance(offer: Offer) -> tuple[bool, ...]:
-        return offer.key in lost, offer.key in used
+        track = tracks.get(offer.key)
+        if track is None:
+            return False, False
+        return some_stand and not track.available, track.available and now - track.seen_at < _LATELY_S
 
     return choose(task, market, now, reluctance)

@@ -29,6 +29,7 @@ def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
             "notice_s": first.notice_s,
             "num_nodes": first.num_nodes,
             "move_cost_usd": first.move_cost,
+            "seen_starts": first.seen_starts,
             "probe_every_s": first.probe_every_s,
             "seed": first.seed,
         },

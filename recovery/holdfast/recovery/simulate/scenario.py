@@ -26,6 +26,7 @@ class Scenario:
     `notice_s`: how long before a preemption its notice comes; 0: none comes. On a notice the job saves and leaves.
     `probe_every_s`: how often the controller learns which offers could be had without buying; 0: never, launches tell.
     `warm_up_s`: for how long before a window's start it had been learning so.
+    `seen_starts`: how many start-ups the controller had seen before, of other jobs; 0: it has to guess at first.
     `use_on_demand`: whether the task may run on on-demand machines as well.
     """
 
@@ -41,6 +42,7 @@ class Scenario:
     checkpoint_gb: float = 0.0
     probe_every_s: float = 0.0
     warm_up_s: float = 0.0
+    seen_starts: int = 10
     use_on_demand: bool = True
     patience: float = 0.05
     seed: int = 0

@@ -12,7 +12,7 @@ from itertools import count
 from typing import NamedTuple
 
 from holdfast.recovery import actions, events
-from holdfast.recovery.history import History, Sighting, learn
+from holdfast.recovery.history import History, Sighting, StartUps, learn
 from holdfast.recovery.job import AttemptView, JobView, Recovery, TaskView, View
 from holdfast.recovery.market import FaultKind, MarketView, Refusal
 from holdfast.recovery.needs import Need
@@ -31,7 +31,6 @@ _TASK = 0
 _CALLS_AFTER = 0.3
 _CALLS_BY_S = 300.0
 _MEMORY_S = 4 * 3600.0
-_SAYS_EVERY_S = 1800.0
 
 
 class _Due(NamedTuple):
@@ -67,7 +66,7 @@ class World:
         self.workload = Workload(self.scenario.work_s, self.scenario.checkpoint_every_s)
         self.machines: dict[int, _Machines] = {}
         self.refusals: tuple[Refusal, ...] = ()
-        self.history = History()
+        self.history = History(start_ups=self._starts_seen())
         self.wake_at: float | None = None
         self.finished_at: float | None = None
         self.data_region: str | None = None
@@ -94,7 +93,7 @@ class World:
                 break
             self.now = max(self.now, at)
             if what is None:
-                self._tell(events.Tick())
+                self._tell(self._word())
             else:
                 self._happen(heappop(self._due))
         return self._outcome()
@@ -242,7 +241,8 @@ class World:
         machines.running_at = self.now
         self.data_region = attempt.offer.region
         self._schedule(self.workload.begin(self.now), "done", attempt.generation)
-        self._schedule(self.now + self._saves_every_s, "checkpoint", attempt.generation)
+        if self.workload.checkpoint_every_s:
+            self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", attempt.generation)
 
     def _save_and_stop(self, attempt: AttemptView, machines: _Machines) -> None:
         """SIGTERM: the workload saves, unless a part of it is gone already."""
@@ -258,20 +258,25 @@ class World:
         if machines.running_at is None or machines.stopped_at is not None:
             return
         self.workload.save(self.now)
-        self._schedule(self.now + self._saves_every_s, "checkpoint", generation)
+        self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", generation)
         self._tell(events.Saved(_TASK, generation, self.now))
 
-    @property
-    def _saves_every_s(self) -> float:
-        """A workload whose work is durable at once says so now and then."""
-        return self.workload.checkpoint_every_s or _SAYS_EVERY_S
+    def _word(self) -> events.Event:
+        """What is told when `step` wants to look: of a workload that saves all the time, that it just did."""
+        current = self.job.tasks[_TASK].current
+        if current is None or not self._saves_all_the_time(current.generation):
+            return events.Tick()
+        return events.Saved(_TASK, current.generation, self.now)
 
     def _note_progress(self, generation: int) -> None:
         """A workload that saves all the time says so before anything else is decided."""
-        machines = self.machines[generation]
-        works = machines.running_at is not None and machines.stopped_at is None
-        if works and not self.workload.checkpoint_every_s:
+        if self._saves_all_the_time(generation):
             self._tell(events.Saved(_TASK, generation, self.now))
+
+    def _saves_all_the_time(self, generation: int) -> bool:
+        machines = self.machines.get(generation)
+        works = machines is not None and machines.running_at is not None and machines.stopped_at is None
+        return works and not self.workload.checkpoint_every_s
 
     def _take(self, generation: int) -> None:
         machines = self.machines[generation]
@@ -309,6 +314,14 @@ class World:
         machines = self.machines.get(generation)
         if machines is not None and machines.ended_at is None:
             machines.ended_at = self.now
+
+    def _starts_seen(self) -> StartUps:
+        """What other jobs' machines told of start-up times, on earlier ticks."""
+        seen, zones = StartUps(), len(self.scenario.zones)
+        for i in range(self.scenario.seen_starts):
+            earlier = self.start_at - (1 + i // zones) * self.scenario.tick_s
+            seen = seen.plus(self.cloud.cold_start_s(i % zones, Market.SPOT, earlier))
+        return seen
 
     def _learn_beforehand(self) -> None:
         probes = int(self.scenario.warm_up_s // self.scenario.probe_every_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -104,6 +105,14 @@ def test_a_run_that_the_traces_outlive_is_not_done(zone) -> None:
     assert found.finish_s is None
     assert found.is_late(9600)
     assert found.cost == pytest.approx(1.0)
+
+
+def test_a_controller_that_has_seen_machines_start_knows_how_long_it_takes(zone) -> None:
+    """Of the slack, the first job of a new controller keeps as much as a start might take for all that it knows."""
+    scenario = Scenario((zone("1" * 60),), work_s=18000, deadline_s=21000, cold_start_s=300)
+    experienced = World(TraceCloud(scenario), "DEADLINE", 6000.0).run()
+    new = World(TraceCloud(replace(scenario, seen_starts=0)), "DEADLINE", 6000.0).run()
+    assert (experienced.hours[Market.ON_DEMAND], new.hours[Market.SPOT]) == (0, 0)
 
 
 @st.composite
