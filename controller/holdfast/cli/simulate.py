@@ -42,6 +42,7 @@ Examples:
 @click.option("--trace", "traces", multiple=True, metavar="PATH", help="A trace, or a folder of them; may be repeated.")
 @click.option("--unavailable-is", type=click.Choice(["0", "1"]), help="Which value of the traces means: no machine.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME[,NAME]", help="What to simulate; may be repeated.")
+@click.option("--without", "parts", multiple=True, metavar="PART", help="Also each policy without this part of it.")
 @click.option("--work", callback=_seconds, required=True, metavar="TIME", help="How long the job runs, uninterrupted.")
 @click.option("--deadline", callback=_seconds, metavar="TIME", help="By when it shall be done, after its start.")
 @click.option(
@@ -88,6 +89,7 @@ def simulate(**given: Any) -> None:
     names = [name.strip() for several in given["policies"] for name in several.split(",") if name.strip()]
     if not names:
         raise Failure(f"no policy was named\n  give --policy one of {', '.join(STRATEGIES)}", EXIT_WRONG_INPUT)
+    names += [f"{name} without {part}" for part in given["parts"] for name in names]
     try:
         _check_plot(given["plot"])
         scenarios = _scenarios(given, _zones(given))

@@ -93,3 +93,12 @@ def test_what_is_wrong_is_said(trace, asked, words, complaint) -> None:
     assert found.exit_code == 2
     assert complaint in " ".join(found.output.split())
     assert "Traceback" not in found.output
+
+
+def test_what_a_part_is_worth(asked) -> None:
+    found = simulate(*asked, "--policy", "DEADLINE", "--without", "returns", "--starts", 2, "-j", 1, "-o", "json")
+    names = [summary["policy"] for summary in json.loads(found.stdout)["policies"]]
+    assert names[-4:] == ["CHEAPEST", "DEADLINE", "CHEAPEST without returns", "DEADLINE without returns"]
+    wrong = simulate(*asked, "--without", "wheels")
+    assert wrong.exit_code == 2
+    assert "no part called 'wheels'; choose one of reserve" in wrong.stderr

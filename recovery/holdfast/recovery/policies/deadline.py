@@ -12,6 +12,8 @@ Slack is what may still be lost: the time to the deadline, less the work that is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView
 from holdfast.recovery.needs import Need
@@ -30,8 +32,11 @@ RESERVE = 0.1
 _MARGIN_S = 120.0
 
 
+@dataclass(frozen=True)
 class Deadline:
     """For tasks with `deadline_at` and `work_s`. On-demand is used even where the task asks for spot alone."""
+
+    reserve: float = RESERVE
 
     def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
         appraisal = Appraisal(task, market.history, now)
@@ -41,7 +46,7 @@ class Deadline:
         found = choose(spot, market, now, worth=appraisal.cost) if spot.needs else None
         if isinstance(found, Place) and slack_s > worst_s:
             return found
-        idle_s = slack_s - max(worst_s, RESERVE * appraisal.work_left_s)
+        idle_s = slack_s - max(worst_s, self.reserve * appraisal.work_left_s)
         if idle_s > 0 and isinstance(found, Wait):
             return replace(found, until=min(found.until, now + idle_s))
         certain = choose(_having(task, Market.ON_DEMAND), market, now, worth=appraisal.cost)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from holdfast.recovery.policies.cheapest import cheapest
 from holdfast.recovery.policies.choice import Policy, Steadfast
 from holdfast.recovery.policies.deadline import Deadline
 from holdfast.recovery.policies.eager_next_region import eager_next_region
 from holdfast.recovery.policies.failover import failover
+from holdfast.recovery.policies.parts import PARTS, without
 from holdfast.recovery.policies.spread import spread
 from holdfast.recovery.policies.value import Value
 
@@ -36,8 +39,22 @@ class UnknownStrategy(LookupError):
 
 
 def policy(name: str) -> Policy:
-    """The policy of that name, whatever its case. Raises `UnknownStrategy`."""
-    found = _POLICIES.get(name.upper())
+    """The policy of that name, whatever its case; "DEADLINE without reserve" is one short of one of its `PARTS`.
+
+    Raises `UnknownStrategy`.
+    """
+    found = _POLICIES.get(name.upper()) or _short_of_a_part(name)
     if found is None:
         raise UnknownStrategy(f"no recovery strategy is called {name!r}; choose one of {', '.join(STRATEGIES)}")
+    return found
+
+
+@cache
+def _short_of_a_part(name: str) -> Policy | None:
+    whole, _, part = name.partition(" without ")
+    if not part or whole.upper() not in _POLICIES:
+        return None
+    found = without(_POLICIES[whole.upper()], part)
+    if found is None:
+        raise UnknownStrategy(f"{whole} has no part called {part!r}; choose one of {', '.join(PARTS)}")
     return found
