@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from holdfast.agent import clock
 from holdfast.agent.controller import Controller, Unreachable, WrittenOff
 from holdfast.agent.report import Outbox
 from holdfast.agent.websocket import Disconnected, WebSocket
@@ -146,9 +147,10 @@ class Channel:
 def _on_own_clock(message: dict[str, Any]) -> dict[str, Any]:
     """The message's directive with its deadline on this node's clock, which need not agree with the controller's."""
     directive: dict[str, Any] = message["directive"]
-    if directive.get("deadline") is None or message.get("now") is None:
+    if directive.get("deadline") is None:
         return directive
-    return {**directive, "deadline": time.time() + float(directive["deadline"]) - float(message["now"])}
+    left_s = float(directive["deadline"]) - float(message["now"])
+    return {**directive, "deadline": clock.now() + left_s}
 
 
 def _await_welcome(ws: WebSocket) -> dict[str, Any]:

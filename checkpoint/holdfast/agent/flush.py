@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from holdfast.agent import clock
 from holdfast.agent.vfs_cache import Cache, PendingFile
 from holdfast.checkpoint.rc import Rc, RcError
 
@@ -81,17 +82,17 @@ class Flushable(Protocol):
 def flush(mounts: Sequence[Flushable], *, deadline: float | None, log: Callable[[str], None]) -> None:
     """Wait until everything written to `mounts` is in the buckets.
 
-    `deadline` in epoch seconds; None waits as long as uploads may still succeed. Returns at once when nothing is dirty,
+    `deadline`: time of `clock`; None waits as long as uploads may still succeed. Returns at once when nothing is dirty,
     even after the deadline. Raises FlushError, after having flushed what can be flushed: at the deadline, when an
     upload fails for a reason that can not pass (bucket gone, access denied), or when a file stays dirty though nothing
     uploads it.
     """
     drains = [_Drain(mount) for mount in mounts]
     failed: dict[str, str] = {}
-    started = told = time.time()
+    started = told = clock.now()
     while drains:
         drains = [drain for drain in drains if not _finished(drain, failed)]
-        now = time.time()
+        now = clock.now()
         if not drains:
             break
         if deadline is not None and now >= deadline:
@@ -109,7 +110,7 @@ def flush(mounts: Sequence[Flushable], *, deadline: float | None, log: Callable[
 def _finished(drain: _Drain, failed: dict[str, str]) -> bool:
     """Whether there is no more to wait for: it is clean, or it is in `failed` now."""
     try:
-        return drain.look(time.time())
+        return drain.look(clock.now())
     except CannotFlush as error:
         failed[drain.mount.path] = str(error)
         return True

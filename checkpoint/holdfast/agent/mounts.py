@@ -107,8 +107,8 @@ class Mounts:
     def flush(self, deadline: float | None = None) -> None:
         """Bring every cached write into its bucket, also those of a lost mount. Safe to repeat.
 
-        `deadline`: epoch seconds, or None. Raises FlushError as `holdfast.agent.flush.flush` says. To be called when no
-        process of the workload is left: a file that is still open for writing is waited for.
+        `deadline`: time of `clock`, or None. Raises FlushError as `holdfast.agent.flush.flush` says. To be called when
+        no process of the workload is left: a file that is still open for writing is waited for.
         """
         flush([p for p in self._placed if isinstance(p, FuseMount) and p.is_cached], deadline=deadline, log=self._log)
 

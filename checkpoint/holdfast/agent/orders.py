@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from holdfast.agent import clock
 from holdfast.agent.notices import Notice
 from holdfast.agent.state import Directive, State, StateFile
 
@@ -58,7 +59,8 @@ class Orders:
                 return False
             if notice.is_final:
                 self._noticed_at = time.monotonic()
-                self._file.change(notice=notice.to_json())
+                until = None if notice.deadline is None else clock.from_wall(notice.deadline)
+                self._file.change(notice=notice.to_json(), notice_until=until)
                 self._changed.notify_all()
             return True
 
@@ -97,12 +99,11 @@ class Orders:
                 self._changed.wait(LOOK_S)
 
     def deadline(self, drain_s: float) -> float | None:
-        """When a drain must be over (epoch seconds): the earliest of what is known; None while nothing has an end."""
+        """When a drain must be over (time of `clock`): the earliest of what is known; None while nothing has an end."""
         state = self.state
         if not state.directive.reaches("drain"):
             return None
-        told = [state.directive.deadline, state.notice["deadline"] if state.notice else None]
-        known = [at for at in told if at is not None]
+        known = [at for at in (state.directive.deadline, state.notice_until) if at is not None]
         assert state.drain_began is not None
         return min(known) if known else state.drain_began + drain_s
 
@@ -111,6 +112,6 @@ class Orders:
             following = self.state.directive.followed_by(directive)
             if following != self.state.directive:
                 self._log(f"directive: {following.want}, deadline {following.deadline}, reason {following.reason!r}")
-                began = time.time() if following.reaches("drain") else None
+                began = clock.now() if following.reaches("drain") else None
                 self._file.change(directive=following, drain_began=self.state.drain_began or began)
                 self._changed.notify_all()

@@ -65,7 +65,7 @@ class Outbox:
         """Say an interruption notice now, and again at the start of every connection."""
         with self._lock:
             self._notices.append(notice)
-            self._unsaid.append({"type": "notice", **notice})
+            self._unsaid.append(_said(notice))
         self.wake()
 
     def first_frames(self) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class Outbox:
                 **self._sizes(),
             }
             hello.update(agent=VERSION, at=time.time())
-            return [hello, *({"type": "notice", **notice} for notice in self._notices)]
+            return [hello, *(_said(notice) for notice in self._notices)]
 
     def take(self) -> list[dict[str, Any]]:
         """The frames to say now."""
@@ -92,3 +92,8 @@ class Outbox:
         """Make the channel's thread look."""
         with suppress(BlockingIOError):  # raised when the pipe is full of wake-ups: then one more adds nothing
             os.write(self._wake_writer, b"!")
+
+
+def _said(notice: dict[str, Any]) -> dict[str, Any]:
+    """`at`: this node's wall clock, on which the deadline is; the controller's need not agree."""
+    return {"type": "notice", **notice, "at": time.time()}

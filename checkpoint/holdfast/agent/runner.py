@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent import processes
+from holdfast.agent import clock, processes
 from holdfast.agent.state import keep_room, read_json, write_json
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -155,7 +155,7 @@ class Runner:
         if self._job["lingers"]:
             self._finish(exit_code)
         elif self._kill_at is None:
-            self._kill_at = time.time() + LEFTOVER_GRACE_S
+            self._kill_at = clock.now() + LEFTOVER_GRACE_S
 
     def _finish(self, exit_code: int | None) -> None:
         if self._is_result_written:
@@ -178,7 +178,7 @@ class Runner:
         if self._kill_at is None:
             return
         tree = processes.descendants(os.getpid())
-        if time.time() >= self._kill_at:
+        if clock.now() >= self._kill_at:
             for pid in tree:
                 _kill(pid, signal.SIGKILL)
             return

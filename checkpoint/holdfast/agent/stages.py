@@ -107,7 +107,7 @@ class Stage:
         return None
 
     def stop(self, *, kill_at: float) -> None:
-        """End it: SIGTERM in the order of `processes`, SIGKILL at `kill_at` (epoch seconds; 0: at once). Repeatable."""
+        """End it: SIGTERM in the order of `processes`, SIGKILL at `kill_at` (of `clock`; 0: at once). Repeatable."""
         if not self._directory.exists():
             return
         write_json(self._directory / "stop.json", {"kill_at": kill_at})

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from holdfast.agent import clock
 
 ROOM_BYTES = 16 * 1024
 SAME_DEADLINE_S = 1.0  # a deadline that is said again differs by what the way to here took
@@ -20,7 +22,7 @@ WANTS = ("wait", "setup", "run", "drain", "stop")
 
 @dataclass(frozen=True)
 class Directive:
-    """What the controller wants of this node. `deadline` in epoch seconds."""
+    """What the controller wants of this node. `deadline`: time of `clock`."""
 
     want: str = "wait"
     node_ips: tuple[str, ...] = ()
@@ -58,13 +60,16 @@ class Directive:
 class State:
     """`prepared`: files are in place and were not only begun. `ended`: the report of the end, once there is one.
 
-    `notice`: the interruption notice as it is said to the controller. `drain_began`: epoch seconds.
+    `notice`: the interruption notice as it is said to the controller. `notice_until`: its deadline, and `drain_began`:
+    times of `clock`, in the boot of this id.
     """
 
     directive: Directive = Directive()
     prepared: bool = False
     drain_began: float | None = None
     notice: dict[str, Any] | None = None
+    notice_until: float | None = None
+    boot: str = field(default_factory=clock.boot_id)
     ended: dict[str, Any] | None = None
 
 
@@ -142,4 +147,16 @@ def _read(path: Path) -> State:
         return State()
     known = {f.name: raw[f.name] for f in fields(State) if f.name in raw}
     known["directive"] = Directive.parse(known["directive"]) if "directive" in known else Directive()
-    return State(**known)
+    state = State(**known)
+    return state if state.boot == clock.boot_id() else _since_boot(state)
+
+
+def _since_boot(state: State) -> State:
+    """The state of a machine that was booted since: of a drain's deadlines no more is known than that it began."""
+    return replace(
+        state,
+        directive=replace(state.directive, deadline=None),
+        drain_began=None if state.drain_began is None else clock.now(),
+        notice_until=None,
+        boot=clock.boot_id(),
+    )

@@ -62,7 +62,7 @@ class NodeStorage:
             threading.Thread(target=self._watch, args=(changed,), name="mounts", daemon=True).start()
 
     def flush(self, deadline: float | None) -> None:
-        """Bring what was written into the buckets by `deadline` (epoch seconds). Raises StorageFailed."""
+        """Bring what was written into the buckets by `deadline` (time of `clock`). Raises StorageFailed."""
         self._watch_ended.set()
         with self._one_at_a_time:
             try:

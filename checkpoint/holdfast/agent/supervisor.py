@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import clock
 from holdfast.agent.environment import WORKDIR, home, workload_env
 from holdfast.agent.orders import DrainNow, Orders
 from holdfast.agent.places import Places
@@ -188,7 +189,8 @@ class Supervisor:
         """The deadline may still move: a notice may cut a drain short."""
         while stage.is_alive():
             deadline = self._orders.deadline(self._spec.drain_s)
-            notice = {"deadline": deadline, "reason": self._orders.state.directive.reason}
+            until = None if deadline is None else clock.to_wall(deadline)
+            notice = {"deadline": until, "reason": self._orders.state.directive.reason}
             with suppress(OSError):  # a full disk: SIGTERM says it too
                 write_json(self._notice, notice)
             stage.stop(kill_at=self._kill_at())
@@ -222,7 +224,7 @@ class Supervisor:
         """What `setup` left in the background served `run`; nothing may outlive it."""
         for stage in self._stages:
             if stage.is_alive():
-                stage.stop(kill_at=time.time() + FLUSH_MIN_S / 2)
+                stage.stop(kill_at=clock.now() + FLUSH_MIN_S / 2)
         self._orders.until(lambda: not any(stage.is_alive() for stage in self._stages), drainable=False)
 
     def _flush(self, outcome: Outcome) -> Outcome:
@@ -235,7 +237,7 @@ class Supervisor:
 
         def is_over() -> bool:
             now_known = self._orders.deadline(self._spec.drain_s)
-            return work.is_done() or (now_known is not None and time.time() > now_known + OVERTIME_S)
+            return work.is_done() or (now_known is not None and clock.now() > now_known + OVERTIME_S)
 
         self._orders.until(is_over, drainable=False)
         try:

@@ -209,8 +209,10 @@ class Channel:
                 if message.get("action") == "rebalance":
                     return
                 reach("agent.noticed")
-                deadline = self._pace.of_world(float(message["deadline"]))
-                notice = events.NoticeGiven(task, generation, rank, deadline)
+                deadline = float(message["deadline"])
+                if message.get("at") is not None:
+                    deadline += self._pace.in_world(self._clock.now()) - float(message["at"])
+                notice = events.NoticeGiven(task, generation, rank, self._pace.of_world(deadline))
                 self._reconciler.tell(job_id, notice)
             case "checkpoint":
                 await self._checkpoint(connection, message)

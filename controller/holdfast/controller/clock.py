@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +15,36 @@ class Clock(Protocol):
         ...
 
 
+# How much faster or slower than time itself the daemon's clock may go, until it agrees with the wall clock again.
+PACE = 0.05
+
+
+def _since_boot() -> float:
+    """Seconds that nobody can set, and that a computer's sleep counts in."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class SystemClock:
+    """The wall clock, but that it never leaps: where that is set, this one follows by and by.
+
+    A wall clock that is set ahead must not make every node silent and every wait over at once, nor one that is set back
+    let them wait for as long again. `wall` and `since_boot` are what is read.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, since_boot: Callable[[], float] = _since_boot) -> None:
+        self._wall = wall
+        self._since_boot = since_boot
+        self._lock = threading.Lock()
+        self._read_at = since_boot()
+        self._now = wall()
+
     def now(self) -> float:
-        return time.time()
+        with self._lock:
+            read_at = self._since_boot()
+            passed_s, self._read_at = read_at - self._read_at, read_at
+            most_s = PACE * passed_s
+            self._now += passed_s + max(-most_s, min(most_s, self._wall() - self._now - passed_s))
+            return self._now
 
 
 @dataclass(frozen=True)
@@ -46,7 +74,7 @@ class PacedClock:
     """The time of a controller that lives faster than the world."""
 
     pace: Pace
-    world: Callable[[], float] = field(default=lambda: SystemClock().now())
+    world: Callable[[], float] = field(default_factory=lambda: SystemClock().now)
 
     def now(self) -> float:
         return self.pace.of_world(self.world())

@@ -88,10 +88,11 @@ def test_a_notice_is_told_at_once_and_again(controller: Any, watching: Any, meta
     deadline = float(int(now()) + 30)
     metadata.interrupt(deadline)
     controller.until(lambda: controller.notices)
-    assert controller.notices == [{"deadline": deadline, "action": "terminate", "source": "imds-v2"}]
     controller.drop_connections()
     controller.until(lambda: len(controller.notices) == 2)
-    assert controller.notices[1] == controller.notices[0]
+    for said in controller.notices:
+        assert abs(said.pop("at") - now()) < 10
+        assert said == {"deadline": deadline, "action": "terminate", "source": "imds-v2"}
 
 
 def test_an_unanswered_notice_is_a_drain(controller: Any, watching: Any, metadata: Metadata) -> None:
@@ -103,7 +104,8 @@ def test_an_unanswered_notice_is_a_drain(controller: Any, watching: Any, metadat
     report = controller.until_phase("ended")
     assert report["interrupted"] is True
     controller.until_log(b"saved\n")
-    assert json.loads((watching.run_dir / "notice.json").read_text()) == {"deadline": deadline, "reason": "notice"}
+    told = json.loads((watching.run_dir / "notice.json").read_text())
+    assert told == {"deadline": pytest.approx(deadline, abs=0.1), "reason": "notice"}
 
 
 def test_a_rebalance_recommendation_is_told_and_drains_nothing(
@@ -113,7 +115,8 @@ def test_a_rebalance_recommendation_is_told_and_drains_nothing(
         {"noticeTime": "2026-01-01T00:00:00Z"}
     )
     controller.until(lambda: controller.notices)
-    assert controller.notices == [{"deadline": None, "action": "rebalance", "source": "imds-v2"}]
+    (said,) = controller.notices
+    assert (said["deadline"], said["action"], said["source"]) == (None, "rebalance", "imds-v2")
     beats = controller.beats
     controller.until(lambda: controller.beats > beats + 1)
     assert "ended" not in controller.phases()

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.clock import now
 from holdfast.agent.mounts import FlushError, Mounts
-from holdfast.controller.clock import SystemClock
 
 pytestmark = pytest.mark.fuse
-now = SystemClock().now
 
 
 @pytest.fixture

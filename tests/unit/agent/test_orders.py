@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.agent import clock
 from holdfast.agent import orders as orders_module
 from holdfast.agent.notices import Notice
 from holdfast.agent.orders import DrainNow, Orders, StopNow
 from holdfast.agent.state import Directive, StateFile
 from holdfast.controller.clock import SystemClock
 
-now = SystemClock().now
+wall = SystemClock().now
 
 
 @pytest.fixture
@@ -57,14 +58,42 @@ def test_an_unknown_directive_changes_nothing(orders: Orders) -> None:
 
 
 def test_all_of_it_outlives_the_agent(orders: Orders, path: Path) -> None:
-    direct(orders, "drain", deadline=123.0, reason="preempted")
-    orders.give_notice(Notice(99.0, "terminate", "imds-v2"))
+    began = clock.now()
+    direct(orders, "drain", deadline=began + 123.0, reason="preempted")
+    orders.give_notice(Notice(clock.to_wall(began + 99.0), "terminate", "imds-v2"))
     orders.remember(prepared=True, ended={"phase": "ended"})
     again = fresh(path)
     assert again.state == orders.state
-    assert again.state.directive == Directive("drain", ("10.0.0.1",), 123.0, "preempted")
+    assert again.state.directive == Directive("drain", ("10.0.0.1",), began + 123.0, "preempted")
     assert again.state.drain_began is not None
-    assert again.deadline(60) == 99.0
+    assert again.deadline(60) == pytest.approx(began + 99.0, abs=0.01)
+
+
+def test_times_of_another_boot_are_worth_nothing(orders: Orders, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock began anew: a deadline of before would be days away."""
+    direct(orders, "drain", deadline=clock.now() + 10**6)
+    orders.give_notice(Notice(clock.to_wall(clock.now() + 10**6), "terminate", "imds-v2"))
+    monkeypatch.setattr(clock, "boot_id", lambda: "another")
+    again = fresh(path)
+    assert again.state.directive.want == "drain"
+    assert again.state.notice == orders.state.notice, "it is still said"
+    deadline = again.deadline(60)
+    assert deadline is not None
+    assert deadline <= clock.now() + 60
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_a_wall_clock_that_is_set_moves_no_deadline(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    orders.give_notice(Notice(wall() + 100, "terminate", "imds-v2"))
+    direct(orders, "drain")
+    before = orders.deadline(60)
+    assert before is not None
+    monkeypatch.setattr(clock.time, "time", lambda: wall() + by_s)
+    assert orders.deadline(60) == before
+    assert 90 < before - clock.now() <= 100
+    assert clock.to_wall(before) == pytest.approx(wall() + by_s + 100, abs=5), "as the workload is told now"
 
 
 def test_a_broken_state_file_is_an_empty_one(path: Path) -> None:
@@ -79,13 +108,14 @@ def test_the_state_is_the_owners_alone(orders: Orders, path: Path) -> None:
 
 def test_an_unanswered_notice_becomes_a_drain(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     direct(orders, "run")
-    assert orders.give_notice(Notice(500.0, "terminate", "imds-v2")) is True
-    assert orders.give_notice(Notice(500.0, "terminate", "imds-v2")) is False
+    notice = Notice(wall() + 500.0, "terminate", "imds-v2")
+    assert orders.give_notice(notice) is True
+    assert orders.give_notice(notice) is False
     orders.look()
     monkeypatch.setattr(orders_module, "UNANSWERED_S", 0.0)
     with pytest.raises(DrainNow):
         orders.look()
-    assert orders.deadline(60) == 500.0
+    assert orders.deadline(60) == pytest.approx(clock.now() + 500.0, abs=5)
     assert orders.state.directive.node_ips == ("10.0.0.1",)
 
 
@@ -101,12 +131,12 @@ def test_the_earliest_deadline_counts(orders: Orders) -> None:
     direct(orders, "drain")
     began = orders.state.drain_began
     assert began is not None
-    assert abs(began - now()) < 5
+    assert abs(began - clock.now()) < 5
     assert orders.deadline(60) == began + 60
     direct(orders, "drain", deadline=began + 40)
     assert orders.deadline(60) == began + 40
-    orders.give_notice(Notice(began + 20, "terminate", "imds-v2"))
-    assert orders.deadline(60) == began + 20
+    orders.give_notice(Notice(clock.to_wall(began + 20), "terminate", "imds-v2"))
+    assert orders.deadline(60) == pytest.approx(began + 20, abs=0.01)
     assert orders.state.drain_began == began
 
 

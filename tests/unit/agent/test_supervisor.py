@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast.agent
+from holdfast.agent.clock import now
 from holdfast.agent.orders import Orders, StopNow
 from holdfast.agent.places import Places
 from holdfast.agent.report import Outbox, Report
@@ -18,10 +19,6 @@ from holdfast.agent.spec import NodeSpec
 from holdfast.agent.state import StateFile
 from holdfast.agent.storage import StorageFailed
 from holdfast.agent.supervisor import Supervisor
-from holdfast.controller.clock import SystemClock
-
-now = SystemClock().now
-
 
 LIBRARY = Path(holdfast.agent.__path__[0]).parent.parent
 

@@ -116,6 +116,16 @@ def test_an_end_is_told_before_the_machines(channel: Channel, reconciler: Reconc
     assert reconciler.exit_codes == [3]
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 5000.0, -5000.0])
+def test_a_notices_deadline_is_on_the_nodes_clock(channel: Channel, reconciler: Reconciler, ahead_s: float) -> None:
+    now = ManualClock().now()
+    said = {"type": "notice", "action": "terminate", "source": "imds-v2"}
+    at = now + ahead_s
+    asyncio.run(channel._message(connection(), {**said, "deadline": at + 120, "at": at}))
+    (told,) = reconciler.told
+    assert told == events.NoticeGiven(0, 1, RANK, now + 120)
+
+
 def test_all_are_hung_up_on_where_nobody_can_be_heard(channel: Channel) -> None:
     class Socket:
         """Says hello, and then nothing, until it is closed."""
