@@ -17,6 +17,8 @@ from holdfast.agent.websocket import Disconnected, WebSocket
 
 POLL_S = 0.05
 FIELDS = ("step", "state", "path", "at")
+# What a line may say besides.
+MORE_FIELDS = ("total_steps",)
 
 
 class CheckpointTeller:
@@ -133,6 +135,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """A line of the library's, or None: what a torn write left is no checkpoint, and gets no number."""
     try:
         value = json.loads(line)
-        return {name: value[name] for name in FIELDS}
+        more = {name: value[name] for name in MORE_FIELDS if name in value}
+        return {**{name: value[name] for name in FIELDS}, **more}
     except (ValueError, KeyError, TypeError):
         return None

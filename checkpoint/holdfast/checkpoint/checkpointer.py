@@ -24,6 +24,7 @@ from holdfast.checkpoint import (
     checkpoints,
     durability,
     first,
+    journal,
     listing,
     manifest,
     memory,
@@ -78,7 +79,7 @@ class Checkpointer:
 
     `every`: when `should_save` says yes: each so many steps, or "auto" (the default): as often as pays by the measured
     cost of a save and the measured rate of interruptions. `every_s`: each so many seconds. `total_steps`: the last step
-    of the run, where it is known, is saved in any case.
+    of the run, where it is known, is saved in any case, and the controller learns from it how much work is left.
 
     With several processes (torch.distributed where it is initialised, else RANK and WORLD_SIZE) all call the same
     methods in the same order. `sharded`: each saves and loads a part of its own; otherwise rank 0 saves for all. A
@@ -113,6 +114,8 @@ class Checkpointer:
         self._pace = Pace(
             every_steps=every if isinstance(every, int) else None, every_s=every_s, total_steps=total_steps
         )
+        if total_steps is not None:
+            journal.expect(_checked(total_steps))
         self._staging = Staging()
         self._background = Background()
         self._saves = 0

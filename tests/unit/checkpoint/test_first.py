@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, durability, first
+from holdfast.checkpoint import Checkpointer, durability, first, mount_table
 from holdfast.checkpoint.folders import Folders
 
 
@@ -36,7 +36,7 @@ def uploads(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> U
     directory.mkdir(parents=True)
     row = {"path": str(directory.parent), "mode": "MOUNT_CACHED", "cache_dir": None, "rc_socket": None}
     (run_dir / "mounts.json").write_text(json.dumps([row]))
-    monkeypatch.setattr(durability, "_mounted_source", lambda _path: "store:bucket")
+    monkeypatch.setattr(mount_table, "source_at", lambda _path: "store:bucket")
     made = Uploads(directory)
     monkeypatch.setattr(durability, "wait_durable", made.wait)
     return made

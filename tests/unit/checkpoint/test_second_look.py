@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, NoUsableCheckpoint, durability, second_look
+from holdfast.checkpoint import Checkpointer, NoUsableCheckpoint, mount_table, second_look
 from holdfast.checkpoint.folders import Folders
 
 
@@ -75,7 +75,7 @@ def mount(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     row = {"path": str(made.path), "mode": "MOUNT_CACHED", "cache_dir": None, "rc_socket": socket}
     (run_dir / "mounts.json").write_text(json.dumps([row]))
-    monkeypatch.setattr(durability, "_mounted_source", lambda _path: "store:bucket")
+    monkeypatch.setattr(mount_table, "source_at", lambda _path: "store:bucket")
     monkeypatch.setattr(second_look, "_SETTLES_S", 0.2)
     monkeypatch.setattr(second_look.time, "sleep", made.wait)
     with socketserver.ThreadingUnixStreamServer(socket, Answering) as server:
