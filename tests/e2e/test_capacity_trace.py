@@ -134,3 +134,38 @@ def test_it_decides_as_in_the_simulator(job: dict[str, Any]) -> None:
 def bought(job: dict[str, Any]) -> list[dict[str, Any]]:
     """The attempts that were not refused."""
     return [attempt for attempt in job["attempts"] if attempt["cost_usd"]]
+
+
+UNSAID = """
+name: unsaid
+resources:
+  use_spot: true
+  job_recovery: {deadline: 12h}
+file_mounts:
+  /checkpoint: {name: unsaid, mode: MOUNT_CACHED}
+run: |
+  python3 - <<'END'
+  import time
+  from holdfast.checkpoint import Checkpointer
+
+  with Checkpointer("/checkpoint", every=1, total_steps=40) as checkpoints:
+      first = (checkpoints.load() or {"step": 0})["step"]
+      for step in range(first + 1, 41):
+          time.sleep(1)
+          checkpoints.save(step, {"step": step})
+  END
+"""
+
+
+def test_work_that_nobody_named_is_told_by_its_steps(controller: Controller, tmp_path: Path) -> None:
+    """On-demand until it is known, then spot."""
+    task = tmp_path / "task.yaml"
+    task.write_text(UNSAID)
+    said = controller.holdfast("jobs", "launch", str(task), "--detach-run", "--yes")
+    assert "nobody said how much work it is" in said.stdout + said.stderr
+    job_id = int(re.findall(r"Job (\d+)", said.stdout)[0])
+    done = controller.until(lambda: ended(controller, job_id), "the job's end")
+    assert done["status"] == "SUCCEEDED", controller.holdfast("jobs", "show", job_id).stdout
+    assert [attempt["market"] for attempt in bought(done)][:2] == ["on-demand", "spot"]
+    (told,) = [entry for entry in done["timeline"] if entry["kind"] == "task.work"]
+    assert told["data"]["work_s"] == pytest.approx(40 * SPEED, rel=0.5)

@@ -333,7 +333,9 @@ def _saved(connection: Connection, message: dict[str, Any], pace: Pace) -> event
         return None
     connection.saved_at = {known: when for known, when in connection.saved_at.items() if known > step}
     (_, task, generation), _ = connection.place
-    return events.Saved(task, generation, pace.of_world(written_at))
+    total_steps = message.get("total_steps")
+    total_steps = total_steps if isinstance(total_steps, int) and total_steps > 0 else None
+    return events.Saved(task, generation, pace.of_world(written_at), step, total_steps)
 
 
 async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:

@@ -32,7 +32,7 @@ _RETRY_S = 0.5
 # What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
 # timers and workers of its own. Silence is no letter either: it is seen by who holds a connection, and who does not.
 _LETTERS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (events.CancelRequested, events.NodeReported, events.NoticeGiven)
+    kind.__name__: kind for kind in (events.CancelRequested, events.NodeReported, events.NoticeGiven, events.Saved)
 }
 
 

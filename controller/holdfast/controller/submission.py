@@ -36,6 +36,10 @@ from holdfast.sdk.problems import TaskError, shown
 from holdfast.sdk.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _MOST_OFFERS_SHOWN = 20
+_NO_WORK = (
+    "nobody said how much work it is, so it runs on-demand until its checkpoints tell "
+    "(Checkpointer(..., total_steps=N)); `work: 48h` under job_recovery lets it use spot from the start"
+)
 # Of a mount: not the bucket's name, by which it is made and found.
 _CONCEALED = ("path", "prefix")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -157,6 +161,8 @@ class Submissions:
             if asked.deadline_at is not None and asked.deadline_at <= now:
                 fix = "give a later one, or a duration such as 60h, which counts from the launch"
                 raise Refused("the deadline has passed", where="resources.job_recovery.deadline", fix=fix)
+            if asked.deadline_at is not None and asked.work_s is None:
+                found.append(f"task {task.name}: {_NO_WORK}")
             ends_at += (asked.work_s or 0.0) + self.market.view().history.start_ups.usual_s
             if asked.deadline_at is not None and ends_at > asked.deadline_at:
                 late_min = (ends_at - asked.deadline_at) / 60

@@ -57,9 +57,6 @@ def check(recovery: Mapping[str, Any], path: Path, report: Report) -> None:
     if strategy == "DEADLINE":
         if "deadline" not in recovery:
             report.problem(path, "DEADLINE needs a deadline", "add, for example, `deadline: 60h`")
-        if "work" not in recovery:
-            fix = "add `work`: how long the task runs when nothing is lost, for example `work: 48h`"
-            report.problem(path, "a deadline needs to know how much work there is", fix)
     elif "deadline" in recovery:
         fix = "write `strategy: DEADLINE`, or leave the deadline out"
         report.problem((*path, "deadline"), f"{strategy} looks at no deadline", fix)

@@ -117,11 +117,13 @@ class AttemptGone:
 
 @dataclass(frozen=True)
 class Saved:
-    """All work that the attempt had done by `at` (epoch seconds) is durable."""
+    """All work that the attempt had done by `at` (epoch seconds) is durable: `step` of `total_steps`, if it tells."""
 
     task: int
     generation: int
     at: float
+    step: int | None = None
+    total_steps: int | None = None
 
 
 Event = (

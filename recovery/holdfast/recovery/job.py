@@ -151,6 +151,9 @@ class TaskView:
     Work is counted in seconds of running: `resumed_s` is what had been done when the current or last run began,
     `saved_s` what is durable, as far as reported; None until something was. `late_since`: when it became clear that not
     even a machine that stays would end the task by its deadline.
+
+    `first_step`: the first that was reported durable, after `first_step_s` of work; from it and later ones follows
+    `estimated_s`: what all of the steps take.
     """
 
     index: int
@@ -179,6 +182,14 @@ class TaskView:
     resumed_s: float = 0.0
     saved_s: float | None = None
     late_since: float | None = None
+    first_step: int | None = None
+    first_step_s: float = 0.0
+    estimated_s: float | None = None
+
+    @property
+    def work_s(self) -> float | None:
+        """Seconds that the task runs for in all when nothing is lost: as the user said, else as its steps tell."""
+        return self.estimated_s if self.recovery.work_s is None else self.recovery.work_s
 
     @cached_property
     def current(self) -> AttemptView | None:

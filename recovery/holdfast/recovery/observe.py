@@ -9,6 +9,7 @@ from typing import assert_never
 
 from holdfast.recovery import events
 from holdfast.recovery.actions import Action, Learn, Note, Refuse
+from holdfast.recovery.estimates import estimated
 from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
 from holdfast.recovery.market import FaultKind
@@ -36,7 +37,7 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
         case events.NodeReported() | events.NodeSilent() | events.NoticeGiven():
             return _node_event(job, event, now, out)
         case events.Saved():
-            return _saved(job, event, now)
+            return _saved(job, event, now, out)
         case events.MachinesSeen() | events.AttemptGone():
             return _cloud_said(job, event, now, out)
         case _:
@@ -110,7 +111,7 @@ def _launch_answered(
     return job.with_task(task.with_attempt(unknown))
 
 
-def _saved(job: JobView, event: events.Saved, now: float) -> JobView:
+def _saved(job: JobView, event: events.Saved, now: float, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
     ran = [a for a in task.attempts if a.running_at is not None]
     if not ran or ran[-1].generation != event.generation:
@@ -119,7 +120,13 @@ def _saved(job: JobView, event: events.Saved, now: float) -> JobView:
         # It does report, so runs that ended without a report kept nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
     saved_s = task.resumed_s + max(0.0, min(event.at, now) - (ran[-1].running_at or now))
-    return job.with_task(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)))
+    knew = task.work_s is not None
+    task = estimated(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)), event, saved_s)
+    if not knew and task.work_s is not None:
+        message = f"by its steps, it will run for {task.work_s / 3600:.1f} h in all; nobody had said how long"
+        out.append(Note("task.work", task.index, message=message, data={"work_s": round(task.work_s)}))
+        task = replace(task, wake_at=now)  # the policy has more to go by than when it last looked
+    return job.with_task(task)
 
 
 def _node_event(

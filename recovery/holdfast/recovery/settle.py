@@ -282,10 +282,10 @@ def prepare_storage(task: TaskView, ctx: Context) -> TaskView | None:
 def foresee_lateness(task: TaskView, ctx: Context) -> TaskView | None:
     """The user is told once, at the moment when not even a machine that stays would end the task in time."""
     asked = task.recovery
-    if asked.deadline_at is None or asked.work_s is None or task.late_since is not None or task.outcome is not None:
+    if asked.deadline_at is None or task.work_s is None or task.late_since is not None or task.outcome is not None:
         return None
     start_s = ctx.market.history.start_ups.usual_s if task.state is TaskState.WAITING else 0.0
-    ends_at = ctx.now + start_s + max(0.0, asked.work_s - task.progress_s(ctx.now))
+    ends_at = ctx.now + start_s + max(0.0, task.work_s - task.progress_s(ctx.now))
     if ends_at <= asked.deadline_at:
         return None
     late_s = ends_at - asked.deadline_at

@@ -99,6 +99,9 @@ class TaskRow(SQLModel, table=True):
     resumed_s: float = 0.0
     saved_s: float | None = None
     late_since: float | None = None
+    first_step: int | None = Field(default=None, sa_column=Column(BigInteger))
+    first_step_s: float = 0.0
+    estimated_s: float | None = None
 
 
 class AttemptRow(SQLModel, table=True):

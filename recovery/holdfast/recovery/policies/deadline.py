@@ -34,7 +34,8 @@ _MARGIN_S = 120.0
 
 @dataclass(frozen=True)
 class Deadline:
-    """For tasks with `deadline_at` and `work_s`. On-demand is used even where the task asks for spot alone."""
+    """For tasks with `deadline_at`. On-demand is used even where the task asks for spot alone; and it alone, as long as
+    nobody knows how much work there is."""
 
     reserve: float = RESERVE
 
@@ -73,7 +74,7 @@ class Deadline:
 
 def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
     """Seconds that may still be lost. On spot, work counts once it is durable; on on-demand, as it is done."""
-    deadline_at, work_s = task.recovery.deadline_at, task.recovery.work_s
+    deadline_at, work_s = task.recovery.deadline_at, task.work_s
     if deadline_at is None or work_s is None:
         return 0.0  # nothing to go by: the safe side
     on_demand = task.current is not None and task.current.offer.market is Market.ON_DEMAND

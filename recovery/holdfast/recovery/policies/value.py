@@ -38,5 +38,5 @@ def _patient_until(task: TaskView, now: float) -> float:
     if task.started_at is None:
         return now
     done_s = task.progress_s(now)
-    fastest_s = max(task.recovery.work_s or 0.0, done_s)
+    fastest_s = max(task.work_s or 0.0, done_s)
     return task.started_at + done_s + task.recovery.patience * fastest_s

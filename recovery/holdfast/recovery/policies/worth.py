@@ -32,7 +32,7 @@ class Appraisal:
     @property
     def work_left_s(self) -> float:
         """Seconds of running until the task is done, from what is durable or being done now."""
-        work_s = self.task.recovery.work_s
+        work_s = self.task.work_s
         return _UNKNOWN_WORK_S if work_s is None else max(_LEAST_WORK_S, work_s - self.task.progress_s(self.now))
 
     def stay_s(self, offer: Offer) -> float:
