@@ -42,6 +42,8 @@ def _task_lines(task: TaskPlan, *, width: int | None, at_most: int, is_one_of_ma
     if task["saving"]:
         yield f"  The first saves {task['saving']:.0%} of the on-demand price."
     yield from (f"  Not now: {refusal}" for refusal in task["refused"])
+    if strategy := task.get("strategy"):
+        yield f"  Policy {strategy}: {task['why_strategy']}."
     if (forecast := task.get("forecast")) is not None:
         yield from (f"  {line}" for line in _foreseen(forecast))
 

@@ -30,8 +30,9 @@ from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
 from holdfast.recovery.matching import fitting
 from holdfast.recovery.policies.choice import Never, Place
 from holdfast.recovery.policies.registry import policy
+from holdfast.recovery.policies.usual import usual_strategy
 from holdfast.sdk import Task
-from holdfast.sdk.needs import gpus_per_node, needs, recovery
+from holdfast.sdk.needs import gpus_per_node, names_strategy, needs, recovery
 from holdfast.sdk.problems import TaskError, shown
 from holdfast.sdk.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
@@ -187,6 +188,10 @@ class Submissions:
             storage_ready=not storage.wishes,
             wake_at=now if index == 0 else None,
         )
+        why = "you chose it"
+        if not names_strategy(resources):
+            strategy, why = usual_strategy(view, self.market.view(), now)
+            view = replace(view, recovery=replace(view.recovery, strategy=strategy))
         spec = {
             "setup": config.get("setup"),
             "run": config.get("run"),
@@ -199,6 +204,7 @@ class Submissions:
             "gpus_per_node": gpus_per_node(resources),
             "resources": _requested(view),
             "machine": _machine(config.get("resources") or {}),
+            "why_strategy": why,
         }
         for digest in _digests(spec):
             if not _SHA256.fullmatch(digest):
@@ -226,6 +232,8 @@ class Submissions:
             "total_offers": len(fits),
             "saving": saving,
             "refused": _refused_now(fits, view, now),
+            "strategy": task.view.recovery.strategy,
+            "why_strategy": task.spec["why_strategy"],
         }
 
 

@@ -45,6 +45,12 @@ def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -
     )
 
 
+def names_strategy(resources: Alternatives | Resources) -> bool:
+    """Whether the user chose one, or a deadline, which implies one."""
+    given = next(iter(Alternatives.of(resources))).job_recovery
+    return isinstance(given, dict) and "strategy" in given
+
+
 def gpus_per_node(resources: Alternatives | Resources, offer: Offer | None = None) -> int:
     """Accelerators of one node, a fraction counted as one: those of `offer`, or of the first alternative without it."""
     if offer is not None:

@@ -47,7 +47,7 @@ class Forecast(TypedDict):
 class TaskPlan(TypedDict):
     """`offers` in the order in which they would be tried; `saving` is a share of the on-demand price, 0…1.
 
-    `forecast`: None unless it was asked for.
+    `strategy`: the policy that will decide, and why it is that one. `forecast`: None unless it was asked for.
     """
 
     name: str
@@ -56,6 +56,8 @@ class TaskPlan(TypedDict):
     total_offers: int
     saving: float | None
     refused: list[str]
+    strategy: str
+    why_strategy: str
     forecast: Forecast | None
 
 

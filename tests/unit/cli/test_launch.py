@@ -62,6 +62,7 @@ def test_the_plan_is_shown_in_the_order_in_which_it_would_be_tried(holdfast, nam
     assert "  The first saves 70% of the on-demand price." in lines
     assert "  Not now: local-c spot: no capacity until 01:20" in lines
     assert result.stderr.count("autostop has no meaning") == 1
+    assert "  Policy VALUE: the 3 cheapest were seen." in lines
     assert "  Expected cost $12.50 (8 times in 10: $10.00 to $20.25)" in lines
     assert "  Expected end in 2h 5m (8 times in 10: 2h to 2h 30m)" in lines
     assert "  After its deadline: 5% of 20 simulated runs" in lines

@@ -207,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         tasks = [
             {"name": task.get("name") or "task", "num_nodes": task.get("num_nodes") or 1, "offers": OFFERS,
              "total_offers": 9, "saving": 0.7, "refused": ["local-c spot: no capacity until 01:20"],
-             "forecast": foreseen}
+             "strategy": "VALUE", "why_strategy": "the 3 cheapest were seen", "forecast": foreseen}
             for task in checked["tasks"]
         ]  # fmt: skip
         self.answer({"tasks": tasks, "warnings": ["autostop has no meaning for a job"]})
