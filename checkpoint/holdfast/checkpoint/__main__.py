@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--last", type=int, required=True, metavar="N", help="keep the newest N")
             command.add_argument("--every-steps", type=int, metavar="K", help="keep multiples of K")
             command.add_argument("--every-minutes", type=float, metavar="T", help="keep one of every T minutes")
+            command.add_argument("--best", type=int, default=0, metavar="N", help="keep the best N by --metric")
+            command.add_argument("--metric", help="a name given to save(…, metrics={…})")
+            command.add_argument("--mode", choices=("min", "max"), default="min", help="which is best (default: min)")
             command.add_argument("--dry-run", action="store_true", help="only say what would go")
     return parser
 
@@ -79,7 +82,14 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    keep = Keep(options.last, every_steps=options.every_steps, every_minutes=options.every_minutes)
+    keep = Keep(
+        options.last,
+        every_steps=options.every_steps,
+        every_minutes=options.every_minutes,
+        best=options.best,
+        metric=options.metric,
+        mode=options.mode,
+    )
     root = root_of(options.dir)
     prefixes = sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)})
     for prefix in prefixes:

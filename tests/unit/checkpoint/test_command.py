@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from holdfast.checkpoint import Checkpointer, save_checkpoint
 from holdfast.checkpoint import __main__ as command
-from holdfast.checkpoint import save_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,18 @@ def test_prune_says_what_it_would_remove_and_removes_it(save_dir, capsys):
     assert sorted(path.name for path in save_dir.glob("*.pt")) == ["model_12.pt", "optimizer_12.pt"]
     assert command.main(["prune", str(save_dir), "--last", "0"]) == 2
     assert "last must be at least 1" in capsys.readouterr().err
+
+
+def test_prune_can_keep_the_best(tmp_path, capsys):
+    with Checkpointer(tmp_path) as checkpointer:
+        for step, loss in enumerate((3, 1, 2, 4)):
+            checkpointer.save(step, {}, metrics={"loss": loss})
+    arguments = ["prune", str(tmp_path), "--last", "1", "--dry-run", "--best", "1"]
+    for mode, goes in (("min", [2, 0]), ("max", [2, 1, 0])):
+        assert command.main([*arguments, "--metric", "loss", "--mode", mode]) == 0
+        assert [int(line.split()[-1]) for line in capsys.readouterr().out.splitlines()] == goes
+    assert command.main(arguments) == 2
+    assert "needs the name of the metric" in capsys.readouterr().err
 
 
 def test_watch_tells_changes_until_interrupted(save_dir, capsys, monkeypatch):
