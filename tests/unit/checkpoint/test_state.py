@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -224,22 +225,35 @@ def test_large_streams_come_back_however_they_are_cut(tmp_path: Path, extra: int
         streams.read(str(path), record)
 
 
-def test_a_disk_that_refuses_a_direct_transfer_is_written_through_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EFAULT])
+def test_a_disk_that_refuses_direct_transfers_is_written_and_read_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    real, refused = os.pwrite, []
+    from holdfast.checkpoint.manifest import FileRecord
+
+    def is_direct(descriptor: int) -> bool:
+        return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+    write, read = os.pwrite, os.preadv
 
     def pwrite(descriptor: int, data: Any, offset: int) -> int:
-        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
-            refused.append(offset)
-            raise OSError(22, "Invalid argument")
-        return real(descriptor, data, offset)
+        if is_direct(descriptor):
+            raise OSError(code, os.strerror(code))
+        return write(descriptor, data, offset)
+
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+        if is_direct(descriptor):
+            raise OSError(code, os.strerror(code))
+        return read(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    monkeypatch.setattr(direct, "_file_system", lambda descriptor: 0xEF53)
-    content = os.urandom(3 * streams.BLOCK_BYTES)
-    streams.write(str(tmp_path / "file"), [memoryview(content)], size_hint=len(content))
+    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(direct, "is_cached", lambda descriptor, size: False)
+    content = os.urandom(3 * streams.BLOCK_BYTES + 1)
+    path = str(tmp_path / "file")
+    record = FileRecord("file", *streams.write(path, [memoryview(content)], size_hint=len(content)))
     assert (tmp_path / "file").read_bytes() == content
+    assert streams.read(path, record) == content
 
 
 def test_a_large_stream_that_can_not_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ import os
 ALIGNMENT = 4096  # of addresses, offsets and lengths: what every disk in use accepts
 # The f_type of statfs(2). Network and FUSE file systems are left out: there the cache is what makes them fast.
 _OF_LOCAL_DISKS = {0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x794C7630: "overlay", 0xF2F52010: "f2fs"}
+# Sectors larger than any known ones, and memory that only a driver may touch (pinned for a GPU).
+_REFUSALS = (errno.EINVAL, errno.EFAULT)
 
 
 def begin(descriptor: int) -> bool:
@@ -36,12 +38,13 @@ def end(descriptor: int) -> None:
 def write(descriptor: int, block: memoryview, offset: int) -> None:
     """Write all of `block` at `offset`. Raises OSError."""
     while len(block):
+        was_direct = _is_on(descriptor)  # other transfers may be refused at the same time
         try:
             count = os.pwrite(descriptor, block, offset)
         except OSError as error:
-            if error.errno != errno.EINVAL or not _is_on(descriptor):
+            if error.errno not in _REFUSALS or not was_direct:
                 raise
-            end(descriptor)  # a disk with larger sectors than any known one
+            end(descriptor)
             continue
         block, offset = block[count:], offset + count
 
@@ -50,10 +53,11 @@ def read(descriptor: int, block: memoryview, offset: int) -> int:
     """Fill `block` from `offset`; returns how many bytes there were. Raises OSError."""
     filled = 0
     while filled < len(block):
+        was_direct = _is_on(descriptor)
         try:
             count = os.preadv(descriptor, [block[filled:]], offset + filled)
         except OSError as error:
-            if error.errno != errno.EINVAL or not _is_on(descriptor):
+            if error.errno not in _REFUSALS or not was_direct:
                 raise
             end(descriptor)
             continue
@@ -82,7 +86,7 @@ def is_cached(descriptor: int, size: int) -> bool:
             failed = _libc().mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), found)
         finally:
             del first
-    return not failed and sum(bytes(found)) > pages // 2
+    return not failed and bytes(found).count(1) > pages // 2
 
 
 def reserve(descriptor: int, size: int) -> bool:
