@@ -56,6 +56,7 @@ Examples:
     "--notice", callback=_seconds, default="0s", metavar="TIME", help="How long before a loss its notice comes."
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=1, help="Machines that must run together.")
+@click.option("--quota", type=click.IntRange(min=1), metavar="N", help="Machines of a market at a time in a region.")
 @click.option("--egress-per-gb", type=click.FloatRange(min=0), default=0.0, metavar="USD", help="Between regions.")
 @click.option("--checkpoint-gb", type=click.FloatRange(min=0), default=0.0, metavar="GB", help="What a move carries.")
 @click.option("--spot-price", type=PRICE, metavar="USD", help="Per hour, instead of what the traces say.")
@@ -153,6 +154,11 @@ def _scenarios(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Scena
             f"{least_s / 3600:g} h with its start\n  give it more time, or less work",
             EXIT_WRONG_INPUT,
         )
+    if given["quota"] is not None and given["quota"] < given["nodes"]:
+        raise Failure(
+            f"--quota {given['quota']} lets no region have {given['nodes']} nodes\n  give it at least as many",
+            EXIT_WRONG_INPUT,
+        )
     together = [(zone,) for zone in zones] if given["each_zone"] else [tuple(zones)]
     return tuple(
         Scenario(
@@ -164,6 +170,7 @@ def _scenarios(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Scena
             checkpoint_every_s=given["checkpoint_every"],
             notice_s=given["notice"],
             num_nodes=given["nodes"],
+            quota=given["quota"] or 0,
             egress_per_gb=given["egress_per_gb"],
             checkpoint_gb=given["checkpoint_gb"],
             probe_every_s=given["probe_every"],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.recovery.history import History, Sighting, learn
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
 from holdfast.recovery.matching import fitting, why_nothing_fits
@@ -233,18 +234,19 @@ def region(o: Offer) -> tuple[str, str]:
 def test_every_offer_that_fits_gets_its_turn(
     choose: Policy, market: list[Offer], wanted: tuple[Need, ...], answers: list[tuple[int, float]], preempted: bool
 ) -> None:
-    """Everything is refused, for as long as chance has it, by clouds as slow as chance has it."""
+    """Everything is refused, for as long as chance has it, by clouds as slow as chance has it; other jobs buy."""
     fit = [o for _, o in fitting(wanted, market)]
     task = TaskView(0, wanted, has_run=True, last_offer=market[0], preempted_from=market[0])
     known: list[Refusal] = [preemption_refusal(market[0], NOW)] if preempted else []
-    now, tried = NOW, []
+    now, tried, history = NOW, [], History()
     passed_over: Counter[Offer] = Counter()
-    for ttl, took_s in answers if fit else ():
-        choice = choose(task, MarketView(tuple(market), tuple(known)), now)
+    for turn, (ttl, took_s) in enumerate(answers if fit else ()):
+        history = learn(history, Sighting(market[turn % len(market)].key, now, available=ttl > 0))
+        choice = choose(task, MarketView(tuple(market), tuple(known), history=history), now)
         while isinstance(choice, Wait):
             assert choice.until > now
             now = choice.until
-            choice = choose(task, MarketView(tuple(market), tuple(known)), now)
+            choice = choose(task, MarketView(tuple(market), tuple(known), history=history), now)
         assert isinstance(choice, Place)
         for o in fit:
             could = not any(r.until > now and r.covers(o) for r in known)
@@ -252,6 +254,7 @@ def test_every_offer_that_fits_gets_its_turn(
         assert max(passed_over.values()) < len(fit), "an offer was passed over while others had a second turn"
         tried.append(choice.offer)
         now += took_s
+        history = learn(history, Sighting(choice.offer.key, now, available=False))
         known.append(launch_refusal(choice.offer, now, kind=FaultKind.AVOID_ZONE, retry_after_s=ttl))
         task = replace(task, refused_in_a_row=task.refused_in_a_row + 1)
     if fit and not preempted:

@@ -22,10 +22,11 @@ def better_place(
     A launch is the only way to learn whether an offer can be had: one that is refused cools down like any other.
     """
     appraisal = Appraisal(task, market.history, now)
-    ceiling = appraisal.hourly(here)
     index = RefusalIndex(r for r in market.refusals if r.until > now)
     fit = fitting(needs or task.needs, market.offers)
-    rank_here = next((rank for rank, offer in fit if offer.key == here.key), None)
+    # The price of where it runs may have moved since it was bought.
+    rank_here, here = next((ranked for ranked in fit if ranked[1].key == here.key), (None, here))
+    ceiling = appraisal.hourly(here)
     # What the user likes less is not moved to, however cheap.
     liked = ((rank, o) for rank, o in fit if rank_here in (None, rank) and o.price_per_hour < ceiling)
     best = first_free((ranked for ranked in liked if ranked[1].key != here.key), index, appraisal.cost, [])

@@ -24,6 +24,7 @@ class Scenario:
     `cold_start_sigma`: 0 for always the same, else the spread of a log-normal with that mean, cut at three sigmas.
     `checkpoint_every_s`: what a loss without notice throws away at the most; 0: nothing, everything is always durable.
     `notice_s`: how long before a preemption its notice comes; 0: none comes. On a notice the job saves and leaves.
+    `quota`: how many machines of a market a region lets the account have at a time; 0: any number.
     `probe_every_s`: how often the controller learns which offers could be had without buying; 0: never, launches tell.
     `warm_up_s`: for how long before a window's start it had been learning so.
     `seen_starts`: how many start-ups the controller had seen before, of other jobs; 0: it has to guess at first.
@@ -38,6 +39,7 @@ class Scenario:
     checkpoint_every_s: float = 0.0
     notice_s: float = 0.0
     num_nodes: int = 1
+    quota: int = 0
     egress_per_gb: float = 0.0
     checkpoint_gb: float = 0.0
     probe_every_s: float = 0.0

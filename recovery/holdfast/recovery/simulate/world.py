@@ -206,9 +206,9 @@ class World:
     def _launch(self, action: actions.Launch) -> None:
         offer, generation, now = action.offer, action.generation, self.now
         zone = self.cloud.zone_of(offer)
-        if not self.cloud.sells(zone, offer.market, now):
+        refusal = self._refusal(offer, zone)
+        if refusal is not None:
             self.refused += 1
-            refusal = self._refusal(offer)
             self._inbox.append(events.LaunchRefused(_TASK, generation, refusal))
             return
         taken_at = self.cloud.taken_at(zone, offer.market, now)
@@ -225,10 +225,22 @@ class World:
         machines = tuple(events.Machine(rank, f"i-{generation}-{rank}") for rank in range(action.num_nodes))
         self._inbox.append(events.Launched(_TASK, generation, machines))
 
-    def _refusal(self, offer: Offer) -> Refusal:
-        return launch_refusal(
-            offer, self.now, kind=FaultKind.AVOID_ZONE, earlier=self.refusals, message="no capacity in the trace"
-        )
+    def _refusal(self, offer: Offer, zone: int) -> Refusal | None:
+        """Why the cloud would not sell now; None if it does. The quota is looked at first, as clouds do."""
+        earlier, scenario = self.refusals, self.scenario
+        if scenario.quota and self._held(offer) + scenario.num_nodes > scenario.quota:
+            kind, reason = FaultKind.AVOID_REGION, Reason.QUOTA
+            return launch_refusal(offer, self.now, kind=kind, reason=reason, earlier=earlier, message="quota used up")
+        if not self.cloud.sells(zone, offer.market, self.now):
+            message = "no capacity in the trace"
+            return launch_refusal(offer, self.now, kind=FaultKind.AVOID_ZONE, earlier=earlier, message=message)
+        return None
+
+    def _held(self, offer: Offer) -> int:
+        """Machines of the offer's market that the job has in its region."""
+        zones = self.scenario.zones
+        held = (m for m in self.machines.values() if m.ended_at is None and m.market is offer.market)
+        return sum(m.left for m in held if zones[m.zone].region == offer.region)
 
     def _report(self, attempt: AttemptView, phase: NodePhase, **more: object) -> None:
         for node in attempt.nodes:

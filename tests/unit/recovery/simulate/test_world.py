@@ -94,6 +94,39 @@ def test_several_machines_come_and_go_together(zone) -> None:
     assert found.hours[Market.SPOT] == pytest.approx(2 * billed_s / HOUR)
 
 
+def test_a_gang_that_lost_a_part_is_billed_until_the_rest_is_let_go(zone) -> None:
+    """Three needed, one taken: what the others had done since the last checkpoint is lost with it."""
+    found = run(zone("3333" + "2" * 4 + "3" * 20), work_s=6000, num_nodes=3, checkpoint_every_s=900)
+    first, second = found.stays
+    assert (first.ended_at, second.launched_at >= 4800) == (2400, True)
+    assert found.lost_s == (2400 - 600) % 900 or found.lost_s == 900
+    assert found.preemptions == 1
+
+
+def test_a_replacement_beside_what_runs_needs_room_in_the_quota(zone) -> None:
+    """One region's dear zone is bought while the cheap one is away; going back takes a second machine for a while."""
+    zones = zone("0" * 6 + "1" * 60), zone("1" * 66, name="east-1b", price=2.5)
+    moved = [run(*zones, strategy="VALUE", work_s=18000, quota=quota) for quota in (0, 2, 1)]
+    assert [len(r.stays) for r in moved] == [2, 2, 1]
+    assert "quota used up" in " ".join(moved[2].notes)
+    elsewhere = zones[0], zone("1" * 66, name="west-1b", price=2.5)
+    assert len(run(*elsewhere, strategy="VALUE", work_s=18000, quota=1).stays) == 2
+
+
+def test_a_quota_below_the_gang_sells_nothing(zone) -> None:
+    found = run(zone("2" * 20), work_s=600, num_nodes=2, quota=1)
+    assert (found.stays, found.cost, found.finish_s) == ((), 0, None)
+
+
+def test_a_price_that_falls_elsewhere_is_moved_to_and_one_that_rises_is_left(zone) -> None:
+    prices = (1.0,) * 10 + (2.8,) * 50
+    zones = zone("1" * 60, price=prices), zone("1" * 60, name="east-1b", price=1.5)
+    first, second = run(*zones, strategy="VALUE", work_s=18000).stays
+    assert (first.zone, second.zone) == (0, 1)
+    assert 6000 <= second.launched_at <= 6600
+    assert first.ended_at == second.running_at, "it works on until the other one is ready"
+
+
 def test_carrying_the_checkpoint_to_another_region_is_paid_for(zone) -> None:
     zones = zone("1110000000", price=1.0), zone("1111111111", name="west-1a", price=2.0)
     costs = [run(*zones, work_s=2400, egress_per_gb=gb, checkpoint_gb=10.0).cost for gb in (0.0, 0.1)]
