@@ -17,7 +17,7 @@ from holdfast.recovery.needs import Need
 from holdfast.recovery.policies.choice import Never, Place, Policy, Wait
 from holdfast.recovery.policies.cooldown import EARLY_RETRY_S, launch_refusal, preemption_refusal
 from holdfast.recovery.policies.registry import DEFAULT, STRATEGIES, UnknownStrategy, policy
-from holdfast.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex
+from holdfast.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex, choose
 from holdfast.recovery.reasons import Reason
 
 NOW = 1_000_000.0
@@ -214,6 +214,15 @@ def test_failover_stays_when_it_can(case: tuple[TaskView, MarketView]) -> None:
         candidates = free(task, market)
         rank = next((rank for rank, o in candidates if o == choice.offer), None)
         assert not any(region(o) == region(task.last_offer) for r, o in candidates if r == rank)
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases())
+def test_what_is_kept_for_last_comes_last_of_its_rank(case: tuple[TaskView, MarketView]) -> None:
+    task, market = replace(case[0], refused_in_a_row=0), case[1]
+    choice = choose(task, market, NOW, lambda o: (o.region == "east", o.zone.endswith("1")))
+    if candidates := free(task, market):
+        assert choice == Place(min(candidates, key=lambda c: (c[0], c[1].region == "east", c[1].zone.endswith("1")))[1])
 
 
 def region(o: Offer) -> tuple[str, str]:

@@ -46,9 +46,12 @@ def choose(
     fit = fitting(task.needs, market.offers)
     if not fit:
         return Never(why_nothing_fits(task.needs, market))
-    if reluctance is not None:
-        fit.sort(key=lambda ranked: (ranked[0], reluctance(ranked[1])))
     index = RefusalIndex(_standing(market.refusals, task.refused_in_a_row, now))
+    if reluctance is not None:
+        willing = _least_reluctant(fit, index, reluctance)
+        if willing is not None:
+            return Place(willing)
+        fit.sort(key=lambda ranked: (ranked[0], reluctance(ranked[1])))
     avoided: list[_Avoided] = []
     best = first_free(fit, index, worth, avoided)
     return Place(best) if best else _least_bad(avoided, now)
@@ -70,6 +73,22 @@ def first_free(
             return offer
         if (costs := worth(offer)) < least:
             best, best_rank, least = offer, rank, costs
+    return best
+
+
+def _least_reluctant(fit: Iterable[tuple[int, Offer]], index: RefusalIndex, reluctance: Reluctance) -> Offer | None:
+    """Of `fit`, in order of rank and price, the first of least rank and reluctance against which nothing stands."""
+    best, best_rank, least = None, 0, tuple[bool, ...]()
+    for rank, offer in fit:
+        if best is not None and rank > best_rank:
+            break
+        if index.covering(offer):
+            continue
+        kept_for_last = reluctance(offer)
+        if not any(kept_for_last):
+            return offer
+        if best is None or kept_for_last < least:
+            best, best_rank, least = offer, rank, kept_for_last
     return best
 
 
