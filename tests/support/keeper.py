@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
+import warm
 from holdfast.controller import crashpoints
 from holdfast.sdk.client import Client, ConnectionLost
 from holdfast.sdk.endpoint import Endpoint
@@ -102,19 +101,11 @@ class Keeper:
     def _due(self) -> str:
         return "" if self.is_done else self._plan[len(self.deaths)]
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> warm.Daemon:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(self._environ)
         if self._due not in ("", KILL):
             environ[crashpoints.VARIABLE] = self._due
-        with self._stderr.open("ab") as stderr:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "holdfast.controller", "serve", "--home", str(self.home)],
-                stdin=subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                env=environ,
-                start_new_session=True,
-            )
+        return warm.start(self.home, environ=environ, stderr=self._stderr)
 
     def _keep(self) -> None:
         while True:

@@ -8,8 +8,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import warm
 from holdfast.sdk.client import Client, is_healthy
 from holdfast.sdk.endpoint import Endpoint
 
@@ -91,7 +90,7 @@ class Several:
     url: str
     lease_s: float = LEASE_S
     relay: Relay = field(default_factory=Relay)
-    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    daemons: dict[str, warm.Daemon] = field(default_factory=dict)
 
     @property
     def token(self) -> str:
@@ -119,9 +118,7 @@ class Several:
                 f"keyring: {self.folder}/keyring\n"
                 f"local: {{directory: {self.folder}}}\n"
             )
-            with (home / "stderr").open("ab") as err:
-                command = [sys.executable, "-P", "-m", "holdfast.controller", "serve", "--home", str(home)]
-                self.daemons[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+            self.daemons[name] = warm.start(home, environ=os.environ, stderr=home / "stderr")
         for name in names:
             self.until(lambda name=name: self._found(name), f"daemon {name} answers")
 
