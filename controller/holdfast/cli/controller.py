@@ -102,7 +102,7 @@ def status() -> None:
         raise SystemExit(1)
     info = Client(found).controller()
     jobs = ", ".join(f"{n} {name}" for name, n in info["jobs"].items() if n) or "none"
-    from holdfast.cli.text import ago, local_time
+    from holdfast.cli.text import ago, local_time, money
 
     facts = {
         "version": info["version"],
@@ -112,6 +112,9 @@ def status() -> None:
         "home": info["home"],
         "jobs": jobs,
     }
+    if probes := info.get("probes"):
+        spent, budget = money(probes["cost_usd"]), money(probes["budget_usd"])
+        facts["probes"] = f"{probes['count']} in the last day, for {spent} of {budget}"
     if found.fingerprint:
         facts["TLS"] = f"sha256:{found.fingerprint}"
     click.echo(f"The controller runs at {found.url}")

@@ -43,6 +43,7 @@ from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.ownership import Ownership
 from holdfast.controller.pacing import pace_of, paced
+from holdfast.controller.probing import TICK_S, Prober, read_probing
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
@@ -177,6 +178,18 @@ class Daemon:
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
         )
+        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.has)
+        probing = read_probing(settings)
+        self.prober = None
+        if probing is not None:
+            self.prober = Prober(
+                probing,
+                database=self.database,
+                clock=clock,
+                market=market,
+                submissions=submissions,
+                reconciler=self.reconciler,
+            )
         self.services = Services(
             settings=settings,
             clock=clock,
@@ -188,11 +201,12 @@ class Daemon:
             changes=changes,
             logs=self.logs,
             specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
-            submissions=Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.has),
+            submissions=submissions,
             files=self.files,
             controller_id=controller,
             started_at=clock.now(),
             pace=pace,
+            prober=self.prober,
             endpoint=endpoint,
             request_stop=self._request_stop,
             has_lease=self.lease.is_held,
@@ -247,6 +261,8 @@ class Daemon:
         if self.peers is not None:
             self._ticker.add_job(self._let_go, "interval", seconds=every_s, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
+        if self.prober is not None:
+            self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
         self._ticker.start()
         self._publish()
         log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))

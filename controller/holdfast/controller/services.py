@@ -15,6 +15,7 @@ from holdfast.controller.files import Files
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.nodelogs import Logs
 from holdfast.controller.nodespec import NodeSpecs
+from holdfast.controller.probing import Prober
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.settings import Settings
 from holdfast.controller.submission import Submissions
@@ -40,6 +41,7 @@ class Services:
     controller_id: str
     started_at: float
     pace: Pace
+    prober: Prober | None
     endpoint: str
     request_stop: Callable[[], None]
     has_lease: Callable[[], bool]

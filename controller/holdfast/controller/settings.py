@@ -13,6 +13,7 @@ keyring: /etc/holdfast/keyring          # folder of `secret.key` and `token`; al
 limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
 nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
+probes: {…}                             # none without it: see `probing`
 local: {…}                              # each cloud's own section
 ```
 """
@@ -33,7 +34,7 @@ from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
 _KNOWN = (
-    *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring"),
+    *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes"),
     *("local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs"),
 )
 _HIGHEST_PORT = 65_535

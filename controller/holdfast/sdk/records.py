@@ -187,7 +187,17 @@ class Cloud(TypedDict):
     notes: list[str]
 
 
+class Probes(TypedDict):
+    """Of the last day: how many, and USD, of the USD that they may cost."""
+
+    count: int
+    cost_usd: float
+    budget_usd: float
+
+
 class ControllerInfo(TypedDict):
+    """`probes`: None where none are made."""
+
     version: str
     id: str
     pid: int
@@ -195,3 +205,4 @@ class ControllerInfo(TypedDict):
     home: str
     endpoint: str
     jobs: dict[str, int]
+    probes: Probes | None

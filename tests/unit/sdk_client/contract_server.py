@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
         state = self.controller
         self.answer({
             "version": state.version, "id": "c-1", "pid": os.getpid(), "started_at": "2026-11-21T01:00:00.000000Z",
-            "home": str(state.home), "endpoint": state.url, "jobs": self.counts(),
+            "home": str(state.home), "endpoint": state.url, "jobs": self.counts(), "probes": None,
         })  # fmt: skip
 
     def stop(self):

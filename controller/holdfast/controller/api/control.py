@@ -10,6 +10,7 @@ from fastapi import APIRouter
 
 from holdfast.controller.api.auth import Parts, User
 from holdfast.controller.api.schemas import answer, refusals
+from holdfast.controller.probing import Prober
 from holdfast.controller.store import queries
 from holdfast.controller.submission import Refused
 from holdfast.sdk import records
@@ -41,7 +42,15 @@ def controller(daemon: User) -> dict[str, Any]:
         "home": str(daemon.settings.home),
         "endpoint": daemon.endpoint,
         "jobs": counts,
+        "probes": _probes(daemon.prober),
     }
+
+
+def _probes(prober: Prober | None) -> dict[str, Any] | None:
+    if prober is None:
+        return None
+    spent = prober.spent()
+    return {"count": spent.count, "cost_usd": spent.cost, "budget_usd": prober.probing.budget_per_day}
 
 
 @router.post("/api/v1/controller/stop", responses=_REFUSALS)

@@ -1,0 +1,70 @@
+"""Probes, with a real daemon: few, paid for, seen by all, and never left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers import Controller, running_controller
+from holdfast.controller.probing import USER
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ZONES = ("local-east-a", "local-east-b")
+CONFIG = """\
+local: {{zones: {{local-east-a: {{region: local-east}}, local-east-b: {{region: local-east, capacity: 0}}}}}}
+probes: {{every: 1h, infra: [local/local-east], instance_types: [local-1], budget_per_day: {budget}}}
+"""
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    (tmp_path / "config.yaml").write_text(CONFIG.format(budget=0.5))
+    with running_controller(tmp_path) as one:
+        yield one
+
+
+def settled(controller: Controller, count: int) -> list[dict[str, Any]]:
+    """The probes, once there were so many and all have ended, machines and all."""
+
+    def seen() -> list[dict[str, Any]] | None:
+        found = [dict(job) for job in controller.client.jobs()["jobs"] if job["user"] == USER]
+        done = len(found) == count and all(job["ended_at"] for job in found) and not living(controller)
+        return found if done else None
+
+    return controller.until(seen, f"{count} probes and their end")
+
+
+def living(controller: Controller) -> list[Path]:
+    return list(controller.home.glob("local/instances/*/machine"))
+
+
+def test_each_offer_is_probed_once_a_period_and_what_it_costs_is_shown(controller: Controller) -> None:
+    had, refused = sorted(settled(controller, 2), key=lambda job: job["cost_usd"], reverse=True)
+    stories = [str(controller.job(job["job_id"])["timeline"]) for job in (had, refused)]
+    assert "it can be had" in stories[0]
+    assert "it was refused" in stories[1]
+    assert had["cost_usd"] < 0.01
+    assert "2 in the last day, for " in controller.holdfast("controller", "status").stdout
+    # What they learned is known to everybody: a task that names no strategy is given one that weighs it.
+    said = controller.holdfast(
+        "jobs", "launch", "--instance-type", "local-1", "--use-spot", "--dryrun", "-y", "true"
+    ).stdout
+    assert "Policy VALUE: the 2 cheapest spot offers that fit were seen within three days." in said
+    assert len(settled(controller, 2)) == 2, "not again within the period"
+
+
+def test_a_probe_is_not_left_running_by_a_controller_that_dies(controller: Controller) -> None:
+    controller.until(lambda: living(controller), "a probe's machine")
+    status = controller.holdfast("controller", "status").stdout
+    pid = int(next(line.split()[1] for line in status.splitlines() if line.strip().startswith("process")))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    controller.holdfast("jobs", "queue")
+    settled(controller, 2)
