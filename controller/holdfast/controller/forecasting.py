@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView
-from holdfast.recovery.simulate.forecast import CHECKPOINT_EVERY_S, draws, summary
-from holdfast.recovery.simulate.scenario import Run
+
+if TYPE_CHECKING:
+    from holdfast.recovery.simulate.scenario import Run
 
 # Processor time for all tasks of a job together, and how many markets are drawn for each.
 BUDGET_S = 1.5
@@ -23,6 +24,9 @@ def forecast(task: TaskView, market: MarketView, now: float, *, budget_s: float 
     """`records.Forecast` of `task`, launched `now`. `market` holds an offer that fits."""
     if task.recovery.work_s is None:
         return {"why_not": _NO_WORK, "assumed": None, "runs": 0, "cost": None, "seconds": None, "late": None}
+    # The simulator is loaded by those alone who ask for it.
+    from holdfast.recovery.simulate.forecast import CHECKPOINT_EVERY_S, draws, summary
+
     until = time.thread_time() + budget_s
     runs: list[Run] = []
     for run in islice(draws(task, market, now), _MOST):

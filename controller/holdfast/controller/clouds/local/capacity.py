@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.controller.clouds.local.section import Section, SettingsError
-from holdfast.recovery.simulate.files import load
-from holdfast.recovery.simulate.traces import BadTrace, ZoneTrace, common_span
 from holdfast.sdk.deadlines import DURATION, read_duration, seconds
 from holdfast.sdk.problems import Refused
+
+if TYPE_CHECKING:
+    from holdfast.recovery.simulate.traces import ZoneTrace
 
 _KNOWN = ("paths", "unavailable_is", "speed", "start", "notice", "spot_price", "on_demand_price")
 _FASTEST = 3600.0
@@ -44,7 +46,15 @@ class CapacityTrace:
 
     def played(self, since: float) -> Playback:
         """The traces as they go on from `since` on, in epoch seconds of the controller's clock."""
-        return Playback(self, common_span(self.zones)[0] + self.start_s - since)
+        begin, _ = self.span
+        return Playback(self, begin + self.start_s - since)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """From when to when all zones were recorded."""
+        from holdfast.recovery.simulate.traces import common_span
+
+        return common_span(self.zones)
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Playback:
 
     def at_h(self, now: float) -> tuple[float, float]:
         """How many hours into the traces it is, and how many they last."""
-        begin, end = common_span(self.trace.zones)
+        begin, end = self.trace.span
         return (now + self.ahead_s - begin) / 3600, (end - begin) / 3600
 
     def _room(self, zone: str, now: float) -> int:
@@ -103,6 +113,10 @@ def read_speed(local: object) -> float | None:
 
 def read_trace(local: Section) -> CapacityTrace:
     """The trace that a section names, with its files read. Raises SettingsError, which names the field."""
+    # The simulator is loaded by those alone who play a trace.
+    from holdfast.recovery.simulate.files import load
+    from holdfast.recovery.simulate.traces import BadTrace, common_span
+
     speed = read_speed(local.values) or 1.0
     section = Section(local.values["capacity_trace"], f"{local.where}.capacity_trace", known=_KNOWN)
     unavailable_is = section.values.get("unavailable_is")
