@@ -100,12 +100,14 @@ class Channel:
         beat_s: float,
         silent_s: float,
         pace: Pace = REAL_TIME,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reconciler = reconciler
         self._logs = logs
         self._attendance = attendance
         self._clock = clock
         self._pace = pace
+        self._monotonic = monotonic
         self._beat_s = beat_s
         self._held_s = min(_HELD_S, silent_s / 2)
         self._held: dict[Place, _Held] = {}
@@ -288,7 +290,7 @@ class Channel:
             mount_lost=bool(report.get("mount_lost")),
             message=str(report.get("message") or "").replace("\0", "")[:2000],  # PostgreSQL keeps no NUL
         )
-        connection.report, connection.passed_on_at = report, time.monotonic()
+        connection.report, connection.passed_on_at = report, self._monotonic()
         self._reconciler.tell(job_id, event)
 
     async def _checkpoint(self, connection: Connection, message: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 
@@ -32,10 +33,18 @@ class Lease:
     """
 
     def __init__(
-        self, database: Engine, clock: Clock, *, alone: bool, length_s: float = LEASE_S, speed: float = 1.0
+        self,
+        database: Engine,
+        clock: Clock,
+        *,
+        alone: bool,
+        length_s: float = LEASE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        speed: float = 1.0,
     ) -> None:
         self.owner = uuid.uuid4().hex
         self.length_s = length_s
+        self.monotonic = monotonic
         self._database = database
         self._clock = clock
         self._alone = alone
@@ -55,7 +64,7 @@ class Lease:
 
     def renew(self) -> float:
         """Renew the lease in the database. Returns what `confirm` wants, once nothing lost is in hand any more."""
-        asked_at = time.monotonic()
+        asked_at = self.monotonic()
         with self._database.begin() as conn:
             now = database_now(conn, self._clock.now())
             mine = Controllers.c.id == self.owner
@@ -74,7 +83,7 @@ class Lease:
 
     def is_held(self) -> bool:
         """Whether this daemon may act on what it has in hand. False after it was frozen, or cut off, for too long."""
-        return self._alone or time.monotonic() < self._held_until
+        return self._alone or self.monotonic() < self._held_until
 
     def end(self) -> None:
         """Give the lease back: others need not wait for it to run out."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import structlog
 
@@ -58,11 +57,11 @@ class Ownership:
             # is done. They may have had no database either, and be about to renew: for one lease, leave them theirs.
             log.warning("lease.lapsed")
             self._reconciler.recheck().result(self._lease.length_s)
-            self._claims_from = time.monotonic() + self._lease.length_s
+            self._claims_from = self._lease.monotonic() + self._lease.length_s
         self._lease.confirm(asked_at)
 
     def _claim(self) -> None:
-        if time.monotonic() < self._claims_from:
+        if self._lease.monotonic() < self._claims_from:
             return
         claimed = self._lease.claim_all()
         if claimed:

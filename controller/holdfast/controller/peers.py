@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from sqlalchemy import Engine
 
 from holdfast.controller.attendance import Attendance
@@ -32,6 +35,7 @@ class Peers:
         ownership: Ownership,
         market: Market,
         changes: Changes,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
         self._reconciler = reconciler
@@ -40,8 +44,8 @@ class Peers:
         self._market = market
         self._changes = changes
         self._outgoing = Outgoing(database, clock)
-        self._rounds = Rounds(database, reconciler, channel, attendance)
-        self._watch = Watch(Incoming(database, attendance.owner, reconciler.post).look, self._round)
+        self._rounds = Rounds(database, reconciler, channel, attendance, monotonic)
+        self._watch = Watch(Incoming(database, attendance.owner, reconciler.post).look, self._round, monotonic)
         reconciler.forward = self._outgoing.forward
 
     def start(self, url: str) -> None:

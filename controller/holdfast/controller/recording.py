@@ -91,7 +91,10 @@ def _close(conn: Connection, intent: Intent, outcome: Outcome, now: float) -> No
 
 def _is_new(conn: Connection, checkpoint: Checkpoint) -> bool:
     reach("checkpoint.recording")
-    return jobs.advance_checkpoint_seq(conn, checkpoint.key, checkpoint.rank, checkpoint.seq)
+    if jobs.advance_checkpoint_seq(conn, checkpoint.key, checkpoint.rank, checkpoint.seq):
+        return True
+    # Said again, or overtaken: it came by a letter, and a later one to its job's next owner itself.
+    return not jobs.is_noted(conn, checkpoint.key[0], checkpoint.note)
 
 
 def _reach_recorded(turn: Turn) -> None:

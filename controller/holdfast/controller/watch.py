@@ -28,8 +28,14 @@ class Watch:
     `letters`: called at every look. `round`: at least every two seconds, and when a node may be concerned.
     """
 
-    def __init__(self, letters: Callable[[], object], round: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        letters: Callable[[], object],
+        round: Callable[[], object],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._letters = letters
+        self._monotonic = monotonic
         self._round = round
         self._ended = threading.Event()
         self._poked = threading.Event()
@@ -61,10 +67,10 @@ class Watch:
             self._poked.clear()
             try:
                 self._letters()
-                if self._is_round_due or time.monotonic() >= round_at:
+                if self._is_round_due or self._monotonic() >= round_at:
                     self._is_round_due = False
                     self._round()
-                    round_at = time.monotonic() + _ROUND_S
+                    round_at = self._monotonic() + _ROUND_S
             except UNAVAILABLE as error:
                 log.warning("database.refused", error=str(error))
                 self._ended.wait(_RETRY_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,21 @@ def test_a_letter_is_recorded_once_whoever_reads_it_again(world: Any, other: Any
     world.post(again)
     assert again.done.done()
     assert world.kinds(job).count("job.rehearsal") == 1
+
+
+def test_a_checkpoint_that_was_overtaken_by_a_later_one_is_told_once(world: Any, other: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    first, later = (
+        Turn(job, checkpoint=Checkpoint((job, 0, 1), 0, seq, Note("checkpoint.saved", 0, 1, 0, data={"step": seq})))
+        for seq in (1, 2)
+    )
+    other.says(first)
+    world.post(later)
+    assert other.owner_reads() == 1
+    world.post(replace(first, done=Future()))
+    world.post(replace(later, done=Future()))
+    assert world.kinds(job).count("checkpoint.saved") == 2
 
 
 def test_a_letter_waits_until_its_job_is_in_hand(world: Any, other: Any) -> None:

@@ -42,6 +42,11 @@ _ATTEMPTS = (
     .where(Attempt.c.job_id.in_(_OF_JOBS), Attempt.c.state != AttemptState.GONE.value)
     .order_by(Attempt.c.generation)
 )
+_LIVE = select(Attempt.c.job_id, Attempt.c.task_index, Attempt.c.generation).where(
+    Attempt.c.state != AttemptState.GONE.value
+)
+_LIVE_OF_JOB = _LIVE.where(Attempt.c.job_id == bindparam("job_id"))
+_OWN = select(Job.c.id, Job.c.epoch).where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
 _STANDING = select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(_OF_JOBS), Job.c.settled.is_(False))
 
 
@@ -115,6 +120,8 @@ def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: boo
         free = or_(free, Job.c.owner.in_(dead), Job.c.owner.not_in(select(Controller.c.id)))
     wanted = select(Job.c.id).where(Job.c.settled.is_(False), free).order_by(Job.c.id).limit(limit)
     ids = list(conn.execute(wanted.with_for_update(skip_locked=True)).scalars())
+    if not ids:
+        return []
     rows = conn.execute(
         update(Job).where(Job.c.id.in_(ids)).values(owner=owner, epoch=Job.c.epoch + 1).returning(Job.c.id, Job.c.epoch)
     )
@@ -123,7 +130,7 @@ def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: boo
 
 def claims_of(conn: Connection, owner: str) -> list[Claim]:
     """The unsettled jobs of `owner`, as claimed."""
-    rows = conn.execute(select(Job.c.id, Job.c.epoch).where(Job.c.owner == owner, Job.c.settled.is_(False)))
+    rows = conn.execute(_OWN, {"owner": owner})
     return [Claim(row.id, owner, row.epoch) for row in rows]
 
 
@@ -264,6 +271,13 @@ def record_notes(conn: Connection, job_id: int, notes: Sequence[Note], now: floa
         )
 
 
+def is_noted(conn: Connection, job_id: int, note: Note) -> bool:
+    """Whether the job's timeline has this very line."""
+    of = {"job_id": job_id, "task_index": note.task, "generation": note.generation, "rank": note.rank}
+    same = (EventT.c[name] == value for name, value in {**of, "kind": note.kind}.items())
+    return note.data in conn.execute(select(EventT.c.data).where(*same)).scalars().all()
+
+
 def record_lifetimes(
     conn: Connection, key: tuple[int, int, int], lifetimes: Mapping[int, tuple[float | None, float | None]]
 ) -> None:
@@ -293,8 +307,5 @@ def task_ids(conn: Connection, job_id: int) -> tuple[str, ...]:
 
 def live_attempts(conn: Connection, job_id: int | None = None) -> list[tuple[int, int, int]]:
     """(job, task, generation) of every attempt that is not GONE, of one job or of all."""
-    query = select(Attempt.c.job_id, Attempt.c.task_index, Attempt.c.generation)
-    query = query.where(Attempt.c.state != AttemptState.GONE.value)
-    if job_id is not None:
-        query = query.where(Attempt.c.job_id == job_id)
-    return [(row.job_id, row.task_index, row.generation) for row in conn.execute(query)]
+    rows = conn.execute(_LIVE) if job_id is None else conn.execute(_LIVE_OF_JOB, {"job_id": job_id})
+    return [(row.job_id, row.task_index, row.generation) for row in rows]

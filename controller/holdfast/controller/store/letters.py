@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, literal, select
+from sqlalchemy import Connection, bindparam, delete, insert, literal, select
 from sqlalchemy.types import JSON, Float
 
 from holdfast.controller.store import wake
@@ -15,6 +15,13 @@ from holdfast.controller.store.tables import LetterRow
 from holdfast.controller.store.wake import Topic
 
 Letters = LetterRow.__table__  # type: ignore[attr-defined]
+
+_WAITING = (
+    select(Letters.c.id, Letters.c.job_id, Letters.c.body)
+    .join(Job, Job.c.id == Letters.c.job_id)
+    .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
+    .order_by(Letters.c.id)
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,8 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
 
 def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = ()) -> list[Letter]:
     """The letters for the jobs of `owner` `but` these, as they came."""
-    query = select(Letters.c.id, Letters.c.job_id, Letters.c.body).join(Job, Job.c.id == Letters.c.job_id)
-    if but:
-        query = query.where(Letters.c.id.not_in(but))
-    rows = conn.execute(query.where(Job.c.owner == owner, Job.c.settled.is_(False)).order_by(Letters.c.id).limit(limit))
+    query = _WAITING.where(Letters.c.id.not_in(but)) if but else _WAITING
+    rows = conn.execute(query.limit(limit), {"owner": owner})
     return [Letter(row.id, row.job_id, row.body) for row in rows]
 
 
