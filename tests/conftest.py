@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ settings.register_profile("deep", settings.get_profile("ci"), derandomize=False,
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 KILLS = "kills_survived"
+HISTORIES = "histories_survived"
 STORM_KILLS = "storm_kills_survived"  # by what was killed, as JSON
 OURS = ("HOLDFAST_", "SKYPILOT_", "SKY_")
 # What changes how a terminal is written to.
@@ -68,6 +70,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     passed = [one for report in terminalreporter.stats.get("passed", []) for one in report.user_properties]
     if told := [value for name, value in passed if name == KILLS]:
         terminalreporter.write_line(f"survived {sum(told)} kills of the daemon in {len(told)} stories")
+    if simulated := [value for name, value in passed if name == HISTORIES]:
+        from faultworld.totals import Totals
+
+        parts = (Totals(**{**said, "met": Counter(said["met"])}) for said in map(json.loads, simulated))
+        terminalreporter.write_sep("-", "deterministic simulation")
+        terminalreporter.write_line(str(sum(parts, Totals())))
     for counts in [json.loads(value) for name, value in passed if name == STORM_KILLS]:
         of_each = ", ".join(f"{what} {count}" for what, count in sorted(counts.items()))
         terminalreporter.write_line(f"survived {sum(counts.values())} kills of the storm ({of_each})")

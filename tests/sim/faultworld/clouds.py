@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from faultworld.timing import Scheduler
 from holdfast.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
 from holdfast.controller.clouds.fake import FakeCloud, Faults, default_offers
+from holdfast.recovery.reasons import Reason
+
+if TYPE_CHECKING:
+    from faultworld.process import Process
 
 
 class StormCloud(FakeCloud):
@@ -66,7 +70,7 @@ class StormCloud(FakeCloud):
     def take(self, machine_id: str, how: str, notice_s: float | None = None) -> None:
         """The machine goes: "preempt", "crash" or "forget"."""
         if how == "preempt":
-            self.preempt(machine_id, notice_s)
+            self._machines[machine_id].end(self._clock.now() + (notice_s or 0.0), Reason.PREEMPTED)
         elif how == "crash":
             self.crash(machine_id)
         else:
@@ -120,10 +124,13 @@ def _dearer(offer: Any, number: int) -> Any:
 
 
 class MortalCloud:
-    """A cloud as one process reaches it: the process may die before a call, and before its answer."""
+    """A cloud as one process reaches it: the process may die or freeze before a call, and before its answer.
 
-    def __init__(self, cloud: StormCloud, point: Callable[[str], object]) -> None:
-        self._cloud, self._point = cloud, point
+    The answer is waited for, at most `within_s`, while everything else goes on.
+    """
+
+    def __init__(self, cloud: StormCloud, process: Process, within_s: float) -> None:
+        self._cloud, self._process, self._within_s = cloud, process, within_s
         self.name, self.ignores = cloud.name, cloud.ignores
         self.notes, self.unusable, self.offers, self.classify = (
             cloud.notes,
@@ -145,7 +152,8 @@ class MortalCloud:
         self._call(self._cloud.terminate, region, ids)
 
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
-        self._point(f"before {method.__name__}")
+        self._process.point(f"before {method.__name__}")
         found = method(*args)
-        self._point(f"after {method.__name__}")
+        self._process.threads.sleep(self._process.rng.uniform(0, self._within_s))
+        self._process.point(f"after {method.__name__}")
         return found

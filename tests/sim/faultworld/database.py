@@ -1,28 +1,54 @@
 """The database of a simulated world: SQLite in memory, made once and put back for each history.
 
-A process sees it through `MortalDatabase`, which fails, or has the process die, where a transaction begins and ends.
+A process sees it through `MortalDatabase`, which fails, has the process die, or lets others go first, where a
+transaction begins and ends, and between the questions of one who only reads. A transaction itself is one step.
 """
 
 from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+import pytest
+from greenlet import getcurrent
+from sqlalchemy import Connection, Engine, create_engine, literal
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
+from faultworld.threads import Thread
+from holdfast.controller import leases, watch
+from holdfast.controller.store import connections, jobs, wake
 from holdfast.controller.store.database import migrate
+from holdfast.controller.store.wake import Topic
+
+LOOK_S = 4.0
+
+if TYPE_CHECKING:
+    from faultworld.process import Process
+    from faultworld.world import World
 
 
 @functools.cache
 def engine() -> Engine:
     """One engine for every history of this process: what SQLAlchemy compiled once stays compiled."""
     made = create_engine("sqlite://", poolclass=StaticPool)
-    event.listen(made, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys=ON"))
+    made._connection_cls = _Connection
+    with made.connect() as connection:
+        connection.exec_driver_sql("PRAGMA foreign_keys=ON")
     return made
+
+
+class _Connection(Connection):
+    """Who reads sees each of its questions answered as things are by then: others may go first."""
+
+    def execute(self, *said: Any, **options: Any) -> Any:
+        thread = getcurrent()
+        if isinstance(thread, Thread) and thread.reads:
+            thread.process.may_wait()
+        return super().execute(*said, **options)
 
 
 @functools.cache
@@ -47,37 +73,70 @@ def new_database() -> sqlite3.Connection:
     return raw
 
 
+@contextmanager
+def as_a_server(world: World) -> Iterator[list[tuple[Topic, int]]]:
+    """The database has a clock of its own, and collects what each transaction wants the others told."""
+    notices: list[tuple[Topic, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (leases, connections, jobs):
+            patch.setattr(module, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
+        # A world that is polled more seldom costs less to simulate, and tells as much.
+        patch.setattr(watch, "LOOK_S", LOOK_S)
+        patch.setattr(watch, "_ROUND_S", 2 * LOOK_S)
+        patch.setattr(wake, "notify", lambda _conn, topic, job_id=0: notices.append((topic, job_id)))
+        yield notices
+
+
+class _BrokenOff(Exception):
+    """The process stands still in the middle of its transaction: the database ends that."""
+
+
 class MortalDatabase:
-    """The engine as one process sees it.
+    """The engine as one process sees it. Every method raises what the database raises, or `Killed`."""
 
-    `point(name)` may raise and end the process. `trouble(moment)` says whether the database fails at this moment:
-    "begin", "commit" (nothing was written) or "committed" (all was, but the answer is lost).
-    """
-
-    def __init__(
-        self, point: Callable[[str], object], trouble: Callable[[str], bool], committed: Callable[[], object]
-    ) -> None:
-        self._point, self._trouble, self._committed = point, trouble, committed
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        self._point("a transaction begins")
+        process = self._process
+        process.point("a transaction begins")
         self._fail_at("begin")
-        with engine().begin() as connection:
-            yield connection
-            self._point("before a commit")
-            self._fail_at("commit")
-        self._committed()
-        self._point("after a commit")
+        notices = process.world.notices
+        try:
+            notices.clear()
+            with engine().begin() as connection:
+                yield connection
+                if process.point("before a commit", waits=False):
+                    raise _BrokenOff
+                self._fail_at("commit")
+        except _BrokenOff:
+            process.stand_still()
+            raise self._error("the connection was ended by the database") from None
+        told = tuple(notices)
+        process.world.judge.committed(process)
+        process.world.notify(told)
+        process.point("after a commit")
         self._fail_at("committed")
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        self._point("a query")
+        self._process.point("a query")
         self._fail_at("begin")
+        thread = getcurrent()
         with engine().connect() as connection:
-            yield connection
+            if not isinstance(thread, Thread):
+                yield connection
+                return
+            thread.reads = True
+            try:
+                yield connection
+            finally:
+                thread.reads = False
 
     def _fail_at(self, moment: str) -> None:
-        if self._trouble(moment):
-            raise OperationalError(moment, None, Exception(f"the database failed at {moment}"))
+        if self._process.world.database_trouble(self._process, moment):
+            raise self._error(moment)
+
+    def _error(self, what: str) -> OperationalError:
+        return OperationalError(what, None, Exception(f"the database failed: {what}"))

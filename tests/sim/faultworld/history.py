@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from faultworld.database import as_a_server
 from faultworld.judge import Violation
 from faultworld.scenario import Scenario
 from faultworld.world import World
@@ -41,7 +42,7 @@ class History:
 def run(scenario: Scenario) -> History:
     """Let `scenario` happen. Histories run one after another: they share this process's database."""
     world = World(scenario)
-    with _listening(world):
+    with _listening(world), as_a_server(world) as world.notices:
         world.run()
     virtual_s = world.scheduler.now() - 1_800_000_000.0
     return History(scenario, world.judge.first, world.met, world.story.text(), world.judge.checks, virtual_s)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from faultworld.timing import START
 from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery.job import JobView
 from holdfast.recovery.reasons import MEANINGS, Reason
 from holdfast.recovery.statuses import TERMINAL
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _TERMINAL = frozenset(s.value for s in TERMINAL)
 _HAD_BEGUN = {"SETTING_UP", "READY", "RUNNING"}
 TaskKey = tuple[int, int]
+# How many looks, one every few seconds, may find the same thing undone.
+MOST_LOOKS = 6
+# What was acknowledged this long before its attempt's end is in the timeline.
+KNOWN_WITHIN_S = 30.0
 
 
 class Violation(Exception):
@@ -39,9 +44,13 @@ class Judge:
         self._running: dict[TaskKey, dict[Node, int]] = defaultdict(dict)
         self._lost: dict[TaskKey, dict[int, bool]] = defaultdict(dict)
         self._restarted: dict[TaskKey, set[int]] = defaultdict(set)
-        self._last_committed: dict[tuple[int, int, int, int], int] = {}
         self._cancel_acknowledged: set[int] = set()
+        self._cancel_recorded: set[int] = set()
         self._unknown: set[AttemptKey] = set()
+        self._gone_at: dict[AttemptKey, float] = {}
+        self._told: set[tuple[int, int, int, int, int]] = set()
+        self._owners: dict[int, str | None] = {}
+        self._overdue: Counter[str] = Counter()
         self.first: Violation | None = None
         self.checks = 0
 
@@ -79,6 +88,8 @@ class Judge:
         """After each transaction: the rows as they are now."""
         self.checks += 1
         self._look_at_events()
+        if self._world.is_shared:
+            self._look_at_owners()
         rows = self._raw.execute(
             "select job_id, `index`, status, task_id, recovery_count, restarts_on_errors, ended_at, outcome from task"
         )
@@ -87,6 +98,41 @@ class Judge:
             before, self._tasks[key] = self._tasks.get(key), tuple(now)
             if before is not None and before != tuple(now):
                 self._task_changed(key, before, tuple(now))
+
+    def _look_at_owners(self) -> None:
+        """A job changes hands only when its owner's lease has run out, or was given back."""
+        for job_id, owner in self._raw.execute("select id, owner from job").fetchall():
+            before, self._owners[job_id] = self._owners.get(job_id, owner), owner
+            if owner != before:
+                self._world.tell(f"job {job_id}", f"goes from {before} to {owner}")
+                self._world.met["a job changed hands"] += 1
+                lease = self._raw.execute("select lease_until from controller where id = ?", (before,)).fetchone()
+                if lease is not None and lease[0] >= self._world.scheduler.now():
+                    self.breaks("I9", f"job {job_id} is taken from {before}, whose lease runs until {lease[0] - START}")
+
+    def looks_around(self) -> None:
+        """Now and then: what nobody does although all could."""
+        late = set() if self._world.is_in_trouble() else {*self._lost_wishes(), *self._nobodys()}
+        self._overdue = Counter({what: self._overdue[what] + 1 for what in late})
+        for what, looks in self._overdue.items():
+            if looks > MOST_LOOKS:
+                self.breaks("I6", f"{what}, and all is well otherwise")
+
+    def _lost_wishes(self) -> list[str]:
+        rows = self._raw.execute(
+            "select distinct id from job join task on job_id = id where cancel_at is null and task.ended_at is null"
+        )
+        return [f"the cancel of job {id} is known to nobody" for (id,) in rows if id in self._cancel_acknowledged]
+
+    def _nobodys(self) -> list[str]:
+        if not self._world.is_shared:
+            return []
+        rows = self._raw.execute(
+            "select job.id from job left join controller on controller.id = owner"
+            " where not settled and coalesce(lease_until, 0) < ?",
+            (self._world.scheduler.now(),),
+        )
+        return [f"job {id} is in nobody's hands" for (id,) in rows]
 
     def _task_changed(self, key: TaskKey, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
         if before[0] in _TERMINAL and (now[0], now[4], now[5]) != (before[0], before[4], before[5]):
@@ -128,7 +174,11 @@ class Judge:
             case "attempt.refused" if any(n.key == (job, task, generation) for n in self._world.nodes.values()):
                 # What was bought may be gone before it can be found: its price is known to the cloud alone.
                 self._unknown.add((job, task, generation))
-            case "attempt.requested" if job in self._cancel_acknowledged:
+            case "attempt.gone":
+                self._gone_at[job, task, generation] = self._world.scheduler.now()
+            case "job.cancel":
+                self._cancel_recorded.add(job)
+            case "attempt.requested" if job in self._cancel_acknowledged & self._cancel_recorded:
                 self.breaks("I1", f"job {job} was cancelled, and generation {generation} is bought")
             case "checkpoint.committed":
                 self._checkpoint(place, int(data["step"]))
@@ -142,10 +192,9 @@ class Judge:
             self.breaks("I4", f"generation {generation} of {task} was given up as {reason} for no cause")
 
     def _checkpoint(self, place: tuple[Any, ...], step: int) -> None:
-        last = self._last_committed.get(place, -1)
-        if step <= last:
-            self.breaks("I7", f"the timeline of {place} tells of step {step} after {last}")
-        self._last_committed[place] = step
+        if (*place, step) in self._told:
+            self.breaks("I7", f"the timeline of {place} tells of step {step} again")
+        self._told.add((*place, step))
         saved = [c["step"] for n in self._world.nodes.values() if (*n.key, n.rank) == place for c in n.disk.checkpoints]
         if step not in saved:
             self.breaks("I7", f"the timeline of {place} tells of step {step}, which was never saved")
@@ -154,7 +203,10 @@ class Judge:
 
     def looks_at(self, process: Process) -> None:
         """After each turn: a job that nothing will move is lost."""
-        reconciler = process.reconciler
+        assert process.parts is not None
+        reconciler = process.parts.reconciler
+        if reconciler._outage.is_on:
+            return  # it decides nothing before its database is back
         for job_id, owned in reconciler._jobs.items():
             if owned.is_doubtful:
                 continue  # it is read again in a while
@@ -225,20 +277,35 @@ class Judge:
         }
         for node in self._world.nodes.values():
             had = bytes(node.disk.log)
-            path = self._world.logs.folder(node.key) / f"{node.rank}.log"
-            kept = path.read_bytes() if path.exists() else b""
+            kept = self._kept_log(node)
             if not had.startswith(kept):
                 self.breaks("I5", f"the log of {node.name} is not what it printed: {kept!r} of {had!r}")
             phase, _ = phases.get((*node.key, node.rank), ("", None))
-            in_order = phase == "ended" and not node.was_taken and node.key[2] not in self._lost[node.key[:2]]
+            given_up = node.key[2] in self._lost[node.key[:2]] or node.key[0] in self._world.hurried()
+            in_order = phase == "ended" and not node.was_taken and not given_up
             if in_order and kept != had and not node.troubles:
                 self.breaks("I5", f"{node.name} ended in order, {len(kept)} of {len(had)} bytes are kept")
+
+    def _kept_log(self, node: Node) -> bytes:
+        if not self._world.is_shared:
+            path = NodeLogs(self._world.home).folder(node.key) / f"{node.rank}.log"
+            return path.read_bytes() if path.exists() else b""
+        place = "job_id = ? and task_index = ? and generation = ? and rank = ?"
+        pieces = self._raw.execute(f"select data from log_chunk where {place} order by number", (*node.key, node.rank))
+        return b"".join(data for (data,) in pieces)
 
     def _steps_never_fell(self) -> None:
         for key, progress in self._world.progress.items():
             steps = [step for _, step in progress.commits]
             if any(b <= a for a, b in itertools.pairwise(steps)):
                 self.breaks("I7", f"checkpoints of {key} were committed as {progress.commits}")
+        for node in self._world.nodes.values():
+            for seq, at in node.acknowledged.items():
+                place = (*node.key, node.rank, node.disk.checkpoints[seq - 1]["step"])
+                if place not in self._told and at < self._gone_at.get(node.key, 0.0) - KNOWN_WITHIN_S:
+                    self.breaks(
+                        "I7", f"a checkpoint of {node.name} was acknowledged, and the timeline tells nothing of it"
+                    )
 
     def _bills_agree(self) -> None:
         charged: dict[int, float] = defaultdict(float)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Strike = Callable[["World", Fault], bool]
 STRIKES: dict[str, Strike] = {}
+MOST_CONTROLLERS = 5
 
 
 def strike(world: World, fault: Fault) -> None:
@@ -166,31 +167,46 @@ def _cloud(world: World, fault: Fault):  # type: ignore[no-untyped-def]
 # --- controllers and their database -----------------------------------------------------------------------
 
 
+def _process(world: World, fault: Fault) -> Process | None:
+    """The controller that meets a fault."""
+    serving = world.living()
+    return serving[fault.pick % len(serving)] if serving else None
+
+
 @_of("kill")
 def _kill(world: World, fault: Fault) -> bool:
-    return _doom(world, fault, alone=True)
+    return _doom(world, fault, fault.amount)
 
 
 @_of("take-over")
 def _take_over(world: World, fault: Fault) -> bool:
-    return _doom(world, fault, alone=False)
+    """Nobody starts it again: its jobs are the others'."""
+    return _doom(world, fault, None if world.is_shared else fault.amount)
 
 
-def _doom(world: World, fault: Fault, *, alone: bool) -> bool:
-    """It dies at one of the next points, and is followed after `amount` seconds."""
-    process = world.active()
-    if process is None or not process.serves:
+def _doom(world: World, fault: Fault, then_s: float | None) -> bool:
+    """It dies at one of the next points, and is followed after `then_s` seconds."""
+    process = _process(world, fault)
+    if process is None:
         return False
-    process.doom, process.then = 1 + fault.pick % 25, (alone, fault.amount)
+    process.doom, process.then_s = 1 + fault.pick % 25, then_s
+    return True
+
+
+@_of("join")
+def _join(world: World, fault: Fault) -> bool:
+    if not world.is_shared or len(world.living()) >= MOST_CONTROLLERS:
+        return False
+    world.start_process()
     return True
 
 
 @_of("stop")
 def _stop(world: World, fault: Fault) -> bool:
-    process = world.active()
-    if process is None or not process.serves:
+    process = _process(world, fault)
+    if process is None:
         return False
-    process.then = (True, fault.amount)
+    process.then_s = fault.amount
     process.at(world.scheduler.now(), _stop_now, world, process)
     return True
 
@@ -198,37 +214,35 @@ def _stop(world: World, fault: Fault) -> bool:
 def _stop_now(world: World, process: Process) -> None:
     world.tell(process.name, "is stopped")
     process.stop()
-    world.process_dies(process, "stopped in order")
 
 
 @_of("freeze")
 def _freeze(world: World, fault: Fault) -> bool:
-    """It stands still; when its lease has run out, another one starts. Later it goes on, and knows of nothing."""
-    process = world.active()
-    if process is None or not process.serves:
+    """It stands still at one of the next points, perhaps within a transaction. Later it goes on, knowing nothing."""
+    process = _process(world, fault)
+    if process is None or process.standstill is not None:
         return False
-    world.tell(process.name, f"stands still for {fault.amount} s")
-    process.freeze()
-    world.scheduler.after(11.0 + fault.pick % 5, _replace_frozen, world, process)
-    world.scheduler.after(fault.amount, _thaw, world, process, 0.5 + fault.pick % 6)
+    process.standstill = (1 + fault.pick % 25, fault.amount)
     return True
 
 
-def _replace_frozen(world: World, process: Process) -> None:
-    if process.is_alive and process.is_frozen and world.active() is None:
-        world.start_process(alone=False)
+@_of("database-cut")
+def _database_cut(world: World, fault: Fault) -> bool:
+    process = _process(world, fault)
+    if process is None:
+        return False
+    process.cut_off_until = world.scheduler.now() + fault.amount
+    world.tell(process.name, f"has no way to the database for {fault.amount} s")
+    return True
 
 
-def _thaw(world: World, process: Process, survives_s: float) -> None:
-    if not process.is_alive:
-        return
-    world.tell(process.name, "goes on")
-    process.thaw()
-    if world.processes[-1] is process:
-        process.renew()
-    else:
-        process.then = (False, 1.0)
-        world.scheduler.after(survives_s, world.process_dies, process, "it is not wanted any more")
+@_of("notices-lost")
+def _notices_lost(world: World, fault: Fault) -> bool:
+    if not world.is_shared:
+        return False
+    world.notices_lost_until = world.scheduler.now() + fault.amount
+    world.tell("database", f"tells nobody of anything for {fault.amount} s")
+    return True
 
 
 @_of("database")

@@ -13,11 +13,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
-from holdfast.controller import acting, attendance, channel, intending, nodelogs, nodespec, reconcile, recording, sweep
+from faultworld.scenario import FAULTS, Scenario, scenario_of
+from holdfast.controller import (
+    acting,
+    attendance,
+    channel,
+    intending,
+    mail,
+    nodelogs,
+    nodespec,
+    ownership,
+    reconcile,
+    recording,
+    rounds,
+    sweep,
+    turns,
+)
 from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.store import intents, jobs
+from holdfast.controller.store import intents, jobs, letters
 from holdfast.recovery import events, observe, settle
 from holdfast.recovery.directive import STOP
 from holdfast.recovery.job import AttemptView
@@ -25,6 +40,8 @@ from holdfast.recovery.reasons import Reason
 
 Patch = pytest.MonkeyPatch
 MISTAKES: dict[str, Callable[[Patch], None]] = {}
+# Those that one controller alone can not make, or that harm nobody but another.
+OF_SEVERAL = {"the_guard_ignores_the_epoch", "whom_we_do_not_know_is_told_to_stop"}
 
 # Some mistakes show under few kinds of faults only: histories that look for them have no others.
 SHOWN_BY: dict[str, tuple[str, ...]] = {
@@ -34,12 +51,25 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
     "an_append_ignores_the_offset": ("repeat", "break"),
     "whom_we_do_not_know_is_told_to_stop": ("freeze", "take-over", "break"),
+    "nodes_are_kept_without_a_lease": ("database-cut",),
+    "an_outage_counts_against_the_nodes": ("database-down", "break"),
 }
 
 
 def _mistake(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
     MISTAKES[plant.__name__] = plant
     return plant
+
+
+def _mistake_of_several(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    OF_SEVERAL.add(plant.__name__)
+    return _mistake(plant)
+
+
+def shows(name: str, seed: int) -> Scenario:
+    """A history that may show the mistake: of its kind, and of no more controllers than it takes."""
+    number = (2, 3) if name in OF_SEVERAL else (0,)
+    return scenario_of(seed, kinds=SHOWN_BY.get(name, tuple(FAULTS)), controllers=number)
 
 
 # --- outside calls ------------------------------------------------------------------------------------
@@ -263,6 +293,91 @@ def whom_we_do_not_know_is_told_to_stop(patch: Patch) -> None:
         return replace(real(self, place, token), wanted=STOP)
 
     patch.setattr(attendance.Attendance, "arrive", arrive)
+
+
+# --- several controllers ----------------------------------------------------------------------------------
+
+
+@_mistake_of_several
+def the_lease_is_not_renewed(patch: Patch) -> None:
+    patch.setattr(ownership.Ownership, "_renew", lambda self: self._lease.confirm(self._lease.monotonic()))
+
+
+@_mistake_of_several
+def the_living_are_robbed(patch: Patch) -> None:
+    real = jobs.claim
+    patch.setattr(jobs, "claim", lambda *said, **how: real(*said, **{**how, "take_all": True}))
+
+
+@_mistake_of_several
+def the_dead_keep_their_jobs(patch: Patch) -> None:
+    real = jobs.claim
+
+    def claim(conn: Any, owner: str, now: float, **how: Any) -> Any:
+        first = conn.execute(select(jobs.Controller.c.id)).scalars().all()
+        return real(conn, owner, now, **how) if first == [owner] else []
+
+    patch.setattr(jobs, "claim", claim)
+
+
+@_mistake_of_several
+def a_letter_is_dropped(patch: Patch) -> None:
+    patch.setattr(letters, "put", lambda *_: True)
+
+
+@_mistake_of_several
+def a_letter_tells_of_no_checkpoint(patch: Patch) -> None:
+    real = mail.written
+
+    def written(turn: Any) -> Any:
+        body = real(turn)
+        return {name: value for name, value in body.items() if name != "checkpoint"} if body else body
+
+    patch.setattr(mail, "written", written)
+
+
+@_mistake_of_several
+def a_letter_is_delivered_again(patch: Patch) -> None:
+    """And what was told by it is told twice."""
+    patch.setattr(letters, "take", lambda *_: True)
+    patch.setattr(recording, "_is_new", lambda conn, checkpoint: True)
+
+
+@_mistake_of_several
+def both_sweep_what_is_the_others(patch: Patch) -> None:
+    def is_known(self: sweep.Sweep, key: Any) -> bool:
+        return any(turns.attempt_of(job, key) is not None for job in self.views() if job.id == key[0])
+
+    def end_orphans(self: sweep.Sweep, cloud: Any, listed: Any) -> int:
+        for instance in listed:
+            if not is_known(self, sweep._key(instance)):
+                with suppress(Exception):
+                    cloud.terminate(instance.region, [instance.id])
+        return 0
+
+    patch.setattr(sweep.Sweep, "_end_orphans", end_orphans)
+
+
+@_mistake_of_several
+def nodes_are_kept_without_a_lease(patch: Patch) -> None:
+    patch.setattr(channel.Channel, "hang_up", lambda self: None)
+
+
+@_mistake_of_several
+def an_outage_counts_against_the_nodes(patch: Patch) -> None:
+    patch.setattr(reconcile.Reconciler, "database_is_away", lambda self: None)
+    patch.setattr("holdfast.controller.outage.Outage.began", lambda self: None)
+
+
+@_mistake_of_several
+def nodes_of_others_are_told_to_stop(patch: Patch) -> None:
+    real = rounds.Rounds._attempts
+
+    def attempts(self: Any, keys: Any) -> Any:
+        own = {key for key in keys if self.reconciler.view(key[0]) is not None}
+        return real(self, own)
+
+    patch.setattr(rounds.Rounds, "_attempts", attempts)
 
 
 def _replace_rule(patch: Patch, name: str, spoilt: Any) -> None:

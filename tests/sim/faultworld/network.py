@@ -72,6 +72,11 @@ class Link:
         self.is_severed = True
         self._scheduler.after(PATIENCE_S, self._node.link_ended, self)
 
+    def node_gives_up(self) -> None:
+        """The node has heard nothing for long enough."""
+        if self.node_open:
+            self._node.link_ended(self)
+
     def reset(self) -> None:
         """The controller's side is gone."""
         self.controller_open = False

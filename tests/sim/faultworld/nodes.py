@@ -53,6 +53,7 @@ class Node(Walk):
         self.was_taken = self.was_noticed = self.was_forgotten = self.switched_off = False
         self.troubles: list[tuple[float, float]] = []
         self.mount_was_lost = False
+        self.acknowledged: dict[int, float] = {}  # the seq of a checkpoint message → when it was acknowledged
         self._stopping_life = 0
         self._outcome: dict[str, Any] = {"interrupted": True}
         self._life = 0  # of the agent: what an earlier one meant to do is void
@@ -232,6 +233,8 @@ class Node(Walk):
                 for checkpoint in self.disk.checkpoints[message["checkpoint_seq"] :]:
                     self._say(checkpoint)
                 self._direct(Directive.parse(message["directive"]))
+            case "checkpoint_ack":
+                self.acknowledged.setdefault(message["seq"], self.world.scheduler.now())
             case "directive":
                 self._direct(Directive.parse(message["directive"]))
 

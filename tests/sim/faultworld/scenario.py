@@ -80,11 +80,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a history depends on."""
+    """All that a history depends on. `controllers`: how many share a database at the start; 0 for the one on SQLite."""
 
     seed: int
     jobs: tuple[JobPlan, ...]
     faults: tuple[Fault, ...] = ()
+    controllers: int = 0
     clouds: int = 1
     zone_capacity: int = 3
     boot_s: float = 3.0
@@ -127,16 +128,28 @@ FAULTS: dict[str, tuple[float, float, float]] = {
     "kill": (6, 1, 60),
     "take-over": (3, 1, 60),
     "stop": (1.5, 1, 400),
+    "join": (1.5, 0, 0),
     "freeze": (3, 1, 60),
     "database": (3, 1, 6),
     "commit-lost": (2, 1, 3),
-    "database-down": (0.7, 2, 60),
+    "database-down": (0.7, 2, 100),
+    "database-cut": (1.5, 2, 120),
+    "notices-lost": (0.7, 2, 60),
     "buckets": (0.7, 5, 60),
 }
 
 
-def scenario_of(seed: int, *, kinds: Sequence[str] = tuple(FAULTS)) -> Scenario:
-    """The history's plan. The same seed gives the same plan, for ever after the same code. `kinds`: of faults."""
+# 0: the embedded one. Half of the histories have several.
+CONTROLLERS = (0, 0, 0, 1, 2, 2, 3, 4)
+
+
+def scenario_of(
+    seed: int, *, kinds: Sequence[str] = tuple(FAULTS), controllers: Sequence[int] = CONTROLLERS
+) -> Scenario:
+    """The history's plan. The same seed gives the same plan, for ever after the same code.
+
+    `kinds`: of faults. `controllers`: how many there may be, each as likely as it is often there.
+    """
     rng = random.Random(seed)
     jobs = tuple(_job(rng, f"j{n}") for n in range(rng.choice((1, 1, 1, 2, 2, 3))))
     count = rng.choice((0, 1, 2, 3, 3, 4, 4, 5, 6, 8))
@@ -144,6 +157,7 @@ def scenario_of(seed: int, *, kinds: Sequence[str] = tuple(FAULTS)) -> Scenario:
         seed=seed,
         jobs=jobs,
         faults=tuple(sorted((_fault(rng, kinds) for _ in range(count)), key=lambda f: f.at)),
+        controllers=rng.choice(controllers),
         clouds=rng.choice((1, 2)),
         zone_capacity=rng.choice((2, 3, 6)),
         boot_s=rng.choice((0.5, 3.0, 20.0)),

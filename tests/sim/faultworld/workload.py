@@ -61,6 +61,8 @@ class Program:
             after(plan.step_s, self._next)
 
     def _set_up(self) -> None:
+        if not self.is_alive or self.is_stopping:
+            return
         self._prints("set up\n")
         self._exit(Ended(self._fail() if self._is_to_fail("setup") else 0))
 

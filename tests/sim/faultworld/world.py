@@ -16,7 +16,8 @@ from faultworld.database import engine, new_database
 from faultworld.judge import Judge
 from faultworld.misfortune import strike
 from faultworld.nodes import Node
-from faultworld.process import KEYRING, LIMITS, BucketStore, Killed, Process
+from faultworld.parts import KEYRING, LIMITS, BucketStore
+from faultworld.process import Process
 from faultworld.scenario import JobPlan, Scenario
 from faultworld.story import Story
 from faultworld.timing import START, Scheduler
@@ -24,16 +25,16 @@ from faultworld.workload import Progress
 from holdfast.controller.api import jobs as api
 from holdfast.controller.clouds.fake import Faults
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Turn
 from holdfast.controller.store import queries
+from holdfast.controller.store.wake import Topic
 from holdfast.recovery import events
 from holdfast.recovery.reasons import Reason
 
 CLOUDS = ("azul", "bora")
 # All faults are over long before; what has not come to rest by then never will.
-HORIZON_S = 5400.0
-QUIET_LOOK_S = 5.0
+HORIZON_S = 2400.0
+QUIET_LOOK_S = 8.0
 
 
 class World:
@@ -47,7 +48,6 @@ class World:
         self.met: Counter[str] = Counter()
         self.raw: sqlite3.Connection = new_database()
         self.home = Path(tempfile.mkdtemp(prefix="faultworld-", dir=_memory()))
-        self.logs = NodeLogs(self.home)
         self.judge = Judge(self, self.raw)
         self.buckets = BucketStore(self)
         self.clouds = {name: self._cloud(name, i) for i, name in enumerate(CLOUDS[: scenario.clouds])}
@@ -58,20 +58,25 @@ class World:
         self.progress: dict[tuple[int, int], Progress] = defaultdict(Progress)
         self.processes: list[Process] = []
         self._starts = 0
+        self._seems_quiet = False
         self.database_troubles: list[str] = []
         self.database_down_until = 0.0
+        self.notices: list[tuple[Topic, int]] = []  # what the transaction under way wants the others told
+        self.notices_lost_until = 0.0
         self._acknowledged: set[tuple[str, float]] = set()
         self.scheduler.after_each = self._after_each
 
     def run(self) -> None:
         try:
-            self.start_process(alone=True)
+            for _ in range(max(1, self.scenario.controllers)):
+                self.start_process()
             for job in self.scenario.jobs:
                 self._plan(job)
             for fault in self.scenario.faults:
                 self.scheduler.at(START + fault.at, strike, self, fault)
             while not self._is_quiet():
                 self.scheduler.run_until(self.scheduler.now() + QUIET_LOOK_S)
+                self.judge.looks_around()
                 if self.judge.first is not None:
                     return
                 if self.scheduler.now() > START + HORIZON_S:
@@ -79,6 +84,9 @@ class World:
                     return
             self.judge.at_the_end(self.home)
         finally:
+            for process in self.processes:
+                process.is_alive = False
+                process.threads.end()
             shutil.rmtree(self.home, ignore_errors=True)
 
     def tell(self, who: str, what: str) -> None:
@@ -86,60 +94,56 @@ class World:
 
     # --- controllers --------------------------------------------------------------------------------------
 
-    def start_process(self, *, alone: bool) -> None:
-        """Start a controller. `alone`: it knows that no other one runs."""
-        try:
-            self._starts += 1
-            process = Process(self, self._starts, self.home, alone=alone)
-        except (DBAPIError, Killed):
-            self.scheduler.after(1.0, lambda: self.start_process(alone=alone))
-            return
+    @property
+    def is_shared(self) -> bool:
+        """Whether the database is one of several controllers."""
+        return self.scenario.controllers > 0
+
+    def start_process(self) -> None:
+        self._starts += 1
+        process = Process(self, self._starts, self.home, alone=not self.is_shared)
         self.processes.append(process)
-        self.tell(process.name, "starts" if alone else "starts beside what may still live")
+        self.tell(process.name, "starts")
         process.soon(0.3, process.begin)
 
     def process_dies(self, process: Process, where: str) -> None:
-        """It dies here and now. Another one starts after a while, as its `then` says."""
+        """It dies here and now. Another one starts after a while, as its `then_s` says, or because none is left."""
         if not process.is_alive:
             return
         self.tell(process.name, f"dies: {where}")
         self.met[f"killed: {where}"] += 1
         process.die()
-        if not any(p.is_alive and not p.is_frozen for p in self.processes):
-            alone, down_s = process.then
-            alone = alone and not any(p.is_alive for p in self.processes)
-            self.scheduler.after(down_s, lambda: self._follow(alone=alone))
+        is_last = not any(p.is_alive for p in self.processes)
+        if process.then_s is not None or is_last:
+            self.scheduler.after(process.then_s or 1.0, self.start_process)
 
-    def _follow(self, *, alone: bool) -> None:
-        if self.active() is None:
-            self.start_process(alone=alone)
+    def living(self) -> list[Process]:
+        """The controllers that answer, or would if they had their database."""
+        return [p for p in self.processes if p.serves and p.is_alive and not p.is_frozen]
 
     def front(self, rng: random.Random) -> Process | None:
-        """The controller that answers a call to the endpoint; None when nobody does."""
-        serving = [p for p in self.processes if p.serves and p.is_alive and not p.is_frozen]
+        """The controller that gets a call to the endpoint; None when nobody does."""
+        serving = self.living()
         return rng.choice(serving) if serving else None
 
-    def active(self) -> Process | None:
-        living = [p for p in self.processes if p.is_alive and not p.is_frozen]
-        return living[-1] if living else None
-
-    def renew_lease(self, owner: str, until: float) -> None:
-        self.raw.execute("update controller set lease_until = ? where id = ?", (until, owner))
-        self.raw.commit()
-
-    def owns_all(self, owner: str) -> bool:
-        """Whether no unsettled job is in other hands."""
-        query = "select count(*) from job where not settled and owner is not ?"
-        return not self.raw.execute(query, (owner,)).fetchone()[0]
-
-    def database_trouble(self, moment: str) -> bool:
-        if self.scheduler.now() < self.database_down_until:
-            return moment == "begin"
+    def database_trouble(self, process: Process, moment: str) -> bool:
+        """Whether the database fails `process` now."""
+        if self.scheduler.now() < max(self.database_down_until, process.cut_off_until):
+            return moment in ("begin", "commit")
         if moment in self.database_troubles:
             self.database_troubles.remove(moment)
             self.met[f"database: {moment}"] += 1
             return True
         return False
+
+    def notify(self, told: tuple[tuple[Topic, int], ...]) -> None:
+        """A transaction's notices go to whoever listens; on SQLite that is nobody."""
+        if not self.is_shared or not told or self.scheduler.now() < self.notices_lost_until:
+            return
+        for process in self.processes:
+            if process.serves and self.scheduler.now() >= process.cut_off_until:
+                for topic, job_id in dict.fromkeys(told):
+                    process.soon(0.05, process.is_told, topic, job_id)
 
     def _after_each(self) -> None:
         for process in self.processes:
@@ -158,9 +162,9 @@ class World:
 
     def _submit(self, job: JobPlan) -> None:
         """The user tries until it is answered."""
-        process = self.active()
+        process = self.front(self.rng)
         self.scheduler.after(2.0, self._submit_again, job, set(self.accepted[job.name]))
-        if process is not None and process.serves:
+        if process is not None:
             process.at(self.scheduler.now(), self._launch, process, job)
 
     def _submit_again(self, job: JobPlan, known: set[int]) -> None:
@@ -169,8 +173,9 @@ class World:
 
     def _launch(self, process: Process, job: JobPlan) -> None:
         body = api.Launch(name=job.name, tasks=job.configs(), user="u", key=f"key-{job.name}")
+        assert process.parts is not None
         try:
-            answer = api.launch(process.services, body)
+            answer = api.launch(process.parts.services, body)
         except DBAPIError:
             return
         if answer["job_id"] not in self.accepted[job.name]:
@@ -182,13 +187,14 @@ class World:
         if (job.name, wish) in self._acknowledged:
             return
         self.scheduler.after(5.0, self._cancel, job, grace_s, wish)
-        process = self.active()
-        if process is not None and process.serves:
+        process = self.front(self.rng)
+        if process is not None:
             for job_id in self.accepted[job.name]:
                 process.at(self.scheduler.now(), self._post_cancel, process, job_id, grace_s, (job.name, wish))
 
     def _post_cancel(self, process: Process, job_id: int, grace_s: float, wish: tuple[str, float]) -> None:
         """As the handler of `POST /jobs/cancel`, which waits until it is recorded."""
+        assert process.parts is not None
         try:
             with process.database.connect() as conn:
                 unfinished = queries.find_ids(conn, queries.Filter(limit=None, skip_finished=True, ids=(job_id,)))
@@ -197,11 +203,11 @@ class World:
         if not unfinished:
             self._acknowledged.add(wish)
             return
-        done = process.reconciler.post(Turn(job_id, events.CancelRequested(grace_s)))
+        done = process.parts.reconciler.post(Turn(job_id, events.CancelRequested(grace_s)))
         done.add_done_callback(lambda _: self._cancelled(process, job_id, wish))
 
     def _cancelled(self, process: Process, job_id: int, wish: tuple[str, float]) -> None:
-        if process is self.active():
+        if process.is_alive and not process.is_frozen:
             self._acknowledged.add(wish)
             self.tell("user", f"is told that job {job_id} is cancelled")
             self.judge.cancel_acknowledged(job_id)
@@ -261,10 +267,32 @@ class World:
     # --- the end ------------------------------------------------------------------------------------------
 
     def _is_quiet(self) -> bool:
-        if self.scheduler.now() < START + 100 or any(not self.accepted[j] for j in self.plans):
+        """Nothing is left to do, nobody is still to be heard of, and so it was at the last look, too."""
+        was_quiet, self._seems_quiet = self._seems_quiet, False
+        if self.scheduler.now() < self._last_wish() or any(not self.accepted[j] for j in self.plans):
             return False
         unsettled = self.raw.execute("select count(*) from job where not settled").fetchone()[0]
-        return not unsettled and not any(c.living() for c in self.clouds.values())
+        is_away = any(p.is_alive and p.is_frozen for p in self.processes)
+        self._seems_quiet = not unsettled and not is_away and not any(c.living() for c in self.clouds.values())
+        return was_quiet and self._seems_quiet
+
+    def hurried(self) -> set[int]:
+        """Jobs whose user would not wait for their end."""
+        hasty = [j.name for j in self.plans.values() if j.hurry_at or (j.cancel_at and j.grace_s == 0)]
+        return {job_id for name in hasty for job_id in self.accepted[name]}
+
+    def is_in_trouble(self) -> bool:
+        """Whether some controller can not do what it should, or there is none."""
+        now = self.scheduler.now()
+        living = [p for p in self.processes if p.is_alive]
+        away = any(p.is_frozen or not p.serves or now < p.cut_off_until for p in living)
+        return away or not living or now < self.database_down_until
+
+    def _last_wish(self) -> float:
+        """When the last user says the last thing that is planned."""
+        jobs = self.scenario.jobs
+        wishes = [(j.at, j.at + (j.repeat_after_s or 0.0), j.cancel_at or 0.0, j.hurry_at or 0.0) for j in jobs]
+        return START + max(map(max, wishes))
 
     def _unsettled(self) -> str:
         rows = self.raw.execute("select job_id, `index`, state, reason, status from task").fetchall()

@@ -1,0 +1,187 @@
+"""What a simulated controller is made of: the real parts, wired as `Daemon` and `Peers` wire them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from faultworld.clouds import MortalCloud
+from faultworld.threads import Awaited, Event, Lock, Pool, Single
+from holdfast.controller.acting import Actor
+from holdfast.controller.attendance import Attendance
+from holdfast.controller.changes import Changes
+from holdfast.controller.channel import Channel
+from holdfast.controller.clouds.base import Fault
+from holdfast.controller.dispatch import Dispatcher, Seen
+from holdfast.controller.files import FolderFiles
+from holdfast.controller.intending import Intending
+from holdfast.controller.keyring import AttemptKey, Keyring
+from holdfast.controller.leases import Lease
+from holdfast.controller.market import Market
+from holdfast.controller.nodelogs import NodeLogs
+from holdfast.controller.nodespec import NodeSpecs
+from holdfast.controller.ownership import Ownership
+from holdfast.controller.peers import Peers
+from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.services import Services
+from holdfast.controller.settings import Settings
+from holdfast.controller.sharedlogs import SharedLogs
+from holdfast.controller.storage.service import StorageService
+from holdfast.controller.store import jobs as stored_jobs
+from holdfast.controller.store.jobs import Claim
+from holdfast.controller.submission import Submissions
+from holdfast.controller.sweep import Sweep
+from holdfast.recovery.directive import Directive
+from holdfast.recovery.job import Limits
+from holdfast.recovery.market import FaultKind
+from holdfast.recovery.reasons import Reason
+
+if TYPE_CHECKING:
+    from faultworld.process import Process
+    from faultworld.world import World
+
+CONTROLLER = "sim"
+LIMITS = Limits(boot_timeout_s=90.0, silent_s=60.0, drain_s=15.0, helpless_s=60.0)
+KEYRING = Keyring(b"k" * 32, "user")
+DIGESTS = {"agent": "0" * 64}
+LEASE_S = 15.0
+_BEAT_S = 5.0
+# Seconds until a call of a cloud is answered: workers' calls, and the sweep's.
+_ANSWERS_WITHIN_S, _LISTS_WITHIN_S = 0.2, 2.0
+
+
+class BucketStore:
+    """A `Store` in memory, which may fail for a while."""
+
+    name = "local"
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.there: set[str] = set()
+        self.broken_until = 0.0
+
+    def ensure(self, bucket: str) -> bool:
+        self._enter()
+        is_new = bucket not in self.there
+        self.there.add(bucket)
+        return is_new
+
+    def exists(self, bucket: str) -> bool:
+        self._enter()
+        return bucket in self.there
+
+    def put(self, bucket: str, key: str, body: IO[bytes]) -> None:
+        self._enter()
+
+    def remove(self, bucket: str) -> None:
+        self._enter()
+        self.there.discard(bucket)
+
+    def rclone_remote(self, bucket: str) -> dict[str, object]:
+        return {"type": "local", "root": "/"}
+
+    def classify(self, error: Exception) -> Fault:
+        return Fault(FaultKind.RETRY_LATER, Reason.THROTTLED, "Broken", str(error), 15.0)
+
+    def _enter(self) -> None:
+        if self.world.scheduler.now() < self.broken_until:
+            raise OSError("the store does not answer")
+
+
+class _Reconciler(Reconciler):
+    """Whoever waits for it waits on virtual time."""
+
+    process: Process
+
+    def adopt(self, claims: Sequence[Claim]) -> Any:
+        return Awaited(self.process.threads, super().adopt(claims))
+
+    def recheck(self) -> Any:
+        return Awaited(self.process.threads, super().recheck())
+
+
+class Parts:
+    """`peers` is None for a controller that is alone by construction. Raises what the database raises."""
+
+    def __init__(self, process: Process, home: Path, *, alone: bool) -> None:
+        self._process = process
+        world, clock, database = process.world, process.clock, process.database
+        monotonic = world.scheduler.now
+        self.lease = Lease(database, clock, alone=alone, length_s=LEASE_S, monotonic=monotonic)
+        self.lease.owner = f"owner-{process.number}"
+        self.lease.begin("http://sim")
+        clouds: Any = {name: MortalCloud(c, process, _ANSWERS_WITHIN_S) for name, c in world.clouds.items()}
+        slow: Any = {name: MortalCloud(c, process, _LISTS_WITHIN_S) for name, c in world.clouds.items()}
+        market = Market(clouds, clock)
+        with database.connect() as conn:
+            market.load(conn)
+        storage = StorageService({"local": world.buckets}, database, home.joinpath, clock)
+        self.logs: NodeLogs | SharedLogs = NodeLogs(home) if alone else SharedLogs(database)
+        self.reconciler = _Reconciler(
+            database=database, clock=clock, market=market, limits=LIMITS, intending=Intending(CONTROLLER)
+        )
+        self.reconciler.process = process
+        self.ownership = Ownership(self.lease, self.reconciler)
+        self.ownership._one_at_a_time = Lock(process.threads)  # type: ignore[assignment]
+        actor = Actor(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.refusals)
+        pool = Pool(process, 0.3)
+        self.reconciler.dispatcher = Dispatcher(actor, lambda _name: pool, self._answer, self.lease.is_held)
+        attendance = Attendance(database, clock, self.lease.owner)
+        self.channel = Channel(
+            self.reconciler, self.logs, attendance, clock=clock, beat_s=_BEAT_S, silent_s=LIMITS.silent_s,
+            monotonic=monotonic,
+        )  # fmt: skip
+        self.reconciler.on_directive = self._tell_nodes
+        changes = Changes()
+        self.peers = None if alone else self._peers(attendance, market, changes)
+        self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._is_live, self.reconciler.look_later)
+        self.specs = NodeSpecs(KEYRING, storage, DIGESTS, LIMITS)
+        self.services = Services(
+            settings=Settings(home, limits=LIMITS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
+            reconciler=self.reconciler, channel=self.channel, changes=changes, logs=self.logs, specs=self.specs,
+            files=FolderFiles(home, home), controller_id=CONTROLLER, started_at=clock.now(),
+            submissions=Submissions(
+                database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
+            ),
+            endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
+        )  # fmt: skip
+
+    def repair(self) -> None:
+        """As `Daemon._repair`."""
+        if isinstance(self.logs, NodeLogs):
+            with self._process.database.connect() as conn:
+                live = stored_jobs.live_attempts(conn)
+            for key in live:
+                self.logs.repair(key)
+
+    def _peers(self, attendance: Attendance, market: Market, changes: Changes) -> Peers:
+        process = self._process
+        peers = Peers(
+            database=process.database, clock=process.clock, attendance=attendance, reconciler=self.reconciler,
+            channel=self.channel, ownership=self.ownership, market=market, changes=changes,
+            monotonic=process.world.scheduler.now,
+        )  # fmt: skip
+        stands_for: Any = peers._outgoing
+        stands_for._thread, stands_for._ended = Single(process, 0.02), Event(process.threads)
+        stands_for = peers._watch
+        stands_for._ended, stands_for._poked = Event(process.threads), Event(process.threads)
+        return peers
+
+    def _answer(self, answer: Any) -> None:
+        self._process.soon(0.2, self._answered, answer)
+
+    def _answered(self, answer: Any) -> None:
+        """As `Daemon._answer`."""
+        if isinstance(answer, Seen):
+            seen = answer.event
+            for rank in (rank for rank, fate in seen.fates.items() if fate is not None):
+                self.channel.release((answer.job_id, seen.task, seen.generation), rank)
+        self.reconciler.answer(answer)
+
+    def _tell_nodes(self, key: AttemptKey, wanted: Directive) -> None:
+        self.channel.push(key, wanted)
+
+    def _is_live(self, key: AttemptKey) -> bool:
+        with self._process.database.connect() as conn:
+            return key in stored_jobs.live_attempts(conn, key[0])
