@@ -59,7 +59,8 @@ def test_a_function_hears_of_the_notice_once_with_its_deadline(run_dir, tmp_path
     checkpointer = Checkpointer(tmp_path / "c")
     checkpointer.on_notice(lambda until: (heard.append(until), told.set()))
     assert not told.wait(0.3)
-    (run_dir / "notice.json").write_text(json.dumps({"deadline": 1800000120.5}))
+    (run_dir / "new").write_text(json.dumps({"deadline": 1800000120.5}))
+    (run_dir / "new").rename(run_dir / "notice.json")  # as the agent does: never half of it
     assert told.wait(10)
     assert not threading.Event().wait(0.3)
     assert heard == [1800000120.5]
