@@ -13,6 +13,7 @@ Slack is what may still be lost: the time to the deadline, less the work that is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView
@@ -66,7 +67,7 @@ class Deadline:
         if here.offer.market is Market.ON_DEMAND and slack_s <= 2 * market.history.start_ups.usual_s:
             # Were nothing saved there, slack would soon be gone, and the stay not be worth its own start and the next.
             return Stay(now + LOOK_AGAIN_S)
-        found = better_place(task, market, now, here.offer, _having(task, Market.SPOT).needs)
+        found = better_place(task, market, now, here.offer, _needs_of(task.needs, Market.SPOT))
         if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
             return Stay(min(found.until, now + slack_s))
         return found
@@ -87,6 +88,7 @@ def _having(task: TaskView, market: Market) -> TaskView:
     return replace(task, needs=_needs_of(task.needs, market))
 
 
+@lru_cache(maxsize=64)
 def _needs_of(needs: tuple[Need, ...], market: Market) -> tuple[Need, ...]:
     if market is Market.SPOT:
         return tuple(n for n in needs if n.use_spot)
