@@ -93,7 +93,10 @@ def serve(home: Path) -> None:
     allow_many()
     with only_one(home):
         configure_logging(home, settings.log_level)
-        daemon = Daemon(settings, SystemClock())
+        try:
+            daemon = Daemon(settings, SystemClock())
+        except OSError as error:
+            raise CannotStart(f"{error}; see that {home} has room, and is yours") from error
         try:
             asyncio.run(daemon.run())
         finally:
