@@ -110,7 +110,9 @@ class Plug:
         return list(self.instances.glob("*/machine"))
 
     def log(self, job: int, generation: int) -> bytes:
-        return (self.home / "logs" / str(job) / "0" / str(generation) / "0.log").read_bytes()
+        """What is kept of it; nothing of a machine that was gone before it said anything."""
+        path = self.home / "logs" / str(job) / "0" / str(generation) / "0.log"
+        return path.read_bytes() if path.exists() else b""
 
     def end(self) -> None:
         with contextlib.suppress(ConnectionLost, ApiError):

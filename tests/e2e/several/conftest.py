@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 import warm
 from holdfast.sdk.client import Client, is_healthy
 from holdfast.sdk.endpoint import Endpoint
+from lines import Line
 
 PATIENCE_S = 150.0
 LEASE_S = 3.0
@@ -83,7 +84,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @dataclass
 class Several:
-    """`daemons`: process by name. `client` speaks through the relay, `client_of` with one daemon."""
+    """`daemons`: process by name. `client` speaks through the relay, `client_of` with one daemon. `lines`: to the
+    database, of those daemons that have one of their own."""
 
     folder: Path
     postgres: Any
@@ -91,6 +93,7 @@ class Several:
     lease_s: float = LEASE_S
     relay: Relay = field(default_factory=Relay)
     daemons: dict[str, warm.Daemon] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
 
     @property
     def token(self) -> str:
@@ -106,6 +109,16 @@ class Several:
     def home(self, name: str) -> Path:
         return self.folder / name
 
+    def url_for(self, name: str) -> str:
+        """The database as this daemon is told of it."""
+        line = self.lines.get(name)
+        return self.url.replace(f":{self.postgres.port}/", f":{line.port}/") if line else self.url
+
+    def hears(self, job_id: int) -> str:
+        """The name of the daemon that holds the connection of the job's node; empty if none does."""
+        query = "SELECT c.endpoint FROM connection n JOIN controller c ON c.id = n.controller"
+        return self._named(f"{query} WHERE n.job_id = {job_id}")
+
     def begin(self, *names: str) -> None:
         """Start these daemons at once, and wait until all answer."""
         for name in names:
@@ -114,7 +127,7 @@ class Several:
             (home / "controller.json").unlink(missing_ok=True)
             (home / "config.yaml").write_text(
                 f"listen: {{advertise: '{self.relay.url}'}}\n"
-                f"database: {{url: '{self.url}', lease_s: {self.lease_s}}}\n"
+                f"database: {{url: '{self.url_for(name)}', lease_s: {self.lease_s}}}\n"
                 f"keyring: {self.folder}/keyring\n"
                 f"local: {{directory: {self.folder}}}\n"
             )
@@ -151,7 +164,9 @@ class Several:
 
     def owner(self, job_id: int) -> str:
         """The name of the daemon whose job it is; empty if it is nobody's who lives."""
-        query = f"SELECT c.endpoint FROM job j JOIN controller c ON c.id = j.owner WHERE j.id = {job_id}"
+        return self._named(f"SELECT c.endpoint FROM job j JOIN controller c ON c.id = j.owner WHERE j.id = {job_id}")
+
+    def _named(self, query: str) -> str:
         endpoint = self.postgres.sql(query, self.url.rpartition("/")[2]).strip()
         return next((n for n, port in self.relay.backends.items() if endpoint.endswith(f":{port}")), "")
 
@@ -185,6 +200,8 @@ class Several:
 
     def end(self) -> None:
         """Every job is cancelled, every machine gone, every daemon stopped."""
+        for line in self.lines.values():
+            line.join()
         for name in self.daemons:
             self.signal(name, signal.SIGCONT)
         try:
@@ -197,15 +214,18 @@ class Several:
             for process in self.daemons.values():
                 process.wait(60)
             self.relay.close()
+            for line in self.lines.values():
+                line.close()
 
 
 @pytest.fixture
 def several(postgres: Any, tmp_path: Path) -> Iterator[Callable[..., Several]]:
-    """Makes one, with daemons of these names running."""
+    """Makes one, with daemons of these names running; some `with_lines` of their own to the database."""
     made: list[Several] = []
 
-    def make(*names: str, **more: Any) -> Several:
+    def make(*names: str, with_lines: Sequence[str] = (), **more: Any) -> Several:
         one = Several(tmp_path, postgres, postgres.new_database(), **more)
+        one.lines |= {name: Line(postgres.port) for name in with_lines}
         made.append(one)
         one.begin(*names)
         return one

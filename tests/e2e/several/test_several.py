@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.sdk.client import is_healthy
+from holdfast.sdk.endpoint import Endpoint
+
 pytestmark = pytest.mark.timeout(600)  # several daemons and machines, perhaps on a busy computer
 
 COUNT = "for i in $(seq {n}); do echo line $i of {n}; sleep {pause}; done"
@@ -112,3 +115,29 @@ def test_the_database_restarts_and_nothing_is_lost(several: Any, postgres: Any) 
         assert cluster.until_status(job, "SUCCEEDED")["generation"] == 1
         assert lines(cluster.log(job)) == list(range(1, 101))
     assert len(cluster.machines()) == 2
+
+
+def test_a_daemon_without_the_database_lets_go_of_its_nodes(several: Any) -> None:
+    """Only it is cut off. Whom it alone can hear would count as silent, and be replaced in the end."""
+    cluster = several("a", "b", with_lines=["a"])
+    port = cluster.relay.backends.pop("b")
+    job = cluster.submit(COUNT.format(n=250, pause=0.1))
+    cluster.until(lambda: cluster.hears(job) == "a", "a hears the node")
+    cluster.until(lambda: len(lines(cluster.log(job))) > 5, "a few lines of the log")
+    cluster.relay.backends["b"] = port
+    healthy = Endpoint(f"http://127.0.0.1:{cluster.relay.backends['a']}", cluster.token)
+    assert is_healthy(healthy)
+    cut_at = time.monotonic()
+    cluster.lines["a"].cut()
+    cluster.until(lambda: cluster.owner(job) == "b", "b has the job")
+    cluster.until(lambda: cluster.hears(job) == "b", "b hears the node")
+    took_s = time.monotonic() - cut_at
+    assert not is_healthy(healthy), "a balancer calls others meanwhile"
+    print(f"\na daemon was cut off; {took_s:.1f} s later another had its job and its node, lease {cluster.lease_s} s")
+    cluster.lines["a"].join()
+    cluster.until(lambda: is_healthy(healthy), "a is back")
+    done = cluster.until_status(job, "SUCCEEDED")
+    assert (done["generation"], done["recovery_count"]) == (1, 0)
+    assert lines(cluster.log(job)) == list(range(1, 251))
+    assert cluster.owner(job) == "b"
+    assert len(cluster.machines()) == 1
