@@ -209,6 +209,7 @@ class Channel:
                 await self._report_or_hold(connection, message)
             case "notice":
                 if message.get("action") == "rebalance":
+                    self._reconciler.at_risk(connection.place[0], rank)
                     return
                 reach("agent.noticed")
                 deadline = float(message["deadline"])

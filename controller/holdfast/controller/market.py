@@ -9,10 +9,10 @@ import structlog
 from sqlalchemy import Connection, delete, insert, select
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.base import Cloud
+from holdfast.controller.clouds.base import Advising, Cloud
 from holdfast.controller.store import codec
 from holdfast.controller.store.tables import RefusalRow, SightingRow
-from holdfast.recovery.history import History, Sighting, learn
+from holdfast.recovery.history import Advice, History, Sighting, advised, learn
 from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
 
 Refusals = RefusalRow.__table__  # type: ignore[attr-defined]
@@ -66,6 +66,11 @@ class Market:
             for sighting in sightings:
                 self._history = learn(self._history, sighting)
 
+    def advise(self, advice: Sequence[Advice]) -> None:
+        """Take a cloud's word for what it is worth."""
+        with self._lock:
+            self._history = advised(self._history, advice)
+
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""
         now = self._clock.now()
@@ -114,6 +119,9 @@ class Market:
                 fault = cloud.classify(error)
                 disabled[name] = f"listing its offers failed: {fault.message}"
                 log.warning("cloud.offers_failed", cloud=name, code=fault.code, error=fault.message)
+            else:
+                if isinstance(cloud, Advising) and not why_not:
+                    self._history = advised(self._history, cloud.advice())
         self._offers, self._disabled = tuple(offers), disabled
 
 

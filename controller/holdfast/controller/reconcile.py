@@ -30,12 +30,13 @@ from holdfast.controller.store import connections, intents, jobs
 from holdfast.controller.store.database import UNAVAILABLE, is_away
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, LeaseLost
-from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, resolve, silences
+from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, resolve, risk_noted, silences
 from holdfast.controller.turns import Checkpoint as Checkpoint
 from holdfast.controller.turns import Turn as Turn
 from holdfast.recovery import actions, events
 from holdfast.recovery.actions import Note, Step
 from holdfast.recovery.directive import STOP, Directive, directive
+from holdfast.recovery.history import at_risk
 from holdfast.recovery.job import JobView, Limits, View
 from holdfast.recovery.step import step
 
@@ -62,14 +63,7 @@ class Reconciler:
     """
 
     def __init__(
-        self,
-        *,
-        database: Engine,
-        clock: Clock,
-        market: Market,
-        limits: Limits,
-        intending: Intending,
-        speed: float = 1.0,
+        self, *, database: Engine, clock: Clock, market: Market, limits: Limits, intending: Intending, speed: float = 1
     ) -> None:
         self._database = database
         self._clock = clock
@@ -114,6 +108,12 @@ class Reconciler:
 
     def answer(self, answer: Performed | Seen) -> None:
         self._queue.put(answer)
+
+    def at_risk(self, key: AttemptKey, rank: int) -> None:
+        """A cloud says that a node of the attempt is more likely than usual to be taken: evidence, no order."""
+        if (attempt := attempt_of(self.view(key[0]), key)) is not None:
+            self._market.advise([at_risk(attempt.offer.key, self._clock.now())])
+            self.post(risk_noted(key, rank))
 
     def look_later(self, key: AttemptKey) -> None:
         """Have the cloud asked about an attempt's machines."""

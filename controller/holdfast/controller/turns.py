@@ -85,6 +85,12 @@ def resolve(turn: Turn) -> None:
         turn.done.set_result(None)
 
 
+def risk_noted(key: AttemptKey, rank: int) -> Turn:
+    """The timeline's line on a node that its cloud recommends to leave."""
+    message = "the cloud recommends to move before it takes the machine; its offer counts as less stable"
+    return Turn(key[0], notes=(Note("node.at_risk", key[1], key[2], rank, message=message),))
+
+
 def attempt_of(job: JobView | None, key: AttemptKey) -> AttemptView | None:
     """The attempt, if it is not gone."""
     if job is None or key[1] >= len(job.tasks):

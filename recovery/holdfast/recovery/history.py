@@ -6,7 +6,7 @@ week is known while it lasts and forgiven afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp, inf, log
@@ -23,6 +23,13 @@ _CONTINUOUS_S = 900.0
 
 # How many losses the prior is worth, for a region and, of the region's rate, for an offer in it.
 _PRIOR_LOSSES = 4.0
+
+# How many losses a cloud's own word is worth, and for how long: it is evidence, and four losses seen outweigh it.
+_ADVISED_LOSSES = 2.0
+_ADVICE_S = 6 * 3600.0
+
+# The rate of an offer whose cloud recommends to leave a machine of it.
+_AT_RISK = 4.0
 
 # A zone's neighbours are taken together with it four times as often as zones elsewhere: the region is avoided so long.
 _SHOCK_S = 1800.0
@@ -51,6 +58,15 @@ class Sighting:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """At `at` (epoch seconds) its cloud said that `key` loses machines `rate` times as often as is usual."""
+
+    key: OfferKey
+    at: float
+    rate: float
+
+
+@dataclass(frozen=True)
 class Losses:
     """Machines lost, and how many losses the prior expected meanwhile. Both fade; as of `at`."""
 
@@ -62,9 +78,15 @@ class Losses:
         fading = 2.0 ** (-max(0.0, at - self.at) / _HALF_LIFE_S)
         return Losses(max(at, self.at), self.lost * fading + lost, self.expected * fading + expected)
 
-    def rate(self, prior: float) -> float:
-        """Losses per loss expected."""
-        return (_PRIOR_LOSSES * prior + self.lost) / (_PRIOR_LOSSES + self.expected)
+    def rate(self, prior: float, advised: float | None = None) -> float:
+        """Losses per loss expected. `advised`: what a cloud says of it."""
+        if advised is None:
+            return (_PRIOR_LOSSES * prior + self.lost) / (_PRIOR_LOSSES + self.expected)
+        known = _PRIOR_LOSSES * prior + _ADVISED_LOSSES * advised
+        return (known + self.lost) / (_PRIOR_LOSSES + _ADVISED_LOSSES + self.expected)
+
+
+_NOTHING_SEEN = Losses()
 
 
 @dataclass(frozen=True)
@@ -136,6 +158,7 @@ class History:
     tracks: Mapping[OfferKey, Track] = field(default_factory=dict)
     regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
     start_ups: StartUps = StartUps()
+    advice: Mapping[OfferKey, Advice] = field(default_factory=dict)
 
     def track(self, key: OfferKey) -> Track | None:
         return self.tracks.get(key)
@@ -146,7 +169,9 @@ class History:
         rate = region.losses.rate(1.0) if region else 1.0
         if region and now - region.lost_at < _SHOCK_S:
             rate *= _SHOCK
-        track = self.tracks.get(key)
+        track, advice = self.tracks.get(key), self.advice.get(key)
+        if advice is not None and now - advice.at < _ADVICE_S:
+            return (track.losses if track else _NOTHING_SEEN).rate(rate, advice.rate)
         return track.losses.rate(rate) if track else rate
 
     def life_s(self, key: OfferKey, now: float) -> float:
@@ -157,6 +182,21 @@ class History:
 
 # An offer of which nothing is known has most likely been there for a while.
 _UNKNOWN_AGE_S = 2 * 3600.0
+
+
+def at_risk(key: OfferKey, now: float) -> Advice:
+    """What a cloud says that recommends to leave a machine of `key`."""
+    return Advice(key, now, _AT_RISK)
+
+
+def advised(history: History, advice: Iterable[Advice]) -> History:
+    """`history` with what clouds say added: of each offer, the newest counts."""
+    known = dict(history.advice)
+    for one in advice:
+        before = known.get(one.key)
+        if before is None or before.at <= one.at:
+            known[one.key] = one
+    return replace(history, advice=known)
 
 
 def learn(history: History, sighting: Sighting) -> History:
@@ -173,7 +213,7 @@ def learn(history: History, sighting: Sighting) -> History:
     region = history.regions.get(place, Region())
     lost_at = sighting.at if lost else region.lost_at
     regions = {**history.regions, place: Region(region.losses.plus(sighting.at, lost, expected), lost_at)}
-    return History(tracks, regions, start_ups)
+    return History(tracks, regions, start_ups, history.advice)
 
 
 def _evidence(known: Track | None, sighting: Sighting) -> tuple[float, float]:

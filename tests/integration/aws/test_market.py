@@ -93,6 +93,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     cloud = new_cloud(regions=())
     assert set(ec2.regions) < set(cloud.regions())
     new_cloud().offers()
+    until(new_cloud(placement_scores=True).advice)
     (machine,) = cloud.launch(request_of())
     cloud.describe("us-east-1", [machine.id])
     cloud.terminate("us-east-1", [machine.id])

@@ -14,6 +14,7 @@ from zlib import crc32
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from moto.ec2.models.instances import StateReason
 
@@ -73,6 +74,8 @@ class Ec2:
                     return self._terminate(parameters["InstanceIds"], environ, form)
                 case "DescribeSpotPriceHistory":
                     return _spot_prices(region, parameters)
+                case "GetSpotPlacementScores":
+                    return _placement_scores(parameters, self._faults)
                 case _:
                     return self._moto(environ, form)
 
@@ -240,6 +243,22 @@ def _spot_prices(region: str, parameters: dict[str, Any]) -> Answer:
     ]
     more = str(start + PRICES_PER_PAGE) if start + PRICES_PER_PAGE < len(sold) else ""
     return answers.listing("DescribeSpotPriceHistory", "spotPriceHistorySet", page, more)
+
+
+def _placement_scores(parameters: dict[str, Any], faults: Faults) -> Answer:
+    """One or two instance types score low, whatever the zone."""
+    few = len(parameters["InstanceTypes"]) < 3
+    scores = [
+        {
+            "region": region,
+            "availabilityZoneId": zone.zone_id,
+            "score": str(1 if few else faults.scores.get(zone.name, 5)),
+        }
+        for region in parameters["RegionNames"]
+        for zone in RegionsAndZonesBackend.zones[region]
+    ]
+    assert parameters["SingleAvailabilityZone"], "scores of whole regions are not told here"
+    return answers.listing("GetSpotPlacementScores", "spotPlacementScoreSet", scores, "")
 
 
 def _offerings(region: str) -> list[dict[str, str]]:

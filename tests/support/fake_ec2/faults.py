@@ -32,6 +32,7 @@ class Faults:
     throttle: int = 0
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)
+    scores: dict[str, int] = field(default_factory=dict)  # zone → spot placement score, 5 if not said
     listing_delay_s: float = 0.0  # a new instance is not described for so long
 
     def refusal(self, zone: str, market: Market) -> str | None:

@@ -33,3 +33,15 @@ def test_saved_work_survives_a_restart(world: Any) -> None:
     world.restart()
     assert world.reconciler.view(job).tasks[0].durable_s == saved
     assert world.view(job).tasks[0].recovery == asked
+
+
+def test_a_recommendation_to_leave_is_evidence_and_no_order(world: Any) -> None:
+    job = world.submit()
+    world.run(job)
+    offer = world.view(job).tasks[0].attempts[0].offer
+    before = world.reconciler._market.view().history.volatility(offer.key, world.clock.now())
+    world.reconciler.at_risk((job, 0, 1), 0)
+    world.pass_time(1)
+    assert world.reconciler._market.view().history.volatility(offer.key, world.clock.now()) > before
+    assert [a.generation for a in world.view(job).tasks[0].attempts] == [1]
+    assert "node.at_risk" in world.kinds(job)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.recovery.history import History, Sighting, StartUps, learn
+from holdfast.recovery.history import Advice, History, Sighting, StartUps, advised, learn
 from holdfast.recovery.market import Market, OfferKey
 from holdfast.recovery.survival import cumulative_hazard, remaining_life_s, survival
 
@@ -110,3 +110,24 @@ def test_start_ups_are_guessed_first_and_known_later() -> None:
     assert known.usual_s < 120
     assert guess.plus(1.0).worst_s < guess.worst_s, "one that was quick is no reason to fear slow ones"
     assert known.usual_s < known.worst_s < 600
+
+
+def test_a_clouds_word_weighs_as_much_as_two_losses_and_no_more() -> None:
+    told = advised(History(), [Advice(KEY, 0.0, 4.0)])
+    assert told.volatility(KEY, 1.0) == pytest.approx((4 * 1 + 2 * 4) / 6)
+    assert told.volatility(NEIGHBOUR, 1.0) == 1.0
+    calm = after(*losses(KEY, 12, 10 * HOUR))
+    now = 120 * HOUR + DAY
+    seen, both = (h.volatility(KEY, now) for h in (calm, advised(calm, [Advice(KEY, now, 4.0)])))
+    assert seen < both < (seen + 4) / 2, "what was seen outweighs it"
+
+
+def test_a_clouds_word_is_forgotten_and_the_newest_counts() -> None:
+    told = advised(History(), [Advice(KEY, HOUR, 4.0), Advice(KEY, 0.0, 0.5)])
+    assert told.volatility(KEY, 2 * HOUR) > 1
+    assert told.volatility(KEY, HOUR + 6 * HOUR) == 1.0
+
+
+def test_what_is_learned_leaves_it_standing() -> None:
+    told = advised(History(), [Advice(KEY, 0.0, 4.0)])
+    assert learn(told, Sighting(FAR, 1.0, available=True)).volatility(KEY, 1.0) == told.volatility(KEY, 1.0)

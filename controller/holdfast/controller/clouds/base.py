@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from holdfast.recovery.history import Advice
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
@@ -159,6 +160,15 @@ class Cloud(Protocol):
 
     def classify(self, error: Exception) -> Fault:
         """What an exception of any method means. An unknown error of `launch` is FIND_OUT, never a capacity error."""
+        ...
+
+
+@runtime_checkable
+class Advising(Protocol):
+    """A cloud that tells how likely its spot machines are to be taken."""
+
+    def advice(self) -> Sequence[Advice]:
+        """What it said last. Cheap: from a cache; what went wrong is logged, and leaves what was said before."""
         ...
 
 

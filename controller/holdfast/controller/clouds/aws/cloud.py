@@ -12,9 +12,11 @@ from holdfast.controller.clouds.aws import faults, launching, reading
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.faults import Refused
 from holdfast.controller.clouds.aws.launching import TAG, Image
+from holdfast.controller.clouds.aws.placement import PlacementScores
 from holdfast.controller.clouds.aws.prices import PriceList
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
 
 IDS_AT_ONCE = 100
@@ -37,6 +39,7 @@ class AwsCloud:
         self._prices = PriceList(
             name, home / "aws" / "prices.json", clock, regions=self.regions, client=self._connections.ec2
         )
+        self._scores = PlacementScores(name, clock, regions=self.regions, client=self._connections.ec2)
         self._lock = threading.Lock()
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
         self._fresh: dict[str, tuple[float, Instance]] = {}
@@ -99,6 +102,11 @@ class AwsCloud:
 
     def classify(self, error: Exception) -> Fault:
         return faults.classify(error)
+
+    # ---- what only some clouds can do ----
+
+    def advice(self) -> Sequence[Advice]:
+        return self._scores.advice() if self.settings.placement_scores else ()
 
     # ---- private ----
 

@@ -21,7 +21,10 @@ _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
 
 @dataclass(frozen=True)
 class AwsSettings:
-    """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet."""
+    """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet.
+
+    `placement_scores`: whether EC2 is asked for them, as evidence of how likely machines are to be taken.
+    """
 
     regions: tuple[str, ...] = ()
     profile: str | None = None
@@ -29,11 +32,12 @@ class AwsSettings:
     instance_profile: str | None = None
     images: dict[str, str] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
+    placement_scores: bool = False
 
     @classmethod
     def from_mapping(cls, mapping: object) -> AwsSettings:
         """From the section as it was read. Raises SettingsError, which names the field."""
-        known = ("regions", "profile", "endpoint_url", "instance_profile", "images", "subnets")
+        known = ("regions", "profile", "endpoint_url", "instance_profile", "images", "subnets", "placement_scores")
         section = Section({} if mapping is None else mapping, "aws", known=known)
         return cls(
             regions=_regions(section),
@@ -42,11 +46,19 @@ class AwsSettings:
             instance_profile=_text(section, "instance_profile"),
             images=_names(section.part("images"), "ami-"),
             subnets=_names(section.part("subnets"), "subnet-"),
+            placement_scores=_flag(section, "placement_scores"),
         )
 
 
 def _text(section: Section, name: str) -> str | None:
     return section.text(name, "") if name in section.values else None
+
+
+def _flag(section: Section, name: str) -> bool:
+    value = section.values.get(name, False)
+    if not isinstance(value, bool):
+        raise SettingsError(f"{value!r} is neither", where=f"aws.{name}", fix="write true or false")
+    return value
 
 
 def _url(section: Section) -> str | None:
