@@ -20,8 +20,8 @@ from holdfast.recovery.simulate.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-SPEED = 240
-START_H, WORK_H, DEADLINE_H = 800, 4, 6.5
+SPEED = 150
+START_H, WORK_H, DEADLINE_H = 800, 4, 7.5
 NAMES = ("us-east-1c", "us-east-1d", "us-east-2b")
 PATHS = [ROOT / f"tests/data/traces/aws-v100/{name}.json.gz" for name in NAMES]
 
@@ -102,9 +102,7 @@ def test_the_deadline_is_kept_through_preemptions(job: dict[str, Any], controlle
 def test_machines_are_had_and_lost_when_the_trace_says_so(job: dict[str, Any], home: Path) -> None:
     """Within half a minute of the world: a busy computer answers late."""
     zones = {zone.zone: zone for zone in load(PATHS, unavailable_is=1)}
-    with sqlite3.connect(home / "holdfast.db") as database:
-        ((pace,),) = database.execute("SELECT value FROM meta WHERE name = 'pace'").fetchall()
-    begun = Scenario(tuple(zones.values()), 3600).span[0] + START_H * 3600 - float(pace.partition(" since ")[2])
+    begun = Scenario(tuple(zones.values()), 3600).span[0] + START_H * 3600 - played_since(home)
     for attempt in bought(job):
         zone, at = zones[attempt["zone"]], datetime.fromisoformat(attempt["requested_at"]).timestamp() + begun
         if attempt["market"] == "spot":
@@ -114,21 +112,31 @@ def test_machines_are_had_and_lost_when_the_trace_says_so(job: dict[str, Any], h
             assert zone.changes_at(1, at) - 1 <= lost_at < zone.changes_at(1, at) + 30 * SPEED, attempt
 
 
-def test_it_decides_as_in_the_simulator(job: dict[str, Any]) -> None:
+def test_it_decides_as_in_the_simulator(job: dict[str, Any], home: Path) -> None:
     """What was bought, in order, given machines that start as fast as these did."""
     starts_s = [
         datetime.fromisoformat(a["running_at"]).timestamp() - datetime.fromisoformat(a["requested_at"]).timestamp()
         for a in bought(job)
         if a["running_at"]
     ]
+    if max(starts_s) > 2.5 * min(starts_s):
+        pytest.skip(f"this computer is too busy: its machines took from {min(starts_s):.0f} to {max(starts_s):.0f} s")
     zones = load(PATHS, unavailable_is=1)
     start_s = round(mean(starts_s) / 60) * 60
     work_s, deadline_s = WORK_H * 3600, int(DEADLINE_H * 3600)
     scenario = Scenario(zones, work_s, deadline_s, cold_start_s=start_s, checkpoint_every_s=SPEED)
-    run = World(TraceCloud(scenario), "DEADLINE", scenario.span[0] + START_H * 3600).run()
+    waited_s = datetime.fromisoformat(job["submitted_at"]).timestamp() - played_since(home)
+    run = World(TraceCloud(scenario), "DEADLINE", scenario.span[0] + START_H * 3600 + waited_s).run()
     simulated = [(zones[stay.zone].zone, stay.market.value) for stay in run.stays]
     assert [(a["zone"], a["market"]) for a in bought(job)] == simulated
     assert job["cost_usd"] == pytest.approx(run.cost, rel=0.25)
+
+
+def played_since(home: Path) -> float:
+    """When, by the controller's clock, the traces began to play."""
+    with sqlite3.connect(home / "holdfast.db") as database:
+        ((pace,),) = database.execute("SELECT value FROM meta WHERE name = 'pace'").fetchall()
+    return float(pace.partition(" since ")[2])
 
 
 def bought(job: dict[str, Any]) -> list[dict[str, Any]]:
