@@ -22,7 +22,7 @@ import pytest
 import warm
 from holdfast.controller.daemon import CannotStart, only_one
 from holdfast.sdk.client import ApiError, Client, ConnectionLost
-from holdfast.sdk.endpoint import running
+from holdfast.sdk.endpoint import Endpoint, running
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -34,11 +34,15 @@ COUNT = "for i in $(seq {n}); do echo line $i; sleep 0.1; done"
 
 
 class Plug:
-    """A daemon on `home` that can be killed and started again. `pulled`: how often it was killed."""
+    """A daemon on `home` that can be killed and started again.
+
+    `pulled`: how often it was killed. `survived` is to be called at the end: it goes to the summary of all tests.
+    """
 
     def __init__(self, home: Path, seed: int) -> None:
         self.home = home
         self.pulled = 0
+        self.survived: Callable[[], None] = lambda: None
         self._chance = random.Random(seed)
         self._environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
         self.begin()
@@ -59,10 +63,11 @@ class Plug:
 
     @property
     def client(self) -> Client:
+        """One that starts no daemon of its own."""
         found = running(self.home)
         if found is None:
             raise ConnectionLost("no daemon runs")
-        return Client(found)
+        return Client(Endpoint(found.url, found.token))
 
     def pull(self, ask: Callable[[Client], Any]) -> None:
         """Ask, kill the daemon a moment later, whatever it has done of it by then, and start another."""
@@ -127,8 +132,8 @@ def plug(tmp_path: Path, record_property: Callable[[str, object], None]) -> Iter
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     one = Plug(home, seed=7)
+    one.survived = lambda: record_property("kills_survived", one.pulled)
     yield one
-    record_property("kills_survived", one.pulled)
     one.end()
 
 
@@ -159,6 +164,7 @@ def test_a_launch_is_made_once_however_often_it_is_cut_short(plug: Plug) -> None
         assert plug.log(job, 1) == b"done\n"
     plug.until(lambda: not plug.living(), "the end of every machine")
     assert len(plug.machines()) == TIMES, "none was bought twice"
+    plug.survived()
 
 
 def test_a_cancel_is_done_once_it_is_asked_for_again(plug: Plug) -> None:
@@ -172,6 +178,7 @@ def test_a_cancel_is_done_once_it_is_asked_for_again(plug: Plug) -> None:
         assert (done["generation"], done["recovery_count"]) == (1, 0)
     plug.until(lambda: not plug.living(), "the end of every machine")
     assert len(plug.machines()) == TIMES
+    plug.survived()
 
 
 def test_a_preemption_is_recovered_from_once_and_the_job_keeps_its_name(plug: Plug) -> None:
@@ -199,6 +206,7 @@ def test_a_preemption_is_recovered_from_once_and_the_job_keeps_its_name(plug: Pl
     plug.client.cancel(ids=[job], graceful=False)
     plug.until_status(job, "CANCELLED")
     assert all(plug.log(job, a["generation"]) in (b"begun\n", b"") for a in shown["attempts"])
+    plug.survived()
 
 
 def test_a_running_job_is_shown_as_it_was_by_the_one_that_comes_after(plug: Plug) -> None:
@@ -212,6 +220,7 @@ def test_a_running_job_is_shown_as_it_was_by_the_one_that_comes_after(plug: Plug
             assert after[name] == before[name], name
     plug.until_status(job, "SUCCEEDED")
     assert plug.log(job, 1) == b"".join(b"line %d\n" % i for i in range(1, lines + 1))
+    plug.survived()
 
 
 def test_a_second_daemon_on_the_same_state_is_refused(plug: Plug) -> None:
