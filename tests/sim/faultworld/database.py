@@ -24,7 +24,7 @@ from holdfast.controller.store import connections, jobs, wake
 from holdfast.controller.store.database import migrate
 from holdfast.controller.store.wake import Topic
 
-LOOK_S = 4.0
+LOOK_S = 6.0
 
 if TYPE_CHECKING:
     from faultworld.process import Process

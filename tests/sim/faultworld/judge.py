@@ -205,7 +205,7 @@ class Judge:
         """After each turn: a job that nothing will move is lost."""
         assert process.parts is not None
         reconciler = process.parts.reconciler
-        if reconciler._outage.is_on:
+        if reconciler._outage.is_on or process.clock.now() < reconciler._paused_until:
             return  # it decides nothing before its database is back
         for job_id, owned in reconciler._jobs.items():
             if owned.is_doubtful:

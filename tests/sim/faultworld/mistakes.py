@@ -51,8 +51,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
     "an_append_ignores_the_offset": ("repeat", "break"),
     "whom_we_do_not_know_is_told_to_stop": ("freeze", "take-over", "break"),
-    "nodes_are_kept_without_a_lease": ("database-cut",),
-    "an_outage_counts_against_the_nodes": ("database-down", "break"),
+    "an_outage_counts_against_the_nodes": ("database-down",),
 }
 
 
@@ -358,12 +357,7 @@ def both_sweep_what_is_the_others(patch: Patch) -> None:
     patch.setattr(sweep.Sweep, "_end_orphans", end_orphans)
 
 
-@_mistake_of_several
-def nodes_are_kept_without_a_lease(patch: Patch) -> None:
-    patch.setattr(channel.Channel, "hang_up", lambda self: None)
-
-
-@_mistake_of_several
+@_mistake
 def an_outage_counts_against_the_nodes(patch: Patch) -> None:
     patch.setattr(reconcile.Reconciler, "database_is_away", lambda self: None)
     patch.setattr("holdfast.controller.outage.Outage.began", lambda self: None)

@@ -34,7 +34,7 @@ from holdfast.recovery.reasons import Reason
 CLOUDS = ("azul", "bora")
 # All faults are over long before; what has not come to rest by then never will.
 HORIZON_S = 2400.0
-QUIET_LOOK_S = 8.0
+QUIET_LOOK_S = 7.0
 
 
 class World:

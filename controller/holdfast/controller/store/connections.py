@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, select
 
 from holdfast.controller.store import wake
 from holdfast.controller.store.database import database_now, insert_into
@@ -14,6 +14,8 @@ from holdfast.controller.store.wake import Topic
 from holdfast.recovery.statuses import AttemptState
 
 Connections = ConnectionRow.__table__  # type: ignore[attr-defined]
+
+_HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
 
 Place = tuple[tuple[int, int, int], int]
 """An attempt and a rank of it"""
@@ -40,7 +42,7 @@ def release(conn: Connection, place: Place, token: str) -> bool:
 def release_all_but(conn: Connection, controller: str, tokens: Iterable[str]) -> None:
     """Forget what `controller` no longer holds, whatever became of the calls that should have said so."""
     kept = set(tokens)
-    rows = conn.execute(select(Connections.c.token).where(Connections.c.controller == controller)).scalars()
+    rows = conn.execute(_HELD_BY, {"controller": controller}).scalars()
     over = [token for token in rows if token not in kept]
     if over:
         conn.execute(delete(Connections).where(Connections.c.token.in_(over)))

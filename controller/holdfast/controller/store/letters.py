@@ -23,6 +23,8 @@ _WAITING = (
     .order_by(Letters.c.id)
 )
 
+_DROP_SETTLED = delete(Letters).where(Letters.c.job_id.in_(select(Job.c.id).where(Job.c.settled)))
+
 
 @dataclass(frozen=True)
 class Letter:
@@ -59,5 +61,4 @@ def take(conn: Connection, letter: int) -> bool:
 
 def drop_settled(conn: Connection) -> int:
     """Remove letters that came too late. Returns how many."""
-    settled = select(Job.c.id).where(Job.c.settled)
-    return conn.execute(delete(Letters).where(Letters.c.job_id.in_(settled))).rowcount
+    return conn.execute(_DROP_SETTLED).rowcount
