@@ -12,6 +12,7 @@ from holdfast.controller.acting import Actor
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
+from holdfast.controller.clock import REAL_TIME
 from holdfast.controller.clouds.base import Fault
 from holdfast.controller.dispatch import Dispatcher, Seen
 from holdfast.controller.files import FolderFiles
@@ -145,6 +146,7 @@ class Parts:
                 database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
             ),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
+            pace=REAL_TIME, prober=None,
         )  # fmt: skip
 
     def repair(self) -> None:
