@@ -51,6 +51,7 @@ from holdfast.checkpoint.staging import Staging
 from holdfast.checkpoint.state import container
 from holdfast.checkpoint.state.restore import restore_into
 from holdfast.checkpoint.state.tree import flatten
+from holdfast.checkpoint.together import all_of, attempt
 
 logger = logging.getLogger("holdfast.checkpoint")
 
@@ -175,9 +176,9 @@ class Checkpointer:
         self._saves += 1
         topic = f"save-{self._series.prefix}-{this.step}-{self._saves}"
         with memory.of(self._root).lock:
-            part = _attempt(lambda: self._write(this))
+            part = attempt(lambda: self._write(this))
             records = [record for record in self._all_well(this, topic, part) if record is not None]
-            done = _attempt(lambda: self._write_manifest(this, records))
+            done = attempt(lambda: self._write_manifest(this, records))
             self._all_well(this, f"{topic}-committed", {**done, "value": None})
         took_s = time.monotonic() - this.began - self._awaited_s
         self._pace.worked(took_s)
@@ -212,16 +213,7 @@ class Checkpointer:
         return committed
 
     def _all_well(self, this: _Save, topic: str, mine: dict[str, Any]) -> list[Any]:
-        """What every process's attempt returned. Raises CheckpointError, in all of them, when one failed."""
-        said = self._group.share(topic, mine)
-        failures = [f"rank {rank}: {one['failure']}" for rank, one in enumerate(said) if "failure" in one]
-        if failures:
-            what = "; ".join(failures) if len(said) > 1 else failures[0].partition(": ")[2]
-            raise CheckpointError(
-                f"saving step {this.step} in {self._root}: {what}. The step is not saved; make room or repair the "
-                "disk, then save again."
-            )
-        return [one["value"] for one in said]
+        return all_of(self._group, topic, mine, doing=f"saving step {this.step} in {self._root}")
 
     def should_save(self, step: int) -> bool:
         """Whether to save after `step`: it is due, or the machine is about to be taken and there is time to save.
@@ -319,14 +311,6 @@ class Checkpointer:
         """Every saved step, newest first; `verify` as for `holdfast.checkpoint.steps`. Raises as `wait`."""
         self._background.wait()
         return listing.steps(self._root, prefix=self._series.prefix, verify=verify)
-
-
-def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
-    """What `work` returned, or its failure in words: the other processes have to hear of either."""
-    try:
-        return {"value": work()}
-    except OSError as error:
-        return {"failure": str(error)}
 
 
 def _checked(step: Any) -> int:
