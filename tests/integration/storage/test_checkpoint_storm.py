@@ -191,7 +191,8 @@ def life_and_death(machine: Machine, what: str, after_s: float, durable: int, wh
         machine.kill_rclone()
     if what != "rclone":
         training.kill()
-    _, error = training.communicate(timeout=60)  # without its mount it ends by itself
+    # Without its mount it ends by itself, once rclone is gone: that may first have to wait for a busy disk.
+    _, error = training.communicate(timeout=180)
     assert what != "rclone" or "CheckpointError" in error or "CheckpointUnavailable" in error, f"{where}: {error}"
     durable = max(durable, machine.called_durable())
     if what == "machine":
