@@ -62,19 +62,32 @@ def with_variable(name: str, value: str) -> list[int]:
     return [pid for pid in _pids() if wanted in (_read(f"/proc/{pid}/environ") or b"").split(b"\0")]
 
 
+def is_saving(tree: Mapping[int, Process], root: int) -> bool:
+    """Whether there is a program that may still be saving: one that catches SIGTERM and is no shell waiting for others.
+
+    One that is exiting has no handlers any more; what it printed last may still be on its way through a `tee`.
+    """
+    with_children = {process.parent for process in tree.values()}
+    return any(p.catches and not (p.is_shell and p.pid in with_children) for p in _ours(tree, root))
+
+
 def to_tell(
-    tree: Mapping[int, Process], root: int, *, at_first: frozenset[tuple[int, int]], told: frozenset[tuple[int, int]]
+    tree: Mapping[int, Process],
+    root: int,
+    *,
+    at_first: frozenset[tuple[int, int]],
+    told: frozenset[tuple[int, int]],
+    saving: bool,
 ) -> list[Process]:
     """Who is to get SIGTERM now.
 
     `at_first`: the keys of those who lived when the end was announced. `told`: the keys of those who got it. What a
-    shell starts later is the work of its trap and is left alone, until it is an orphan (a child of `root`).
+    shell starts later is the work of its trap and is left alone, until it is an orphan (a child of `root`). `saving`:
+    what would merely die is still needed.
     """
     with_children = {process.parent for process in tree.values()}
-    ours = list(_ours(tree, root))
-    untold = [p for p in ours if p.key not in told and (p.key in at_first or p.parent == root)]
+    untold = [p for p in _ours(tree, root) if p.key not in told and (p.key in at_first or p.parent == root)]
     at_once = [p for p in untold if p.catches or (p.is_shell and p.pid in with_children)]
-    saving = [p for p in ours if p.catches and not (p.is_shell and p.pid in with_children)]
     return at_once if saving else untold
 
 

@@ -35,6 +35,8 @@ READ_BYTES = 1 << 18
 READS_PER_STEP = 16
 IDLE_S, ENDING_S = 0.25, 0.02
 LEFTOVER_GRACE_S = 2.0
+# How long what reads from a program that saved has for its last lines: on a busy machine its turn comes late.
+LAST_LINES_S = 1.0
 ALREADY_RUNNING = 75
 
 # ~/.bashrc may do anything: print, fail, change options and folders, and even end the shell (then it is tried without).
@@ -87,6 +89,7 @@ class Runner:
         self._kill_at: float | None = None
         self._at_first: frozenset[tuple[int, int]] | None = None
         self._told: frozenset[tuple[int, int]] = frozenset()
+        self._saving_until = 0.0
         self._bytes_lost = 0
 
     def run(self) -> None:
@@ -177,14 +180,18 @@ class Runner:
         """One round of an end: SIGTERM to those whose turn it is; SIGKILL to all once the time is over."""
         if self._kill_at is None:
             return
-        tree = processes.descendants(os.getpid())
-        if clock.now() >= self._kill_at:
+        root, now = os.getpid(), clock.now()
+        tree = processes.descendants(root)
+        if now >= self._kill_at:
             for pid in tree:
                 _kill(pid, signal.SIGKILL)
             return
         if self._at_first is None:
             self._at_first = frozenset(process.key for process in tree.values())
-        for process in processes.to_tell(tree, os.getpid(), at_first=self._at_first, told=self._told):
+        if processes.is_saving(tree, root):
+            self._saving_until = now + LAST_LINES_S
+        saving = now < self._saving_until
+        for process in processes.to_tell(tree, root, at_first=self._at_first, told=self._told, saving=saving):
             _kill(process.pid, signal.SIGTERM)
             self._told |= {process.key}
 

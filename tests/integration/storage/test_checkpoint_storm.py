@@ -34,6 +34,7 @@ STORM_KILLS = "storm_kills_survived"  # what pytest's last lines say of it: test
 KILLS = int(os.environ.get("STORM_KILLS", "40"))
 KILLS_PER_BUCKET = 50  # a new bucket now and then: what dies before the first checkpoint is whole counts, too
 SAVING_S = 0.5  # about ten saves and their uploads
+LONG_LIFE_EVERY = 5  # on a busy machine half a second may be no time at all: some live until a step was called durable
 SIZE = 300_000
 
 
@@ -162,7 +163,8 @@ def test_storm(
                 where = f"seed {seed}, kill {number}"
                 what = chance.choice(["training", "rclone", "both", "machine"])
                 counts[what] += 1
-                durable = life_and_death(machine, what, chance.uniform(0, SAVING_S), durable, where)
+                once_durable = number % LONG_LIFE_EVERY == 0
+                durable = life_and_death(machine, what, chance.uniform(0, SAVING_S), durable, where, once_durable)
                 with mounted_anew(elsewhere, monkeypatch) as directory:
                     found = loaded_from(directory)
                 assert durable == 0 or (found is not None and found >= durable), (
@@ -178,13 +180,19 @@ def test_storm(
     record_property(STORM_KILLS, json.dumps(counts))
 
 
-def life_and_death(machine: Machine, what: str, after_s: float, durable: int, where: str) -> int:
-    """Train on `machine` for so long, then kill; returns the newest step that has ever been called durable."""
+def life_and_death(machine: Machine, what: str, after_s: float, durable: int, where: str, once_durable: bool) -> int:
+    """Train on `machine` for so long, then kill; returns the newest step that has ever been called durable.
+
+    `once_durable`: the time begins when a newer step has been called durable.
+    """
     machine.mount()
     training = machine.train()
     said = training.stdout.readline().split()  # type: ignore[union-attr]
     assert said[:1] == ["loaded"], f"{where}: {training.communicate()[1][-2000:]}"
     assert int(said[1]) >= durable, f"{where}: {said[1]} was loaded after {durable} was durable"
+    patience = itertools.repeat(None, 2400 if once_durable else 0)  # two minutes
+    while next(patience, 0) is None and machine.called_durable() <= durable and training.poll() is None:
+        threading.Event().wait(0.05)
     threading.Event().wait(after_s)
     assert training.poll() is None, f"{where}: training ended by itself: {training.communicate()[1][-2000:]}"
     if what != "training":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from holdfast.agent import processes
-from holdfast.agent.processes import Process, to_tell
+from holdfast.agent.processes import Process, is_saving, to_tell
 
 ROOT = 1
 
@@ -18,7 +18,9 @@ def tell(*tree: Process, first: tuple[int, ...] | None = None, told: tuple[int, 
     """The pids told next; every process started at tick 0 unless it says otherwise."""
     table = {process.pid: process for process in tree}
     at_first = frozenset(p.key for p in tree if first is None or p.pid in first)
-    return {p.pid for p in to_tell(table, ROOT, at_first=at_first, told=frozenset((pid, 0) for pid in told))}
+    saving = is_saving(table, ROOT)
+    keys = frozenset((pid, 0) for pid in told)
+    return {p.pid for p in to_tell(table, ROOT, at_first=at_first, told=keys, saving=saving)}
 
 
 def shell(pid: int, parent: int = ROOT, *, catches: bool = False) -> Process:
