@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from holdfast.controller.clouds.local import layout
 from holdfast.controller.clouds.local.cloud import LocalCloud
 from holdfast.controller.clouds.local.settings import LocalSettings
 from holdfast.sdk.client import Client
+
+# What an agent writes when a controller has welcomed it, and when that line breaks.
+WELCOMED, BROKEN = "connected to the controller", "the connection to the controller ended"
+# A node says all that these jobs print within so long of its welcome, on a busy machine too.
+TELLING_S = 1.0
 
 # One zone has little room, so that launches are refused on the way.
 ZONES = """
@@ -45,6 +51,21 @@ class World:
         state = json.loads((folder / layout.STATE).read_text())
         by_order = any((folder / layout.ORDERS).glob("interrupt*"))
         return "deadline" in state or state.get("reason") == layout.PREEMPTED or by_order
+
+    def was_cut_off(self, machine: str) -> bool:
+        """Whether the cloud took it while no controller listened, or when one had but begun to.
+
+        By the cloud's tombstone and the machine's own words. A node's first word says that it ended; its log follows
+        once it was told from where: a machine that is taken in between has ended, and lost its last lines.
+        """
+        folder = self.folder / "instances" / machine
+        state = json.loads((folder / layout.STATE).read_text())
+        if state.get("reason") != layout.PREEMPTED:
+            return False
+        lines = (folder / layout.AGENT_LOG).read_text().splitlines()
+        last = [line for line in lines if WELCOMED in line or BROKEN in line][-1]
+        welcomed_at = datetime.fromisoformat(last.split()[0]).timestamp()
+        return BROKEN in last or float(state["ended_at"]) - welcomed_at < TELLING_S
 
     def living_machines(self) -> list[str]:
         return [path.parent.name for path in self.folder.glob(f"instances/*/{layout.MACHINE}")]
