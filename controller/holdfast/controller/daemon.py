@@ -144,7 +144,9 @@ class Daemon:
         folders = FolderFiles(upload_folder, artifact_folder)
         self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
         stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]))
-        storage = StorageService(stores, self.database, self._archive, clock, default_store=next(iter(stores), "s3"))
+        storage = StorageService(
+            stores, self.database, self.lease.owner, self._archive, clock, default_store=next(iter(stores), "s3")
+        )
         self.reconciler = Reconciler(
             database=self.database,
             clock=clock,

@@ -14,7 +14,9 @@ import structlog
 from holdfast.controller.acting import Actor, Later, Outcome
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.machines import Machines
+from holdfast.controller.store.database import is_away
 from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.controller.store.jobs import LeaseLost
 from holdfast.recovery import events
 from holdfast.recovery.market import Offer
 
@@ -117,15 +119,22 @@ class Dispatcher:
         result: Outcome | Later
         try:
             result = self.actor.perform(intent, machines, tries) if self.may_act() else _NOT_NOW
-        except Exception as error:
-            log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
-            result = Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - told apart, and logged, there
+            result = _failed(intent, error)
         self.answer(Performed(intent, result))
 
     def _look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
         seen = self.actor.look(key, offer, machines)
         if seen is not None:
             self.answer(Seen(key[0], seen))
+
+
+def _failed(intent: Intent, error: Exception) -> Later:
+    if isinstance(error, LeaseLost) or is_away(error):
+        log.warning("intent.not_now", intent=intent.id, kind=intent.kind.value, job=intent.job_id, why=str(error))
+        return _NOT_NOW
+    log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
+    return Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
 
 
 def _key(intent: Intent) -> AttemptKey:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -53,9 +53,7 @@ _ANSWERS_WITHIN_S, _LISTS_WITHIN_S = 0.2, 2.0
 
 
 class BucketStore:
-    """A `Store` in memory, which may fail for a while."""
-
-    name = "local"
+    """Buckets in memory, which can not be reached for a while."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -79,15 +77,45 @@ class BucketStore:
         self._enter()
         self.there.discard(bucket)
 
+    def _enter(self) -> None:
+        if self.world.scheduler.now() < self.broken_until:
+            raise OSError("the store does not answer")
+
+
+class MortalStore:
+    """The `Store` as one process reaches it: the process may die or freeze before a call, and before its answer."""
+
+    name = "local"
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._buckets = process, process.world.buckets
+
+    def ensure(self, bucket: str) -> bool:
+        return bool(self._call(self._buckets.ensure, bucket))
+
+    def exists(self, bucket: str) -> bool:
+        return bool(self._call(self._buckets.exists, bucket))
+
+    def put(self, bucket: str, key: str, body: IO[bytes]) -> None:
+        self._call(self._buckets.put, bucket, key, body)
+
+    def remove(self, bucket: str) -> None:
+        self._call(self._buckets.remove, bucket)
+
     def rclone_remote(self, bucket: str) -> dict[str, object]:
         return {"type": "local", "root": "/"}
 
     def classify(self, error: Exception) -> Fault:
-        return Fault(FaultKind.RETRY_LATER, Reason.THROTTLED, "Broken", str(error), 15.0)
+        """Only what the store itself says passes."""
+        if isinstance(error, OSError):
+            return Fault(FaultKind.RETRY_LATER, Reason.THROTTLED, "Broken", str(error), 15.0)
+        return Fault(FaultKind.GIVE_UP, Reason.BAD_REQUEST, type(error).__name__, str(error))
 
-    def _enter(self) -> None:
-        if self.world.scheduler.now() < self.broken_until:
-            raise OSError("the store does not answer")
+    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+        self._process.point(f"before {method.__name__}")
+        found = method(*args)
+        self._process.point(f"after {method.__name__}")
+        return found
 
 
 class _Reconciler(Reconciler):
@@ -117,7 +145,7 @@ class Parts:
         market = Market(clouds, clock)
         with database.connect() as conn:
             market.load(conn)
-        storage = StorageService({"local": world.buckets}, database, home.joinpath, clock)
+        storage = StorageService({"local": MortalStore(process)}, database, self.lease.owner, home.joinpath, clock)
         self.logs: NodeLogs | SharedLogs = NodeLogs(home) if alone else SharedLogs(database)
         self.reconciler = _Reconciler(
             database=database, clock=clock, market=market, limits=LIMITS, intending=Intending(CONTROLLER)

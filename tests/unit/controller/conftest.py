@@ -61,6 +61,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock)
+        self.inline = Inline()
         self.database: Engine = open_database(self.url)
         self.owner = "one"
         self.reconciler = self.controller(self.owner)
@@ -78,7 +79,7 @@ class World:
         actor = Actor(
             clouds, keyring, NoBuckets(), self.clock, "http://127.0.0.1:1", {"agent": "0" * 64}, market.refusals
         )
-        made.dispatcher = Dispatcher(actor, lambda _name: Inline(), made.answer)
+        made.dispatcher = Dispatcher(actor, lambda _name: self.inline, made.answer)
         made.on_directive = self._tell
         return made
 

@@ -19,9 +19,11 @@ from holdfast.controller.storage import mounts
 from holdfast.controller.storage.mounts import BucketWish, StoragePlan
 from holdfast.controller.storage.stores import RETRY_AFTER_S, LocalStore, StorageError, Store
 from holdfast.controller.store import buckets as recorded
+from holdfast.controller.store import jobs
 from holdfast.controller.store.buckets import UsedBucket
+from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.intents import Intent
-from holdfast.controller.store.jobs import Task
+from holdfast.controller.store.jobs import Claim, LeaseLost, Task
 from holdfast.recovery import events
 from holdfast.recovery.market import FaultKind
 
@@ -46,10 +48,15 @@ def stores_of(settings: Settings, *, buckets_on_node: str | None) -> dict[str, S
 
 @dataclass(frozen=True)
 class StorageService:
-    """`archive`: the file of a user's archive, by its sha256. `default_store`: of a bucket that is only named."""
+    """`owner`: the controller whose jobs these are. `archive`: the file of a user's archive, by its sha256.
+    `default_store`: of a bucket that is only named.
+
+    `prepare` and `remove` raise what the database raises; `prepare` also LeaseLost, when the job is not `owner`'s.
+    """
 
     stores: Mapping[str, Store]
     database: Engine
+    owner: str
     archive: Callable[[str], Path]
     clock: Clock
     default_store: str = "local"
@@ -65,13 +72,18 @@ class StorageService:
     def prepare(self, intent: Intent) -> Outcome | Later:
         """Make and fill the buckets of `intent`'s task."""
         with self.database.connect() as conn:
+            claim = jobs.held(conn, intent.job_id, self.owner)
             where = (Task.c.job_id == intent.job_id, Task.c.index == intent.task)
             spec, ended_at = conn.execute(select(Task.c.spec, Task.c.ended_at).where(*where)).one()
+        if claim is None:
+            raise LeaseLost(f"job {intent.job_id} is settled, or another's")
         if ended_at is not None:
             return Outcome("not needed", events.Tick())  # it was cancelled while its store did not answer
         for wish in map(BucketWish.from_json, spec["buckets"]):
             try:
-                self._bring_about(intent.job_id, wish)
+                self._bring_about(claim, wish)
+            except (LeaseLost, *UNAVAILABLE):
+                raise
             except Exception as error:  # noqa: BLE001 - the store's own table says what it means
                 return self._failed(intent, wish, error)
         return Outcome("ready", events.StorageReady(intent.task))
@@ -94,26 +106,45 @@ class StorageService:
         reach("bucket.forgotten")
         return Outcome("removed", events.Tick())
 
-    def _bring_about(self, job_id: int, wish: BucketWish) -> None:
+    def _bring_about(self, claim: Claim, wish: BucketWish) -> None:
         """Whose the bucket is is written down before it is made: after a crash in between, it is found and removed."""
         is_new = wish.create and not self.stores[wish.store].exists(wish.bucket)
         with self.database.begin() as conn:
-            recorded.record(conn, job_id, [UsedBucket(wish.store, wish.bucket, wish.persistent, is_new)])
+            jobs.confirm(conn, claim)
+            used = UsedBucket(wish.store, wish.bucket, wish.persistent, is_new)
+            is_first = recorded.record(conn, claim.job_id, [used])
         reach("bucket.making")
         try:
             made = mounts.make(wish, self.stores)
         except StorageError:
-            self._disown(job_id, wish)
+            self._disown(claim, wish)
             raise
-        if is_new and not made:  # another made it at this very moment
-            self._disown(job_id, wish)
+        if made:
+            self._remove_if_late(claim, wish)
+        elif is_new and is_first:  # a stranger made it at this very moment: no other owner of the job had come so far
+            self._disown(claim, wish)
         reach("bucket.made")
         mounts.fill(wish, self.stores, archive=self.archive)
         reach("bucket.filled")
 
-    def _disown(self, job_id: int, wish: BucketWish) -> None:
+    def _disown(self, claim: Claim, wish: BucketWish) -> None:
+        """Raises LeaseLost: what is there may then have been made by the job's next owner."""
         with self.database.begin() as conn:
-            recorded.disown(conn, job_id, wish.store, wish.bucket)
+            jobs.confirm(conn, claim)
+            recorded.disown(conn, claim.job_id, wish.store, wish.bucket)
+
+    def _remove_if_late(self, claim: Claim, wish: BucketWish) -> None:
+        """Who stood still for long may make a bucket when its job is over, and nobody else would remove it any more.
+
+        Raises LeaseLost if the job is another's.
+        """
+        with self.database.connect() as conn:
+            if jobs.held(conn, claim.job_id, claim.owner) == claim:
+                return
+            is_left = recorded.is_left_over(conn, claim.job_id, wish.store, wish.bucket)
+        if is_left:
+            self.stores[wish.store].remove(wish.bucket)
+        raise LeaseLost(f"job {claim.job_id} went to another controller while bucket {wish.bucket} was made")
 
     def _failed(self, intent: Intent, wish: BucketWish, error: Exception) -> Outcome | Later:
         text = f"bucket {wish.bucket} ({wish.store}): {error}"

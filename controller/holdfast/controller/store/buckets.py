@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, exists, insert, select, update
 
-from holdfast.controller.store.tables import BucketRow
+from holdfast.controller.store.tables import BucketRow, TaskRow
 
 Buckets = BucketRow.__table__  # type: ignore[attr-defined]
+Tasks = TaskRow.__table__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,17 @@ class UsedBucket:
     created: bool
 
 
-def record(conn: Connection, job_id: int, used: Sequence[UsedBucket]) -> None:
-    """Remember the buckets of a job; one that is known keeps what was recorded first."""
+def record(conn: Connection, job_id: int, used: Sequence[UsedBucket]) -> bool:
+    """Remember the buckets of a job; one that is known keeps what was recorded first. Whether all of them are new."""
     known = {(r.store, r.bucket) for r in conn.execute(select(Buckets).where(Buckets.c.job_id == job_id))}
-    for b in used:
-        if (b.store, b.bucket) not in known:
-            conn.execute(
-                insert(Buckets).values(
-                    job_id=job_id, store=b.store, bucket=b.bucket, persistent=b.persistent, created=b.created
-                )
+    new = [b for b in used if (b.store, b.bucket) not in known]
+    for b in new:
+        conn.execute(
+            insert(Buckets).values(
+                job_id=job_id, store=b.store, bucket=b.bucket, persistent=b.persistent, created=b.created
             )
+        )
+    return len(new) == len(used)
 
 
 def disown(conn: Connection, job_id: int, store: str, bucket: str) -> None:
@@ -62,6 +64,15 @@ def removed(conn: Connection, job_id: int, now: float) -> None:
             .where(Buckets.c.job_id == job_id, Buckets.c.store == b.store, Buckets.c.bucket == b.bucket)
             .values(removed_at=now)
         )
+
+
+def is_left_over(conn: Connection, job_id: int, store: str, bucket: str) -> bool:
+    """Whether the bucket, which this job made, has nothing to be there for: the job is over, and no other uses it."""
+    ran = exists().where(Tasks.c.job_id == job_id, Tasks.c.ended_at.is_(None))
+    same = (Buckets.c.job_id == job_id, Buckets.c.store == store, Buckets.c.bucket == bucket)
+    temporary = (Buckets.c.created.is_(True), Buckets.c.persistent.is_(False))
+    row = conn.execute(select(Buckets).where(*same, *temporary, ~ran)).one_or_none()
+    return row is not None and not _used_by_another(conn, job_id, UsedBucket(store, bucket, False, True))
 
 
 def _used_by_another(conn: Connection, job_id: int, bucket: UsedBucket) -> bool:

@@ -154,6 +154,11 @@ def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
         raise LeaseLost(f"job {claim.job_id} is not owned at epoch {claim.epoch} any more")
 
 
+def confirm(conn: Connection, claim: Claim) -> None:
+    """See that the job is still ours, and keep it so until the transaction ends. Raises LeaseLost."""
+    guard(conn, claim, {"owner": claim.owner})
+
+
 def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
     """The jobs as decision values, with the attempts that are not GONE."""
     ids = list(job_ids)

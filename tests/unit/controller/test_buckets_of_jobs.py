@@ -1,0 +1,168 @@
+"""Whose a job's bucket is when somebody comes in between: its next owner, a stranger, a database that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
+
+from holdfast.controller.acting import Actor, Later, Outcome
+from holdfast.controller.clouds.base import Fault
+from holdfast.controller.dispatch import Dispatcher, Performed, Seen
+from holdfast.controller.keyring import Keyring
+from holdfast.controller.machines import Machines
+from holdfast.controller.storage.mounts import BucketWish
+from holdfast.controller.storage.service import StorageService
+from holdfast.controller.store import buckets, jobs
+from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.controller.store.jobs import LeaseLost, Task
+from holdfast.recovery.market import FaultKind
+from holdfast.recovery.reasons import Reason
+
+BUCKET = "scratch"
+
+
+class Shelf:
+    """A `Store` in memory. `meanwhile` happens once, just before a bucket is made."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def ensure(self, bucket: str) -> bool:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        is_new = bucket not in self.there
+        self.there.add(bucket)
+        return is_new
+
+    def exists(self, bucket: str) -> bool:
+        return bucket in self.there
+
+    def put(self, bucket: str, key: str, body: IO[bytes]) -> None:
+        raise AssertionError("nothing is uploaded here")
+
+    def remove(self, bucket: str) -> None:
+        self.there.discard(bucket)
+
+    def rclone_remote(self, bucket: str) -> dict[str, object]:
+        return {"type": "local", "root": "/"}
+
+    def classify(self, error: Exception) -> Fault:
+        return Fault(FaultKind.GIVE_UP, Reason.BAD_REQUEST, type(error).__name__, str(error))
+
+
+class Scene:
+    """A job with a temporary bucket, and the controllers that have it in hand one after another."""
+
+    def __init__(self, world: Any) -> None:
+        self.world, self.shelf = world, Shelf()
+        self.job = world.submit()
+        spec = {"buckets": [BucketWish("local", BUCKET, create=True, persistent=False).to_json()]}
+        self._write(spec=spec)
+
+    def controller(self, owner: str) -> StorageService:
+        return StorageService({"local": self.shelf}, self.world.database, owner, Path, self.world.clock)
+
+    def intent(self, kind: IntentKind = IntentKind.PREPARE_STORAGE) -> Intent:
+        return Intent(1, self.job, 0, 0, kind, "token", {}, self.world.clock.now())
+
+    def goes_to(self, owner: str) -> StorageService:
+        with self.world.database.begin() as conn:
+            jobs.claim(conn, owner, self.world.clock.now(), limit=10, take_all=True)
+        return self.controller(owner)
+
+    def ends(self) -> None:
+        self._write(ended_at=self.world.clock.now())
+
+    def removable(self) -> list[str]:
+        with self.world.database.connect() as conn:
+            return [b.bucket for b in buckets.removable(conn, self.job)]
+
+    def _write(self, **columns: Any) -> None:
+        with self.world.database.begin() as conn:
+            conn.execute(update(Task).where(Task.c.job_id == self.job).values(**columns))
+
+
+@pytest.fixture
+def scene(world: Any) -> Scene:
+    return Scene(world)
+
+
+def prepared(answer: Outcome | Later) -> bool:
+    return isinstance(answer, Outcome) and answer.result == "ready"
+
+
+def test_what_the_jobs_next_owner_made_stays_the_jobs_own(scene: Scene) -> None:
+    def next_owner_makes_it() -> None:
+        assert prepared(scene.goes_to("two").prepare(scene.intent()))
+
+    scene.shelf.meanwhile = next_owner_makes_it
+    with pytest.raises(LeaseLost):
+        scene.controller("one").prepare(scene.intent())
+    assert scene.removable() == [BUCKET]
+    scene.controller("two").remove(scene.intent(IntentKind.REMOVE_STORAGE))
+    assert not scene.shelf.there
+
+
+def test_what_the_jobs_last_owner_makes_late_stays_the_jobs_own(scene: Scene) -> None:
+    def next_owner_begins() -> None:
+        two = scene.goes_to("two")
+        scene.shelf.meanwhile = lambda: scene.shelf.there.add(BUCKET)  # the last owner's call arrives
+        assert prepared(two.prepare(scene.intent()))
+
+    scene.shelf.meanwhile = next_owner_begins
+    with pytest.raises(LeaseLost):
+        scene.controller("one").prepare(scene.intent())
+    assert scene.removable() == [BUCKET]
+
+
+def test_what_is_made_after_the_jobs_end_is_removed_at_once(scene: Scene) -> None:
+    def all_of_it_happens() -> None:
+        two = scene.goes_to("two")
+        assert prepared(two.prepare(scene.intent()))
+        scene.ends()
+        two.remove(scene.intent(IntentKind.REMOVE_STORAGE))
+        assert not scene.shelf.there
+
+    scene.shelf.meanwhile = all_of_it_happens
+    with pytest.raises(LeaseLost):
+        scene.controller("one").prepare(scene.intent())
+    assert not scene.shelf.there
+
+
+def test_what_a_stranger_made_at_that_moment_is_left_alone(scene: Scene) -> None:
+    scene.shelf.meanwhile = lambda: scene.shelf.there.add(BUCKET)
+    assert prepared(scene.controller("one").prepare(scene.intent()))
+    assert scene.removable() == []
+
+
+def test_another_controllers_job_gets_no_bucket_made(scene: Scene) -> None:
+    with pytest.raises(LeaseLost):
+        scene.controller("two").prepare(scene.intent())
+    assert not scene.shelf.there
+
+
+def test_a_database_that_is_away_fails_no_job(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OperationalError("insert", None, Exception("the connection is gone"))
+
+    answers: list[Performed | Seen] = []
+    clock = scene.world.clock
+    actor = Actor({}, Keyring(b"k" * 32, "user"), scene.controller("one"), clock, "", {}, lambda _job: ())
+    dispatcher = Dispatcher(actor, lambda _name: scene.world.inline, answers.append)
+    dispatcher.take_up(scene.intent())
+    with monkeypatch.context() as patch:
+        patch.setattr(buckets, "record", refuse)
+        dispatcher.perform(scene.intent(), Machines())
+    dispatcher.perform(scene.intent(), Machines())
+    first, second = (answer.result for answer in answers if isinstance(answer, Performed))
+    assert isinstance(first, Later)
+    assert not first.was_tried
+    assert prepared(second)
