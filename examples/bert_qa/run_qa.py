@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 
 import numpy as np
 
@@ -72,6 +73,9 @@ parser.add_argument("--save_steps", type=int, default=500)
 parser.add_argument("--save_total_limit", type=int, default=5)
 parser.add_argument("--logging_steps", type=int, default=250)
 parser.add_argument("--learning_rate", type=float, default=2e-2)
+parser.add_argument(
+    "--step_s", type=float, default=0.0, help="a step takes at least this long, as a bigger model's would"
+)
 options = parser.parse_args()
 
 
@@ -88,12 +92,13 @@ def main() -> int:
 
     losses, hits = [], []
     while step < options.max_steps:
+        began = time.monotonic()
         loss, hit = reader.train_step(*question(rng), learning_rate=options.learning_rate)
         losses.append(loss)
         hits.append(hit)
         step += 1
         if step % options.logging_steps == 0:
-            print(f"step {step} loss {np.mean(losses):.4f} exact match {100 * np.mean(hits):.1f}", flush=True)
+            print(f"step {step} loss {np.mean(losses):.9f} exact match {100 * np.mean(hits):.1f}", flush=True)
             losses, hits = [], []
         if checkpointer.should_save(step) or step == options.max_steps:
             state = {"step": step, "words": reader.words, "match": reader.match, "rng": rng.bit_generator.state}
@@ -101,6 +106,7 @@ def main() -> int:
         if checkpointer.preempted():
             print(f"stops at step {step}: this machine is being taken away", flush=True)
             break
+        time.sleep(max(0.0, began + options.step_s - time.monotonic()))
     checkpointer.close()
     return 0
 

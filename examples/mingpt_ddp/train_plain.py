@@ -85,7 +85,7 @@ def main() -> int:
         logits = [weight - LEARNING_RATE * g / group.size for weight, g in zip(logits, summed, strict=True)]
         step += 1
         size = sum(map(abs, logits))
-        print(f"rank {rank} step {step} loss {loss_sum / group.size:.4f} weights {size:.6f}", flush=True)
+        print(f"rank {rank} step {step} loss {loss_sum / group.size:.9f} weights {size:.9f}", flush=True)
         if rank == 0 and (stop or step % options.save_every == 0 or step == options.steps):
             save(step, logits)
         if stop:

@@ -7,18 +7,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast.sdk as holdfast
+from example_scripts import EXAMPLES, ROOT, finish, start, start_two
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
 YAMLS = sorted(EXAMPLES.rglob("*.yaml"))
 
 
@@ -28,29 +25,6 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
-
-
-def start(script: str, *arguments: object, run_dir: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    path = EXAMPLES / script
-    return subprocess.Popen(
-        [sys.executable, path.name, *map(str, arguments)],
-        cwd=path.parent,
-        env={
-            **os.environ,
-            "HOLDFAST_RUN_DIR": str(run_dir),
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-            **(env or {}),
-        },
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> list[str]:
-    output, _ = process.communicate(timeout=timeout_s)
-    assert process.returncode == 0
-    return output.splitlines()
 
 
 def ask_to_stop(processes: list[subprocess.Popen[str]], run_dir: Path) -> None:
@@ -104,19 +78,9 @@ def test_two_nodes_stop_after_the_same_step_and_go_on_together(tmp_path: Path, r
 
     def group(folder: str, steps: int, step_s: float = 0.0) -> list[subprocess.Popen[str]]:
         # Rank 0 alone hears of the notice.
-        torchrun = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        return [
-            start(
-                f"mingpt_ddp/{script}",
-                *("--checkpoints", tmp_path / folder, "--steps", steps, "--step-s", step_s),
-                run_dir=run_dir if rank == 0 else quiet,
-                env={"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NODE_IPS": addresses}
-                | (torchrun | {"RANK": str(rank), "OMP_NUM_THREADS": "1"} if script == "train_torch.py" else {}),
-            )
-            for rank in range(2)
-        ]
+        given = ("--checkpoints", tmp_path / folder, "--steps", steps, "--step-s", step_s)
+        return start_two(f"mingpt_ddp/{script}", *given, run_dirs=[run_dir, quiet])
 
-    addresses = f"{own_address()}\n127.0.0.1"
     first, second = nodes = group("cut", steps=1000, step_s=0.02)
     list(lines_until(first, "step 5 "))
     ask_to_stop(nodes[:1], run_dir)
@@ -132,19 +96,6 @@ def test_two_nodes_stop_after_the_same_step_and_go_on_together(tmp_path: Path, r
     whole = [finish(node) for node in group("whole", steps=last)]
     assert [log[-3:] for log in again] == [log[-3:] for log in whole]
     assert f"step {last} loss" in whole[0][-1]
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
-def own_address() -> str:
-    """A loopback address of this test process's own, so that tests that run side by side do not share a port."""
-    number = os.getpid()
-    address = f"127.{1 + number % 200}.{number // 200 % 250}.{1 + number // 50000 % 250}"
-    with socket.create_server((address, 0)):
-        return address
 
 
 def test_the_question_answering_example_learns(tmp_path: Path, run_dir: Path) -> None:

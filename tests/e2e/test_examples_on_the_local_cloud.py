@@ -35,23 +35,6 @@ def test_the_fine_tuning_job_gets_a_pretended_gpu(controller: Any) -> None:
     assert re.search(r"step 4000 loss \S+ exact match (9\d\.\d|100\.0)", controller.log(job_id))
 
 
-def test_two_nodes_lose_one_and_go_on_from_the_same_step(controller: Any) -> None:
-    job_id = submitted(controller, "examples/mingpt_ddp.yaml")
-    controller.until(lambda: "rank 1 step 15 " in controller.log(job_id), "the fifteenth step")
-    controller.holdfast("jobs", "preempt", job_id, "--node", 1, "--notice", 10)
-    job = controller.until(lambda: ended(controller, job_id), "the end of the job")
-    log = controller.log(job_id)
-    assert job["status"] == "SUCCEEDED", log
-    assert job["recovery_count"] == 1
-    stopped = set(re.findall(r"rank [01] stops at step (\d+)", log))
-    resumed = re.findall(r"rank [01] goes on from step (\d+)", log)
-    assert len(stopped) == 1
-    assert resumed == [*stopped, *stopped]
-    last = re.findall(r"rank [01] step 60 loss \S+ weights (\S+)", log)
-    assert len(last) == 2
-    assert last[0] == last[1]
-
-
 def test_the_demo_keeps_its_promises() -> None:
     demo = [sys.executable, "-m", "examples.demo"]
     done = subprocess.run(demo, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)

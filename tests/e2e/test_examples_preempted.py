@@ -1,0 +1,137 @@
+"""Each training example loses its machine on the local cloud twice, with a notice and without, and ends where a run
+ends that nobody interrupted: its last loss is compared, as text, with that of the same script run by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from example_scripts import finish, start, start_two
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def controller(tmp_path: Path, controller_on: Callable[..., contextlib.AbstractContextManager[Any]]) -> Iterator[Any]:
+    """One for each example: a second job of the same bucket would go on where the first one ended."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("local: {accelerators: {V100: 8}}\n")
+    with controller_on(home) as one:
+        yield one
+
+
+@dataclass(frozen=True)
+class Preempted:
+    """What is left of a job that was preempted twice: the log of each attempt, and the step of the first replacement's
+    start."""
+
+    attempts: list[str]
+    first_resumed: int
+
+
+def preempted_twice(
+    controller: Any, *words: object, progress: str, notice_at: float, kill_at: float, resumes: str, node: int = 0
+) -> Preempted:
+    """Launch what `words` say and take a node away with a notice, then another at once; it has to succeed all the same.
+
+    `progress`: matches how far it is, as (a number), and `resumes` where it went on, as (a step). `notice_at` and
+    `kill_at`: how far it has come by then.
+    """
+    launched = controller.holdfast("jobs", "launch", *words, "--detach-run", "--yes")
+    found = re.search(r"Job (\d+)", launched.stdout + launched.stderr)
+    assert found, launched
+    job_id = int(found[1])
+    task_id = controller.job(job_id)["task_id"]
+
+    def attempts() -> list[str]:
+        return re.split(r"^--- attempt \d+ on .*\n", controller.log(job_id), flags=re.M)[1:]
+
+    def reached(attempt: int, far: float) -> bool:
+        assert not controller.job(job_id)["ended_at"], controller.log(job_id)
+        path = controller.home / "logs" / str(job_id) / "0" / str(attempt) / f"{node}.log"
+        return path.exists() and any(float(n) >= far for n in re.findall(progress, path.read_text()))
+
+    controller.until(lambda: reached(1, notice_at), f"{notice_at} in the first attempt")
+    controller.holdfast("jobs", "preempt", job_id, "--node", node, "--notice", 20)
+    controller.until(lambda: reached(2, kill_at), f"{kill_at} in the second attempt")
+    controller.holdfast("jobs", "preempt", job_id, "--node", node, "--kill")
+    controller.until(lambda: controller.job(job_id)["ended_at"], "the end of the job")
+
+    job, logs = controller.job(job_id), attempts()
+    assert job["status"] == "SUCCEEDED", "\n".join(logs)
+    assert job["recovery_count"] == 2
+    assert [attempt["reason"] for attempt in job["attempts"]] == ["PREEMPTION_NOTICE", "PREEMPTED", "COMPLETED"]
+    assert len(logs) == 3
+    assert job["task_id"] == task_id
+    for log in logs:
+        assert set(re.findall(r"\btask (sky-managed-\S+)", log)) == {task_id}
+    none, after_notice, after_kill = [{int(step) for step in re.findall(resumes, log)} for log in logs]
+    assert none == set()
+    assert len(after_notice) == len(after_kill) == 1, "every node goes on from the same step"
+    assert 0 < max(after_notice) <= max(after_kill)
+    return Preempted(logs, max(after_notice))
+
+
+@pytest.mark.slow
+def test_numpy(controller: Any, tmp_path: Path) -> None:
+    job = preempted_twice(
+        controller,
+        "examples/numpy_train/train.yaml",
+        progress=r"step (\d+) loss",
+        notice_at=240,
+        kill_at=480,
+        resumes=r"resumed from step (\d+)",
+    )
+    assert f"saved step {job.first_resumed}: this machine is being taken away" in job.attempts[0]
+    whole = finish(start("numpy_train/train.py", "--checkpoints", tmp_path / "whole", run_dir=tmp_path))
+    assert losses(r"final loss (\S+)", job.attempts[-1]) == losses(r"final loss (\S+)", whole[-1])
+
+
+@pytest.mark.slow
+def test_question_answering(controller: Any, tmp_path: Path) -> None:
+    job = preempted_twice(
+        controller,
+        *("examples/bert_qa.yaml", "--env", "STEP_S=0.01"),
+        progress=r"step (\d+) loss",
+        notice_at=1000,
+        kill_at=2000,
+        resumes=r"from step ([1-9]\d*)",
+    )
+    assert f"stops at step {job.first_resumed}: this machine is being taken away" in job.attempts[0]
+    whole = finish(start("bert_qa/run_qa.py", "--output_dir", tmp_path / "whole", run_dir=tmp_path))
+    assert losses(r"step 4000 (loss .*)", job.attempts[-1]) == losses(r"step 4000 (loss .*)", whole[-1])
+
+
+@pytest.mark.slow
+def test_two_nodes_of_one_model(controller: Any, tmp_path: Path) -> None:
+    """Node 1 is lost, and node 0 goes with it. Two addends have one sum, whoever comes first."""
+    steps = 150
+    job = preempted_twice(
+        controller,
+        *("examples/mingpt_ddp.yaml", "--env", "TRAINER=plain", "--env", f"STEPS={steps}"),
+        progress=r"rank 1 step (\d+) ",
+        notice_at=25,
+        kill_at=80,
+        resumes=r"rank [01] goes on from step (\d+)",
+        node=1,
+    )
+    stopped = re.findall(r"rank [01] stops at step (\d+)", job.attempts[0])
+    assert stopped == [str(job.first_resumed)] * 2
+    options = ("--checkpoints", tmp_path / "whole", "--steps", steps)
+    nodes = start_two("mingpt_ddp/train_plain.py", *options, run_dirs=[tmp_path, tmp_path])
+    for rank, node in enumerate(nodes):
+        last = rf"rank {rank} step {steps} (loss .*)"
+        assert losses(last, job.attempts[-1]) == losses(last, "\n".join(finish(node, timeout_s=200)))
+
+
+def losses(pattern: str, log: str) -> list[str]:
+    found = re.findall(pattern, log)
+    assert len(found) == 1, f"{pattern} in {log}"
+    return found
