@@ -10,6 +10,7 @@ from faultworld.mistakes import MISTAKES, shows
 WITHIN = 200
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_known_mistake_is_found(name: str) -> None:
