@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import pytest
 
@@ -21,7 +20,7 @@ def survive(seeds: range, record: pytest.FixtureRequest) -> None:
     totals, failed = survived(seeds)
     said = {seed: str(run(scenario_of(seed)).violation) for seed in failed[:3]}
     assert not failed, f"{said}; see `make sim SEED={failed[0]}`"
-    record.node.user_properties.append((HISTORIES, json.dumps(asdict(totals))))
+    record.node.user_properties.append((HISTORIES, json.dumps(vars(totals))))
 
 
 @pytest.mark.timeout(900)
