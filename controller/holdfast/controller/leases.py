@@ -6,18 +6,23 @@ import time
 import uuid
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Float, bindparam, delete, func, insert, select, update
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.store import connections, jobs, wake
-from holdfast.controller.store.database import database_now, head, insert_into
+from holdfast.controller.store.database import DATABASE_NOW, as_of, database_now, head, insert_into
 from holdfast.controller.store.jobs import Claim
 from holdfast.controller.store.tables import ControllerRow, Meta
 from holdfast.controller.store.wake import Topic
 
 Controllers = ControllerRow.__table__  # type: ignore[attr-defined]
 Metas = Meta.__table__  # type: ignore[attr-defined]
+_RENEW = (
+    update(Controllers)
+    .where(Controllers.c.id == bindparam("owner"))
+    .values(lease_until=DATABASE_NOW + bindparam("length_s", type_=Float))
+)
 
 LEASE_S = 10.0
 _BATCH = 500
@@ -66,13 +71,12 @@ class Lease:
         """Renew the lease in the database. Returns what `confirm` wants, once nothing lost is in hand any more."""
         asked_at = self.monotonic()
         with self._database.begin() as conn:
-            now = database_now(conn, self._clock.now())
-            mine = Controllers.c.id == self.owner
-            until = now + self.length_s * self._speed
-            renewed = conn.execute(update(Controllers).where(mine).values(lease_until=until))
+            length_s = self.length_s * self._speed
+            renewed = conn.execute(_RENEW, {"owner": self.owner, "length_s": length_s, **as_of(self._clock.now())})
             if renewed.rowcount == 0:
+                now = database_now(conn, self._clock.now())
                 row = {"id": self.owner, "endpoint": self._endpoint, "knows": head()}
-                times = {"started_at": now, "lease_until": until}
+                times = {"started_at": now, "lease_until": now + length_s}
                 conn.execute(insert(Controllers).values(**row, **times))
         reach("lease.renewed")
         return asked_at

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 import structlog
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Advising, Cloud
@@ -17,6 +17,11 @@ from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
 
 Refusals = RefusalRow.__table__  # type: ignore[attr-defined]
 Sightings = SightingRow.__table__  # type: ignore[attr-defined]
+_RECORDED = (
+    select(Refusals)
+    .where(Refusals.c.until > bindparam("ran_out"), Refusals.c.id > bindparam("known"))
+    .order_by(Refusals.c.id)
+)
 log = structlog.get_logger(__name__)
 
 # A price list is read again after this long; a cloud keeps its own cache of what is slow to crawl.
@@ -49,9 +54,8 @@ class Market:
 
     def load(self, conn: Connection) -> None:
         """Take up what any daemon recorded: refusals since the last call, and once the history of offers."""
-        remembered = Refusals.c.until > self._clock.now() - _MEMORY_S
-        query = select(Refusals).where(remembered, Refusals.c.id > self._loaded_to - _OVERTAKEN)
-        rows = conn.execute(query.order_by(Refusals.c.id)).mappings().all()
+        since = {"ran_out": self._clock.now() - _MEMORY_S, "known": self._loaded_to - _OVERTAKEN}
+        rows = conn.execute(_RECORDED, since).mappings().all()
         with self._lock:
             for row in rows:
                 self._add(codec.refusal(dict(row)), row["job_id"])

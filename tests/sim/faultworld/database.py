@@ -20,8 +20,8 @@ from sqlalchemy.pool import StaticPool
 
 from faultworld.threads import Thread
 from holdfast.controller import leases, watch
-from holdfast.controller.store import connections, jobs, wake
-from holdfast.controller.store.database import migrate
+from holdfast.controller.store import wake
+from holdfast.controller.store.database import as_of, migrate
 from holdfast.controller.store.wake import Topic
 
 LOOK_S = 6.0
@@ -42,12 +42,18 @@ def engine() -> Engine:
 
 
 class _Connection(Connection):
-    """Who reads sees each of its questions answered as things are by then: others may go first."""
+    """Who reads sees each of its questions answered as things are by then: others may go first.
+
+    The database has a clock of its own, whatever the asking process takes the time for.
+    """
 
     def execute(self, *said: Any, **options: Any) -> Any:
         thread = getcurrent()
-        if isinstance(thread, Thread) and thread.reads:
-            thread.process.may_wait()
+        if isinstance(thread, Thread):
+            if thread.reads:
+                thread.process.may_wait()
+            if len(said) > 1 and "database_now" in said[1]:
+                said = (said[0], {**said[1], **as_of(thread.process.world.scheduler.now())})
         return super().execute(*said, **options)
 
 
@@ -75,11 +81,10 @@ def new_database() -> sqlite3.Connection:
 
 @contextmanager
 def as_a_server(world: World) -> Iterator[list[tuple[Topic, int]]]:
-    """The database has a clock of its own, and collects what each transaction wants the others told."""
+    """The database's clock is the world's, and it collects what each transaction wants the others told."""
     notices: list[tuple[Topic, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (leases, connections, jobs):
-            patch.setattr(module, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
+        patch.setattr(leases, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
         # A world that is polled more seldom costs less to simulate, and tells as much.
         patch.setattr(watch, "LOOK_S", LOOK_S)
         patch.setattr(watch, "_ROUND_S", 2 * LOOK_S)

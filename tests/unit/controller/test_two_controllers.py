@@ -14,6 +14,7 @@ from holdfast.controller.leases import Controllers
 from holdfast.controller.mail import Incoming, Outgoing, read, written
 from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
 from holdfast.controller.store import connections, jobs, letters
+from holdfast.controller.store.database import database_now
 from holdfast.controller.store.letters import Letter, Letters
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
@@ -187,7 +188,7 @@ def test_what_was_lost_on_the_way_to_a_job_that_moved_is_forwarded(world: Any, o
 
 def lease(world: Any, owner: str, for_s: float) -> None:
     with world.database.begin() as conn:
-        now = conn.execute(select(jobs.database_now(conn, world.clock.now()))).scalar()
+        now = conn.execute(select(database_now(conn, world.clock.now()))).scalar()
         row = {"id": owner, "started_at": now, "lease_until": now + for_s, "endpoint": "", "knows": ""}
         conn.execute(insert(Controllers).values(**row))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, select
 
 from holdfast.controller.store import wake
-from holdfast.controller.store.database import database_now, insert_into
+from holdfast.controller.store.database import DATABASE_NOW, as_of, insert_into
 from holdfast.controller.store.jobs import Attempt, Controller, Job, Node
 from holdfast.controller.store.tables import ConnectionRow
 from holdfast.controller.store.wake import Topic
@@ -15,6 +15,21 @@ from holdfast.recovery.statuses import AttemptState
 
 Connections = ConnectionRow.__table__  # type: ignore[attr-defined]
 
+_PLACE = ("job_id", "task_index", "generation", "rank")
+_LIVING = (
+    select(*(Connections.c[name] for name in _PLACE))
+    .join(Controller, Controller.c.id == Connections.c.controller)
+    .where(Controller.c.lease_until >= DATABASE_NOW)
+)
+_OF_LIVING = _LIVING.subquery()
+_UNHELD = (
+    select(*(Node.c[name] for name in _PLACE))
+    .join(Job, Job.c.id == Node.c.job_id)
+    .join(Attempt, and_(*(Node.c[n] == Attempt.c[n] for n in _PLACE[:3])))
+    .join(_OF_LIVING, and_(*(Node.c[n] == _OF_LIVING.c[n] for n in _PLACE)), isouter=True)
+    .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False), Attempt.c.state != AttemptState.GONE.value)
+    .where(Node.c.connected, _OF_LIVING.c.job_id.is_(None))
+)
 _HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
 
 Place = tuple[tuple[int, int, int], int]
@@ -55,31 +70,14 @@ def release_others(conn: Connection, controller: str) -> None:
 
 def held(conn: Connection, job_ids: Iterable[int], now: float) -> set[Place]:
     """The nodes of these jobs that a living controller has a connection with."""
-    query = _living(conn, now).where(Connections.c.job_id.in_(list(job_ids)))
-    return {((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query)}
+    query = _LIVING.where(Connections.c.job_id.in_(list(job_ids)))
+    return {((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query, as_of(now))}
 
 
 def unheld(conn: Connection, owner: str, now: float) -> list[Place]:
     """Nodes of the owner's jobs that count as connected, and that no living controller has a connection with."""
-    living = _living(conn, now).subquery()
-    same = and_(*(Node.c[name] == living.c[name] for name in ("job_id", "task_index", "generation", "rank")))
-    query = (
-        select(Node.c.job_id, Node.c.task_index, Node.c.generation, Node.c.rank)
-        .join(Job, Job.c.id == Node.c.job_id)
-        .join(Attempt, and_(*(Node.c[n] == Attempt.c[n] for n in ("job_id", "task_index", "generation"))))
-        .join(living, same, isouter=True)
-        .where(Job.c.owner == owner, Job.c.settled.is_(False), Attempt.c.state != AttemptState.GONE.value)
-        .where(Node.c.connected, living.c.job_id.is_(None))
-    )
-    return [((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query)]
-
-
-def _living(conn: Connection, now: float) -> Select[tuple[int, int, int, int]]:
-    return (
-        select(Connections.c.job_id, Connections.c.task_index, Connections.c.generation, Connections.c.rank)
-        .join(Controller, Controller.c.id == Connections.c.controller)
-        .where(Controller.c.lease_until >= database_now(conn, now))
-    )
+    rows = conn.execute(_UNHELD, {"owner": owner, **as_of(now)})
+    return [((r.job_id, r.task_index, r.generation), r.rank) for r in rows]
 
 
 def _is(place: Place) -> tuple[ColumnElement[bool], ...]:

@@ -10,8 +10,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Float,
     FromClause,
     Table,
+    bindparam,
     create_engine,
     event,
     func,
@@ -24,7 +26,9 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.engine.url import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from holdfast.controller.settings import SettingsError
 
@@ -158,9 +162,31 @@ def migrate_back(engine: Engine, revision: str) -> None:
 
 def database_now(conn: Connection, now: float) -> ColumnElement[float]:
     """Epoch seconds on the one clock that all who share the database share: the server's, or else `now`."""
-    if conn.dialect.name == "postgresql":
-        return func.date_part("epoch", func.clock_timestamp())
-    return literal(now)
+    return _server_now() if conn.dialect.name == "postgresql" else literal(now)
+
+
+class _DatabaseNow(ColumnElement[float]):
+    inherit_cache = True
+    type = Float()
+
+
+@compiles(_DatabaseNow)
+def _compiled(_: _DatabaseNow, compiler: SQLCompiler, **options: Any) -> str:
+    is_server = compiler.dialect.name == "postgresql"
+    return compiler.process(_server_now() if is_server else bindparam("database_now", type_=Float), **options)
+
+
+DATABASE_NOW = _DatabaseNow()
+"""`database_now` for statements that are made once: execute them with `as_of(now)`."""
+
+
+def as_of(now: float) -> dict[str, float]:
+    """The parameter of DATABASE_NOW."""
+    return {"database_now": now}
+
+
+def _server_now() -> ColumnElement[float]:
+    return func.date_part("epoch", func.clock_timestamp())
 
 
 def insert_into(conn: Connection, table: FromClause) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, insert, or_, select, update
 
 from holdfast.controller.store import codec
-from holdfast.controller.store.database import database_now
+from holdfast.controller.store.database import DATABASE_NOW, as_of
 from holdfast.controller.store.tables import AttemptRow, ControllerRow, EventRow, JobRow, NodeRow, TaskRow
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
@@ -48,6 +48,16 @@ _LIVE = select(Attempt.c.job_id, Attempt.c.task_index, Attempt.c.generation).whe
 _LIVE_OF_JOB = _LIVE.where(Attempt.c.job_id == bindparam("job_id"))
 _OWN = select(Job.c.id, Job.c.epoch).where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
 _STANDING = select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(_OF_JOBS), Job.c.settled.is_(False))
+_UNSETTLED = select(Job.c.id).where(Job.c.settled.is_(False)).order_by(Job.c.id).limit(bindparam("most"))
+_OTHERS = or_(Job.c.owner.is_(None), Job.c.owner != bindparam("claimer"))
+_UNCLAIMED = or_(
+    Job.c.owner.is_(None),
+    Job.c.owner.in_(bindparam("dead", expanding=True)),
+    Job.c.owner.not_in(select(Controller.c.id)),
+)
+_CLAIMABLE_ALONE = _UNSETTLED.where(_OTHERS).with_for_update(skip_locked=True)
+_CLAIMABLE = _UNSETTLED.where(_UNCLAIMED).with_for_update(skip_locked=True)
+_RAN_OUT = select(Controller.c.id).where(Controller.c.lease_until < DATABASE_NOW).with_for_update(skip_locked=True)
 
 
 class LeaseLost(Exception):
@@ -111,15 +121,12 @@ def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: boo
     A lease that has run out is locked while its jobs are taken, so that its owner, if it lives after all, renews it
     either before, and keeps them, or after, and finds them gone.
     """
-    free = Job.c.owner.is_(None)
     if take_all:
-        free = or_(free, Job.c.owner != owner)
+        found = conn.execute(_CLAIMABLE_ALONE, {"claimer": owner, "most": limit})
     else:
-        ran_out = select(Controller.c.id).where(Controller.c.lease_until < database_now(conn, now))
-        dead = list(conn.execute(ran_out.with_for_update(skip_locked=True)).scalars())
-        free = or_(free, Job.c.owner.in_(dead), Job.c.owner.not_in(select(Controller.c.id)))
-    wanted = select(Job.c.id).where(Job.c.settled.is_(False), free).order_by(Job.c.id).limit(limit)
-    ids = list(conn.execute(wanted.with_for_update(skip_locked=True)).scalars())
+        dead = list(conn.execute(_RAN_OUT, as_of(now)).scalars())
+        found = conn.execute(_CLAIMABLE, {"dead": dead, "most": limit})
+    ids = list(found.scalars())
     if not ids:
         return []
     rows = conn.execute(

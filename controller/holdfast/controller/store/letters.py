@@ -21,6 +21,7 @@ _WAITING = (
     .join(Job, Job.c.id == Letters.c.job_id)
     .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
     .order_by(Letters.c.id)
+    .limit(bindparam("most"))
 )
 
 _DROP_SETTLED = delete(Letters).where(Letters.c.job_id.in_(select(Job.c.id).where(Job.c.settled)))
@@ -50,7 +51,7 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
 def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = ()) -> list[Letter]:
     """The letters for the jobs of `owner` `but` these, as they came."""
     query = _WAITING.where(Letters.c.id.not_in(but)) if but else _WAITING
-    rows = conn.execute(query.limit(limit), {"owner": owner})
+    rows = conn.execute(query, {"owner": owner, "most": limit})
     return [Letter(row.id, row.job_id, row.body) for row in rows]
 
 
