@@ -8,10 +8,13 @@ Needs transformers and torch; neither a download nor a GPU.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from typing import Any
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.checkpoint.adapters.huggingface import HoldfastCallback, last_checkpoint
 
@@ -30,7 +33,20 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir", required=True)
 parser.add_argument("--max_steps", type=int, default=200)
 parser.add_argument("--save_steps", type=int, default=50)
+parser.add_argument(
+    "--step_s", type=float, default=0.0, help="a step takes at least this long, as a bigger model's would"
+)
 options = parser.parse_args()
+
+
+class Pace(TrainerCallback):
+    """Makes a step of this toy last as long as `--step_s` says."""
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.began = time.monotonic()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        time.sleep(max(0.0, self.began + options.step_s - time.monotonic()))
 
 
 def main() -> int:
@@ -57,10 +73,11 @@ def main() -> int:
         BertForSequenceClassification(config),
         arguments,
         train_dataset=sentences(512),
-        callbacks=[HoldfastCallback(keep=3)],  # commits what the Trainer saves, and saves once more at a notice
+        # The first commits what the Trainer saves, and saves once more at a notice.
+        callbacks=[HoldfastCallback(keep=3), Pace()],
     )
     newest = last_checkpoint(options.output_dir)  # the newest that is whole; None at the very first start
-    print(f"begins from {newest or 'the beginning'}", flush=True)
+    print(f"task {os.environ.get('SKYPILOT_TASK_ID', '-')} begins from {newest or 'the beginning'}", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     weights = sum(parameter.double().abs().sum() for parameter in trainer.model.parameters())

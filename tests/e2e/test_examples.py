@@ -133,7 +133,7 @@ def test_the_trainer_of_hugging_face_ends_as_if_it_had_not_been_interrupted(tmp_
     assert stopped is not None
     assert int(stopped[1]) < 400
     rest, whole = (finish(train(folder), timeout_s=200) for folder in ("cut", "whole"))
-    assert f"begins from {tmp_path / 'cut'}/checkpoint-{stopped[1]}" in rest
+    assert f"task - begins from {tmp_path / 'cut'}/checkpoint-{stopped[1]}" in rest
     assert rest[-1] == whole[-1]
 
 

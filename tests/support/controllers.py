@@ -61,9 +61,9 @@ class Controller:
         """As `jobs logs` shows it, which answers for the status by its exit code."""
         return self.holdfast("jobs", "logs", job_id, "--no-follow", "--tail", 0, check=False).stdout
 
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
         """The first true answer of `condition`."""
-        give_up_at = time.monotonic() + PATIENCE_S
+        give_up_at = time.monotonic() + patience_s
         while not (answer := condition()):
             assert time.monotonic() < give_up_at, f"in vain: {what}"
             Event().wait(0.1)

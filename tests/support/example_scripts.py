@@ -21,6 +21,7 @@ def start(script: str, *arguments: object, run_dir: Path, env: dict[str, str] | 
         env={
             **os.environ,
             "HOLDFAST_RUN_DIR": str(run_dir),
+            "OMP_NUM_THREADS": "1",  # adds numbers up in one order
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             **(env or {}),
@@ -36,7 +37,7 @@ def start_two(script: str, *arguments: object, run_dirs: list[Path]) -> list[sub
     torchrun = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     nodes = [{"SKYPILOT_NODE_RANK": rank, "SKYPILOT_NODE_IPS": addresses, "RANK": rank} for rank in ("0", "1")]
     return [
-        start(script, *arguments, run_dir=run_dir, env={**torchrun, "OMP_NUM_THREADS": "1", **node})
+        start(script, *arguments, run_dir=run_dir, env={**torchrun, **node})
         for run_dir, node in zip(run_dirs, nodes, strict=True)
     ]
 
