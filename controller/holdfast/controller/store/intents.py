@@ -17,6 +17,7 @@ Intents = IntentRow.__table__  # type: ignore[attr-defined]
 
 _KEY = ("job_id", "task_index", "generation", "kind")
 _SAME = select(Intents.c.id).where(*(Intents.c[name] == bindparam(name) for name in _KEY))
+_CLOSE = update(Intents).where(Intents.c.id == bindparam("intent"), Intents.c.done_at.is_(None))
 _INSERT = insert(Intents).returning(Intents.c.id)
 
 
@@ -83,12 +84,8 @@ def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
 
 def close(conn: Connection, intent_id: int, *, outcome: str, error: str | None, now: float) -> bool:
     """Record the outcome. False if it was recorded before."""
-    result = conn.execute(
-        update(Intents)
-        .where(Intents.c.id == intent_id, Intents.c.done_at.is_(None))
-        .values(done_at=now, outcome=outcome, error=error)
-    )
-    return result.rowcount == 1
+    columns = {"done_at": now, "outcome": outcome, "error": error}
+    return conn.execute(_CLOSE, {"intent": intent_id, **columns}).rowcount == 1
 
 
 def tried(conn: Connection, intent_id: int, *, error: str, wake_at: float) -> None:

@@ -24,6 +24,7 @@ _WAITING = (
     .limit(bindparam("most"))
 )
 
+_TAKE = delete(Letters).where(Letters.c.id == bindparam("letter"))
 _DROP_SETTLED = delete(Letters).where(Letters.c.job_id.in_(select(Job.c.id).where(Job.c.settled)))
 
 
@@ -57,7 +58,7 @@ def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int
 
 def take(conn: Connection, letter: int) -> bool:
     """Take a letter, as a part of the transaction that records its turn. False if its turn was recorded before."""
-    return conn.execute(delete(Letters).where(Letters.c.id == letter)).rowcount == 1
+    return conn.execute(_TAKE, {"letter": letter}).rowcount == 1
 
 
 def drop_settled(conn: Connection) -> int:
