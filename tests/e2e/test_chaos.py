@@ -20,14 +20,17 @@ STORM_S = 45.0
 SEED = int(os.environ.get("STORM_SEED", "1"))
 
 # The bucket's folder is this computer's own, so a lock in it is seen by every machine: it judges, not the controller.
+# Each step has a file of its own: one that was renamed over another may be empty in the bucket when rclone is killed.
 WORK = """
 mkdir -p /run/holdfast/buckets/storm
 exec 9>/run/holdfast/buckets/storm/$SKYPILOT_MANAGED_JOB_ID.lock
 flock -n 9 || echo RUNS-TWICE
-n=$(cat /checkpoint/$SKYPILOT_MANAGED_JOB_ID 2>/dev/null || echo 0)
+n=0
+for file in /checkpoint/$SKYPILOT_MANAGED_JOB_ID.*; do
+  if read -r saved < $file && [ "$saved" -gt $n ]; then n=$saved; fi
+done 2>/dev/null
 echo begin at $n $SKYPILOT_TASK_ID
-while [ $n -lt 150 ]; do n=$((n+1)); echo step $n; echo $n > /checkpoint/$SKYPILOT_MANAGED_JOB_ID.new
-mv /checkpoint/$SKYPILOT_MANAGED_JOB_ID.new /checkpoint/$SKYPILOT_MANAGED_JOB_ID; sleep 0.2; done
+while [ $n -lt 150 ]; do n=$((n+1)); echo step $n; echo $n > /checkpoint/$SKYPILOT_MANAGED_JOB_ID.$n; sleep 0.2; done
 """
 
 
