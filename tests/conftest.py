@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -27,6 +28,10 @@ settings.register_profile(
 )
 settings.register_profile("deep", settings.get_profile("ci"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# What was started in a shell's background ignores Ctrl-C, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KILLS = "kills_survived"
 HISTORIES = "histories_survived"
