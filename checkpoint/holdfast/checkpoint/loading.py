@@ -64,6 +64,7 @@ def load(
     skipped: list[tuple[int, str]] = []
     for candidate in _candidates(root, prefix):
         reason = _fault(candidate, root, verify, believe=believe)
+        told: Exception | None = None
         if reason is None:
             try:
                 value = call(candidate.step)
@@ -71,9 +72,10 @@ def load(
                 reason = _damage_told_by(error, candidate, root, prefix)
                 if reason is None:
                     raise
+                told = error
             else:
                 return _loaded(root, candidate, skipped), value
-        logger.warning("skipping step %d in %s: %s", candidate.step, root, reason)
+        logger.warning("skipping step %d in %s: %s", candidate.step, root, reason, exc_info=told)
         skipped.append((candidate.step, reason))
     if skipped and believe:  # marks spare reading in vain; where nothing else is left, they are not believed
         return load(root, prefix, call, verify=verify, believe=False)

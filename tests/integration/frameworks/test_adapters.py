@@ -287,3 +287,40 @@ def test_orbax_and_safetensors_folders(tmp_path: Path) -> None:
         print(json.dumps([whole, load()]))
     """
     assert run(program, tmp_path, JAX_PLATFORMS="cpu") == [[2, 1998.0, 18.0], [1, 999.0, 9.0]]
+
+
+WRAPPERS = """
+    import json, os, sys, torch
+    from holdfast.checkpoint import Checkpointer
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+    wraps = {
+        "plain": lambda model: model,
+        "ddp": torch.nn.parallel.DistributedDataParallel,
+        "compiled": torch.compile,
+        "both": lambda model: torch.compile(torch.nn.parallel.DistributedDataParallel(model)),
+        "data parallel": torch.nn.DataParallel,
+    }
+    def same(one, other):
+        return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    right = []
+    for saved_as, save_wrap in wraps.items():
+        first = torch.nn.Linear(3, 2)
+        checkpointer = Checkpointer(os.path.join(sys.argv[1], saved_as))
+        checkpointer.save(1, {"model": save_wrap(first)})
+        for loaded_as, load_wrap in wraps.items():
+            second = torch.nn.Linear(3, 2)
+            assert not same(first, second)
+            wrapped = load_wrap(second)
+            assert checkpointer.load(into={"model": wrapped})["model"] is wrapped
+            right.append(same(first, second))
+    print(json.dumps(right))
+"""
+
+
+def test_a_model_is_loaded_into_another_wrapper_than_it_was_saved_in(tmp_path: Path) -> None:
+    needs("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert run(WRAPPERS, tmp_path, port) == [True] * 25

@@ -76,3 +76,13 @@ print([load(), load.last_result.skipped, latest("checkpoints"), [i.state for i i
     shown = run(program, python=str(OLDEST), cwd=tmp_path)
     expected = ["value 2", ((3, "model_3.pt has 3 bytes instead of 7"),), 2, ["damaged", "committed"], False]
     assert shown.strip() == str(expected)
+
+
+def test_a_state_that_is_loaded_runs_no_code(tmp_path):
+    """Buckets are shared: whoever can write into one must not be able to have a pickle run on the nodes that read it."""
+    program = (
+        "import sys; from holdfast.checkpoint import Checkpointer; c = Checkpointer('.');"
+        "c.save(1, {'weights': b'abc', 'step': 1}); assert c.load()['step'] == 1;"
+        "print([m for m in ('pickle', '_pickle', 'shelve') if m in sys.modules])"
+    )
+    assert run(program, cwd=tmp_path) == "[]\n"

@@ -37,11 +37,14 @@ def truncated(data):
 
 
 @pytest.mark.parametrize("damage", [truncated, lambda data: data[:-1], lambda data: b"", lambda data: bytes(len(data))])
-def test_complaints_about_a_broken_file_move_on(load, save_dir, damage):
+def test_complaints_about_a_broken_file_move_on(load, save_dir, damage, caplog):
     path = save_dir / "model_100.pkl"
     path.write_bytes(damage(path.read_bytes()))
     assert load()["step"] == 20
     assert [step for step, _ in load.last_result.skipped] == [100]
+    (told,) = (record for record in caplog.records if record.levelname == "WARNING")
+    # With the place in the loader that stumbled, unless the loader was not asked.
+    assert bool(told.exc_info) == (path.stat().st_size > 0)
 
 
 def test_broken_archives_move_on(save_dir):

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from holdfast.checkpoint.errors import CheckpointError
+from holdfast.checkpoint.state.wrappers import unwrapped
 
 
 def restore_into(into: Any, state: Any) -> Any:
@@ -42,7 +43,7 @@ def _compare(into: Any, state: Any, place: str) -> None:
 
 def _restore(into: Any, state: Any) -> Any:
     if _has_state(into):
-        into.load_state_dict(state)
+        unwrapped(into).load_state_dict(state)
         return into
     if isinstance(into, dict) and isinstance(state, dict):
         for key in into:

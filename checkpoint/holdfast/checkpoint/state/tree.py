@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.state.arrays import Array, array_of
+from holdfast.checkpoint.state.wrappers import unwrapped
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -67,7 +68,7 @@ class _Flattening:
         if array is not None:
             return {"array": self._number(array, value, place)}
         if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
-            return self.document(value.state_dict(), place)
+            return self.document(unwrapped(value).state_dict(), place)
         raise Unsaveable(
             f"{_shown(place)} is a {type(value).__qualname__}, which a checkpoint can not hold; save its parts "
             "(numbers, strings, lists, dicts, arrays), or write it to a file of your own with @save_checkpoint"
