@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from holdfast.checkpoint import errors, listing, memory, retention, samples
+from holdfast.checkpoint import checkpoints, errors, listing, marks, memory, retention, samples
+from holdfast.checkpoint.checkpoints import Checkpoint
 from holdfast.checkpoint.keep import Keep
 from holdfast.checkpoint.save_dir import root_of
 
@@ -42,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     texts = {
         "ls": "list steps; looks at sizes",
         "verify": "read the files and compare digests; marks what is damaged, and takes marks back",
-        "prune": "remove what a rule does not keep; never the newest durable one, never what is damaged",
+        "prune": "remove what a rule does not keep, once all that it keeps was read and is whole; never what is damaged",
         "watch": "print a line whenever the state of a step changes, until interrupted",
     }
     for name, text in texts.items():
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--prefix", help="only this checkpoint_prefix")
         if name in ("ls", "verify"):
             command.add_argument("--json", action="store_true", help="one JSON object per line")
-        if name == "verify":
+        if name in ("verify", "prune"):
             how = "every byte (the default), a sample of each file, or sizes alone"
             command.add_argument("--how", choices=samples.MODES, default=samples.FULL, help=how)
         if name == "prune":
@@ -94,14 +95,26 @@ def _prune(options: argparse.Namespace) -> int:
     prefixes = sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)})
     for prefix in prefixes:
         known = memory.of(root)
-        if options.dry_run:
-            surplus = retention.find_surplus(root, prefix, just_saved=None, keep=keep, memory=known)
-            removed = [checkpoint.step for checkpoint in surplus]
-        else:
+        surplus = _surplus(root, prefix, keep, options.how)
+        removed = [checkpoint.step for checkpoint in surplus]
+        if surplus and not options.dry_run:
             removed = retention.apply(root, prefix, just_saved=None, keep=keep, memory=known)
         for step in removed:
             print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
     return 0
+
+
+def _surplus(root: str, prefix: str, keep: Keep, how: str) -> Sequence[Checkpoint]:
+    """What can go, now that each step that stays has been looked at: a damaged one among them has another stay."""
+    looked_at: set[int] = set()
+    while True:
+        surplus = retention.find_surplus(root, prefix, just_saved=None, keep=keep, memory=memory.of(root))
+        going = {checkpoint.step for checkpoint in surplus}
+        found = checkpoints.newest_first(root, prefix)
+        staying = [one for one in found if one.step not in going | looked_at] if going else []
+        if not [one for one in staying if marks.fault(one, believe=False, verify=how)]:
+            return surplus
+        looked_at.update(one.step for one in staying)
 
 
 def _watch(options: argparse.Namespace) -> int:

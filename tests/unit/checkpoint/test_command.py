@@ -101,6 +101,17 @@ def test_prune_says_what_it_would_remove_and_removes_it(save_dir, capsys):
     assert "last must be at least 1" in capsys.readouterr().err
 
 
+def test_prune_reads_what_stays_before_anything_goes(save_dir, capsys):
+    damaged = save_dir / "model_12.pt"
+    damaged.write_bytes(bytes(2047) + b"x")
+    for how, goes in (("size", [7]), ("full", [])):
+        assert command.main(["prune", str(save_dir), "--last", "1", "--dry-run", "--how", how]) == 0
+        assert [int(line.split()[-1]) for line in capsys.readouterr().out.splitlines()] == goes
+    assert command.main(["prune", str(save_dir), "--last", "1"]) == 0
+    assert (save_dir / "model_7.pt").exists()
+    assert damaged.exists()
+
+
 def test_prune_can_keep_the_best(tmp_path, capsys):
     with Checkpointer(tmp_path) as checkpointer:
         for step, loss in enumerate((3, 1, 2, 4)):
