@@ -31,6 +31,7 @@ from holdfast.checkpoint import (
     notice,
     samples,
     saving,
+    second_look,
     shards,
 )
 from holdfast.checkpoint.agreeing import agreed_load
@@ -253,10 +254,14 @@ class Checkpointer:
         """
         self._background.wait()
         wanted = self._saved_step if step is None else step
+        began = time.monotonic()
         found = self._found(wanted)
+        if self._group.world_size > 1 and wanted is not None and wanted == self._saved_step:
+            found = second_look.appeared(self._root, self._series.prefix, wanted, timeout_s=timeout_s)
         if found is None:
             return False
-        began = time.monotonic()
+        if timeout_s is not None:
+            timeout_s = max(0.0, timeout_s - (time.monotonic() - began))
         durable = durability.wait_durable(found.all_paths, timeout_s=timeout_s)
         if durable:
             self._farewell.uploaded(sum(record.size for record in found.files.values()), time.monotonic() - began)

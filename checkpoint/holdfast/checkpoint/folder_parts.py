@@ -29,13 +29,13 @@ def records(root: str, folder: str, prefix: str, group: Group, *, topic: str, do
     return sorted(found, key=lambda record: record.path)
 
 
-def _seen(path: str) -> dict[str, tuple[int, int]]:
-    """Name → time and size of every file."""
+def _seen(path: str) -> dict[str, list[int]]:
+    """Name → time and size of every file; as lists, which is what becomes of them on the way to other processes."""
     found = snapshot.take(path) if os.path.isdir(path) else {}
-    return {name: (stamp.mtime_ns, stamp.size) for name, stamp in found.items()}
+    return {name: [stamp.mtime_ns, stamp.size] for name, stamp in found.items()}
 
 
-def _readers_of(seen: list[dict[str, tuple[int, int]]]) -> dict[str, int]:
+def _readers_of(seen: list[dict[str, list[int]]]) -> dict[str, int]:
     """Which rank reads each file: one that sees it as it was written last; of several, they take turns."""
     readers = {}
     for number, name in enumerate(sorted(set().union(*seen))):

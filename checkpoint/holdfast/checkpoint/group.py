@@ -2,7 +2,8 @@
 
 `share` is the one thing that they need: everybody says something about a topic and hears what everybody said. Through
 torch.distributed where it is initialised, else through small files in the directory of the checkpoints, which works
-wherever all processes see that directory, however late (a bucket's mount may take its listing time).
+wherever all processes see that directory, however late. Where each has a mount of its own over one bucket, each has its
+mount upload what it says at once, and look at the bucket again while it waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from datetime import timedelta
 from typing import Any, Protocol
 
+from holdfast.checkpoint import durability, second_look
 from holdfast.checkpoint.errors import CheckpointUnavailable
 from holdfast.checkpoint.snapshot import OWN_DIR
 
@@ -128,6 +130,7 @@ class FilesGroup:
         while time.monotonic() < ends_at:
             yield
             time.sleep(pause_s)
+            second_look.refresh_folder(self._folder)
             pause_s = min(_POLL_LAST_S, pause_s * 1.5)
 
     def _path(self, topic: str, what: str) -> str:
@@ -139,6 +142,7 @@ class FilesGroup:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(content, file)
         os.replace(temporary, path)
+        durability.upload_now([path])
 
     def _heard(self, topic: str, what: str) -> Any:
         with contextlib.suppress(OSError, ValueError), open(self._path(topic, what), encoding="utf-8") as file:

@@ -21,6 +21,7 @@ from holdfast.checkpoint.snapshot import OWN_DIR
 _SETTLES_S = 1.5  # the kernel believes what a mount said of a file for 1 s
 _LOOK_AFTER_S = 0.05
 _LISTING_S = 10.0
+_LOOK_FOR_OTHERS_S = 0.5
 
 
 def refresh(root: str, folders: Iterable[str] = ()) -> None:
@@ -28,8 +29,34 @@ def refresh(root: str, folders: Iterable[str] = ()) -> None:
     mount = durability.mount_of(root)
     if mount is None or mount.rc_socket is None:
         return
-    top = os.path.relpath(os.path.realpath(root), os.path.realpath(mount.path))
-    wanted = {os.path.normpath(os.path.join(top, folder)) for folder in ("", OWN_DIR, *folders)}
+    _list_anew(mount, (os.path.join(root, folder) for folder in ("", OWN_DIR, *folders)))
+
+
+def refresh_folder(folder: str) -> None:
+    """Have the mount that `folder` lies on, if any, list it anew, and nothing else. Best effort."""
+    mount = durability.mount_of(folder)
+    if mount is not None and mount.rc_socket is not None:
+        _list_anew(mount, [folder])
+
+
+def appeared(root: str, prefix: str, step: int, *, timeout_s: float | None) -> Checkpoint | None:
+    """The checkpoint of `step` once all that several processes wrote of it can be seen from here, which on a mount of
+    this node's own means that the bucket has it; None if that takes longer than `timeout_s` (None: no limit)."""
+    ends_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        found = checkpoints.at(root, prefix, step)
+        if all(map(os.path.exists, found.all_paths)) and found.manifests:
+            return found
+        if time.monotonic() >= ends_at or durability.mount_of(root) is None:
+            return None
+        time.sleep(_LOOK_FOR_OTHERS_S)
+        refresh(root)
+
+
+def _list_anew(mount: durability.Mount, folders: Iterable[str]) -> None:
+    assert mount.rc_socket is not None
+    top = os.path.realpath(mount.path)
+    wanted = {os.path.relpath(os.path.realpath(folder), top) for folder in folders}
     named = {f"dir{number}": name for number, name in enumerate(sorted(wanted - {os.curdir}))}
     control = Rc(mount.rc_socket)
     with contextlib.suppress(RcError):

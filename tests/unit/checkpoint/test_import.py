@@ -79,7 +79,7 @@ print([load(), load.last_result.skipped, latest("checkpoints"), [i.state for i i
 
 
 def test_a_state_that_is_loaded_runs_no_code(tmp_path):
-    """Buckets are shared: whoever can write into one must not be able to have a pickle run on the nodes that read it."""
+    """Who can write into a bucket must not be able to have a pickle run on the nodes that read it."""
     program = (
         "import sys; from holdfast.checkpoint import Checkpointer; c = Checkpointer('.');"
         "c.save(1, {'weights': b'abc', 'step': 1}); assert c.load()['step'] == 1;"

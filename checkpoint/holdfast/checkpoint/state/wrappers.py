@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Class (by name: PyTorch is not imported for this) → the attribute that holds what it wraps. FSDP is not among them: the
-# module within has no whole state.
+# Class (by name: PyTorch is not imported for this) → the attribute that holds what it wraps. FSDP is not among them:
+# the module within has no whole state.
 _WITHIN = {
     "torch.nn.parallel.distributed.DistributedDataParallel": "module",
     "torch.nn.parallel.data_parallel.DataParallel": "module",
