@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     texts = {
         "ls": "list steps; looks at sizes",
         "verify": "read the files and compare digests; marks what is damaged, and takes marks back",
-        "prune": "remove what a rule does not keep, once all that it keeps was read and is whole; never what is damaged",
+        "prune": "remove what a rule does not keep, once what it keeps was read and is whole; never what is damaged",
         "watch": "print a line whenever the state of a step changes, until interrupted",
     }
     for name, text in texts.items():
