@@ -11,8 +11,9 @@ import pytest
 
 from fake_ec2 import FakeEc2
 from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.cloud import FRESH_S, AwsCloud
+from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest
+from holdfast.controller.clouds.fresh import FRESH_S
 from holdfast.recovery.market import FaultKind, Market
 from holdfast.recovery.reasons import Reason
 

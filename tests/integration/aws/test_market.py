@@ -14,8 +14,8 @@ import pytest
 from fake_ec2 import FakeEc2
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.prices import AGE_AFTER_TROUBLE_S, AGE_S
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
 from holdfast.recovery.market import FaultKind, Market
 from holdfast.recovery.reasons import Reason
 

@@ -14,7 +14,7 @@ moto keeps its state per process, so there may be one at a time.
 """
 
 from fake_ec2.faults import Faults
-from fake_ec2.ledger import Bought
 from fake_ec2.server import FakeEc2
+from ledger import Bought
 
 __all__ = ["Bought", "FakeEc2", "Faults"]

@@ -21,11 +21,11 @@ from moto.ec2.models.instances import StateReason
 from fake_ec2 import answers, validation
 from fake_ec2.answers import Answer
 from fake_ec2.faults import TEXTS, Faults
-from fake_ec2.ledger import Bought
-from fake_ec2.machines import Hardware, Machines
+from hardware import Hardware, Machines
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.local import layout
 from holdfast.recovery.market import Market
+from ledger import Bought
 
 Moto = Callable[[dict[str, Any], dict[str, str]], Answer]
 
@@ -138,7 +138,11 @@ class Ec2:
                 (nic,) = instance.nics.values()
                 nic.private_ip_address = self._machines.new_address()
                 ip = nic.private_ip_address
-                hardware.append(Hardware(id, instance.ami_launch_index, region, zone, kind, market, script, ip))
+                metadata = {
+                    "ami-launch-index": str(instance.ami_launch_index),
+                    "instance-life-cycle": "spot" if market is Market.SPOT else "on-demand",
+                }
+                hardware.append(Hardware(id, region, zone, kind, market, script, ip, metadata))
                 _set_state(instance, "pending", 0)
             self._books[id] = Bought(
                 id=id,

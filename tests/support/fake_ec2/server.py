@@ -24,8 +24,8 @@ from fake_ec2 import answers, validation
 from fake_ec2.answers import Answer
 from fake_ec2.ec2 import IMAGE, Ec2
 from fake_ec2.faults import TEXTS, Faults
-from fake_ec2.ledger import Bought
-from fake_ec2.machines import Machines
+from hardware import Machines
+from ledger import Bought
 
 REGIONS = ("us-east-1", "us-west-2")
 KEY_ID, SECRET = "AKIAFAKEEC2", "secret-that-shows-nowhere"
@@ -39,7 +39,7 @@ class FakeEc2:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "ec2:RunInstances" → how often; throttled and denied ones too
         self.regions = regions
-        self._machines = Machines(folder, hidden or folder) if folder else None
+        self._machines = Machines("aws", folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
         for bucket_store in s3_backends[DEFAULT_ACCOUNT_ID].values():
             bucket_store.reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,13 +32,14 @@ def enabled_clouds(
     cloud whose section can not be used; it names the field.
     """
     clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
-    clouds["aws"] = _aws(settings, home, clock)
+    clouds |= {name: _bought(name, settings, home, clock) for name in BOUGHT}
     local = _local(settings, home, local_home or home, clock, pace)
     clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
     return clouds
 
 
 _NOT_BUILT = "this version of Holdfast can not use {} yet: choose another cloud"
+_NOT_SET_UP = "it is not set up: add a section `{}:` to config.yaml (see the README)"
 _NOT_SHARED = (
     "several controllers are behind one address, and may be on several computers: use another cloud, or, where all run "
     "on one computer, set local.directory to a folder that they share"
@@ -75,15 +76,24 @@ class Absent:
         return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
 
 
-def _aws(settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
+def _bought(name: str, settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
     """Only where it is asked for: nobody is to be billed because of credentials that happen to lie around."""
-    if "aws" not in settings:
-        return Absent("aws", "it is not set up: add a line `aws: {}` to config.yaml (see the README)")
+    if name not in settings:
+        return Absent(name, _NOT_SET_UP.format(name))
+    with _placed(home):
+        return BOUGHT[name](home, settings[name], clock)
+
+
+def _aws(home: Path, section: object, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.aws.cloud import AwsCloud
     from holdfast.controller.clouds.aws.settings import AwsSettings
 
-    with _placed(home):
-        return AwsCloud(home, AwsSettings.from_mapping(settings["aws"]), clock)
+    return AwsCloud(home, AwsSettings.from_mapping(section), clock)
+
+
+# Clouds whose machines are bought: (HOLDFAST_HOME, their section of config.yaml, the clock) → the cloud. Each loads its
+# own module; what it is called here is the section's name.
+BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws}
 
 
 def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:
@@ -97,7 +107,7 @@ def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: 
 @contextlib.contextmanager
 def _placed(home: Path) -> Iterator[None]:
     """A SettingsError gets the place in config.yaml."""
-    from holdfast.controller.clouds.local.settings import SettingsError
+    from holdfast.controller.clouds.section import SettingsError
 
     try:
         yield

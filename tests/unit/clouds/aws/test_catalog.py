@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, TYPES, InstanceType, on_demand_price
+from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, TYPES, on_demand_price
+from holdfast.controller.clouds.pricelist import InstanceType
 from holdfast.sdk.accelerators import choices, read
 
 # EC2 does not tell the variants of a GPU apart by name.

@@ -12,8 +12,9 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from holdfast.controller.clouds.aws.faults import CODES, Refused, classify
+from holdfast.controller.clouds.aws.faults import CODES, classify
 from holdfast.controller.clouds.base import Fault
+from holdfast.controller.clouds.faulting import Refused
 from holdfast.recovery.market import FaultKind, Market, Offer
 from holdfast.recovery.policies.cooldown import launch_refusal
 from holdfast.recovery.reasons import Reason

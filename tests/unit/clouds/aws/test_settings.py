@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.local.settings import SettingsError
 from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.clouds.section import SettingsError
 
 
 def test_an_empty_section_is_enough() -> None:
@@ -59,7 +59,7 @@ def test_the_file_and_line_are_named(tmp_path: Path) -> None:
 
 def test_without_the_section_nothing_is_bought_whatever_credentials_there_are(tmp_path: Path) -> None:
     cloud = enabled_clouds({}, tmp_path, ManualClock())["aws"]
-    assert "aws: {}" in str(cloud.unusable())
+    assert "section `aws:`" in str(cloud.unusable())
     assert not cloud.offers()
 
 

@@ -8,19 +8,8 @@ is what the controller's rclone is built for. Accelerators have SkyPilot's names
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class InstanceType:
-    """`price_per_hour`: on demand in us-east-1, USD."""
-
-    name: str
-    vcpus: float
-    memory_gib: float
-    price_per_hour: float
-    accelerators: tuple[str, float] | None = None
-
+from holdfast.controller.clouds.pricelist import InstanceType
 
 # Name → (GiB of memory per vCPU, USD per vCPU and hour): within a family, both are the same for every size.
 FAMILIES = {

@@ -8,22 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws import faults, launching, reading
+from holdfast.controller.clouds.aws import faults, launching, prices, reading
+from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
-from holdfast.controller.clouds.aws.faults import Refused
 from holdfast.controller.clouds.aws.launching import TAG, Image
 from holdfast.controller.clouds.aws.placement import PlacementScores
-from holdfast.controller.clouds.aws.prices import PriceList
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.fresh import Fresh
+from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
 from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
 
 IDS_AT_ONCE = 100
 REGIONS_AT_ONCE = 16
 IMAGE_AGE_S = 3600.0
-# EC2 says of itself that what was just made may not be seen for a while by the next call.
-FRESH_S = 120.0
 
 
 class AwsCloud:
@@ -36,13 +36,12 @@ class AwsCloud:
         self.settings = settings
         self._clock = clock
         self._connections = Connections(settings, clock)
-        self._prices = PriceList(
-            name, home / "aws" / "prices.json", clock, regions=self.regions, client=self._connections.ec2
-        )
+        source = Source(name, TYPES, self.regions, self._crawl, on_demand_price, faults.classify)
+        self._prices = PriceList(source, home / "aws" / "prices.json", clock)
         self._scores = PlacementScores(name, clock, regions=self.regions, client=self._connections.ec2)
         self._lock = threading.Lock()
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
-        self._fresh: dict[str, tuple[float, Instance]] = {}
+        self._fresh = Fresh(clock)
         self._enabled: tuple[str, ...] = ()
 
     # ---- the Cloud protocol ----
@@ -82,12 +81,12 @@ class AwsCloud:
             self.terminate(offer.region, [told["InstanceId"] for told in answer["Instances"]])
             message = f"{len(bought)} of {request.num_nodes} machines came to be in {offer.zone}, and were given back"
             raise Refused("InsufficientInstanceCapacity", message)
-        self._remember_fresh(bought)
+        self._fresh.remember(bought)
         return bought
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
         seen = {i.id: i for some in _portions(ids) for i in self._find(region, {"instance-id": some})}
-        fresh = {i.id: i for i in self._not_yet_visible(region) if i.id in ids}
+        fresh = {i.id: i for i in self._fresh.among(region, ids)}
         return list({**fresh, **seen}.values())
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
@@ -119,6 +118,9 @@ class AwsCloud:
             self._enabled = tuple(sorted(region["RegionName"] for region in told))
         return self._enabled
 
+    def _crawl(self, region: str, now: float) -> Prices:
+        return prices.crawl_region(self._connections.ec2, region, now)
+
     def _terminate(self, region: str, ids: Sequence[str]) -> None:
         """One id that EC2 does not know spoils the whole call: then it is made again with those that it knows."""
         ec2 = self._connections.ec2(region)
@@ -143,18 +145,6 @@ class AwsCloud:
             .paginate(Filters=[{"Name": name, "Values": values} for name, values in filters.items()])
         )
         return [instance for page in pages for instance in reading.instances(page["Reservations"], region)]
-
-    def _remember_fresh(self, bought: Sequence[Instance]) -> None:
-        now = self._clock.now()
-        with self._lock:
-            self._fresh = {id: kept for id, kept in self._fresh.items() if now - kept[0] < FRESH_S}
-            self._fresh.update({instance.id: (now, instance) for instance in bought})
-
-    def _not_yet_visible(self, region: str) -> list[Instance]:
-        """What this process has just bought: not being described is no sign of its death."""
-        now = self._clock.now()
-        with self._lock:
-            return [i for at, i in self._fresh.values() if now - at < FRESH_S and i.region == region]
 
     def _image(self, request: LaunchRequest) -> Image:
         """The image to boot, looked up once an hour. Raises Refused if it does not exist."""

@@ -5,28 +5,11 @@ A code that is not here may stand for anything: the launch may have happened, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from holdfast.controller.clouds import faulting
 from holdfast.controller.clouds.base import Fault
+from holdfast.controller.clouds.faulting import Refused, Row, Table
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a code means. Unless it says more, it concerns one instance type in one zone (or region) and market.
-
-    `hint`: what to do, added to EC2's own message.
-    """
-
-    kind: FaultKind
-    reason: Reason
-    retry_after_s: float | None = None
-    any_market: bool = False
-    any_type: bool = False
-    whole_region: bool = False
-    hint: str = ""
-
 
 _FULL = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
 _QUOTA = Row(FaultKind.AVOID_REGION, Reason.QUOTA, hint="ask AWS for a higher quota in this region, or allow others")
@@ -123,7 +106,6 @@ CODES: dict[str, Row] = {
     "ParameterNotFound": _WRONG_IN_REGION,
 }
 
-# For codes that come in many kinds; the longest that fits counts.
 PREFIXES: dict[str, Row] = {
     "Throttling": _THROTTLED,
     "InvalidAMIID.": _WRONG,
@@ -154,12 +136,7 @@ CLIENT_SIDE: dict[str, Row] = {
 }
 
 
-class Refused(Exception):
-    """A request that is not even sent. `code` is one of `CODES` or `PREFIXES`."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+TABLE = Table(CODES, PREFIXES, CLIENT_SIDE)
 
 
 def code_of(error: Exception) -> str:
@@ -173,33 +150,10 @@ def code_of(error: Exception) -> str:
 
 def classify(error: Exception) -> Fault:
     code = code_of(error)
-    row = _row(code, error)
-    told = _message(error)
-    if row is None:
-        return Fault(FaultKind.FIND_OUT, Reason.NO_CAPACITY, code, told)
-    return Fault(
-        row.kind,
-        row.reason,
-        code,
-        f"{told}; {row.hint}" if row.hint else told,
-        row.retry_after_s,
-        whole_region=row.whole_region or row.kind is FaultKind.AVOID_REGION,
-        whole_cloud=row.kind is FaultKind.AVOID_CLOUD,
-        any_market=row.any_market,
-        any_instance_type=row.any_type,
-    )
-
-
-def _row(code: str, error: Exception) -> Row | None:
-    if code in CODES:
-        return CODES[code]
-    fitting = [prefix for prefix in PREFIXES if code.startswith(prefix)]
-    if fitting:
-        return PREFIXES[max(fitting, key=len)]
-    return next((CLIENT_SIDE[c.__name__] for c in type(error).__mro__ if c.__name__ in CLIENT_SIDE), None)
+    return faulting.fault(TABLE.row(code, error), code, _message(error))
 
 
 def _message(error: Exception) -> str:
     response = getattr(error, "response", None)
     told = response.get("Error", {}).get("Message") if isinstance(response, dict) else None
-    return str(told or error).rstrip(" .")
+    return str(told or error)

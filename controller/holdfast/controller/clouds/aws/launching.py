@@ -1,16 +1,15 @@
-"""A launch in EC2's words: the parameters of RunInstances, and the program that a new machine runs first."""
+"""A launch in EC2's words: the parameters of RunInstances."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from holdfast.controller.clouds import booting, owners
 from holdfast.controller.clouds.aws.catalog import TYPES
-from holdfast.controller.clouds.aws.faults import Refused
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.faulting import Refused
 from holdfast.recovery.market import Market
 
 TAG = "holdfast:"
@@ -30,9 +29,6 @@ DISK_TIERS: dict[str | None, dict[str, Any]] = {
 # Public parameters that name the newest image of a region.
 CPU_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-
-_BOOT = Path(__file__).with_name("boot.py")
-_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ def run_instances(
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 2},
         "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _disk(request, image)}],
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
-        "UserData": user_data(request.bootstrap),
+        "UserData": booting.first_program(request.bootstrap, HOLDFAST_RANK_FROM="ec2"),
     }
     if offer.market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
@@ -89,44 +85,7 @@ def run_instances(
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:
     """The user's labels and, over them, whose the machine is."""
-    owner = request.owner
-    return {
-        **request.labels,
-        "Name": request.name,
-        f"{TAG}controller": owner.controller,
-        f"{TAG}job": str(owner.job_id),
-        f"{TAG}task": str(owner.task),
-        f"{TAG}generation": str(owner.generation),
-        f"{TAG}token": owner.token,
-    }
-
-
-def owner_of(tags: Mapping[str, str]) -> Owner | None:
-    """Whose machine this is, by its tags; None if they do not say."""
-    try:
-        return Owner(
-            controller=tags[f"{TAG}controller"],
-            job_id=int(tags[f"{TAG}job"]),
-            task=int(tags[f"{TAG}task"]),
-            generation=int(tags[f"{TAG}generation"]),
-            token=tags[f"{TAG}token"],
-        )
-    except (KeyError, ValueError):
-        return None
-
-
-def user_data(bootstrap: Bootstrap) -> str:
-    """`boot.py` with what this attempt's machines need to know filled in."""
-    told = {
-        "HOLDFAST_ENDPOINT": bootstrap.endpoint,
-        "HOLDFAST_TOKEN": bootstrap.token,
-        "HOLDFAST_AGENT": bootstrap.artifacts["agent"],
-    }
-    if fingerprint := bootstrap.fingerprint:
-        told["HOLDFAST_FINGERPRINT"] = fingerprint
-    source = _BOOT.read_text()
-    assert _PLACEHOLDER in source
-    return source.replace(_PLACEHOLDER, f"SETTINGS = {json.dumps(told)}")
+    return {**request.labels, "Name": request.name, **owners.written(request.owner, TAG)}
 
 
 def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:

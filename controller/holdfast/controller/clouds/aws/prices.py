@@ -1,144 +1,20 @@
-"""What EC2 sells right now: zones and spot prices, crawled per region in the background and kept on disk.
-
-Nobody waits for a crawl but the very first asker. What was known stays known while a region does not answer: a market
-that seems empty would end jobs that only need to wait.
-"""
+"""What EC2 sells right now: which zones have which types, and their spot prices. How that is kept: `pricelist`."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
-from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
-from holdfast.controller.clouds.aws.faults import classify
-from holdfast.recovery.market import Market, Offer
+from holdfast.controller.clouds.aws.catalog import TYPES
+from holdfast.controller.clouds.pricelist import Prices
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
-log = structlog.get_logger(__name__)
-
-AGE_S = 600.0
-AGE_AFTER_TROUBLE_S = 60.0
-FIRST_CRAWL_S = 60.0
-REGIONS_AT_ONCE = 8
 LINUX = "Linux/UNIX"
 
 Client = Callable[[str], "EC2Client"]
-# zone → instance type → spot price in USD per hour, None where there is none
-Prices = dict[str, dict[str, float | None]]
-
-
-@dataclass(frozen=True)
-class Known:
-    """`at`: when it was crawled (epoch seconds). `by_region`: region → its prices."""
-
-    at: float
-    by_region: dict[str, Prices]
-
-
-class PriceList:
-    """Shared by threads. `regions` names the regions to crawl, `client` gives a region's EC2."""
-
-    def __init__(
-        self,
-        cloud: str,
-        path: Path,
-        clock: Clock,
-        *,
-        regions: Callable[[], Sequence[str]],
-        client: Client,
-    ) -> None:
-        self._cloud = cloud
-        self._path = path
-        self._clock = clock
-        self._regions = regions
-        self._client = client
-        self._changed = threading.Condition()
-        self._known = _load(path)
-        self._offers = self._list(self._known)
-        self._crawling = False
-        self._next_at = self._known.at + AGE_S if self._known else 0.0
-        self._trouble: Exception | None = None
-
-    def offers(self) -> Sequence[Offer]:
-        """All offers, at most `AGE_S` old while EC2 answers. Raises what went wrong if nothing was ever known."""
-        with self._changed:
-            if not self._crawling and self._clock.now() >= self._next_at:
-                self._crawling = True
-                threading.Thread(target=self._crawl, name="aws-prices", daemon=True).start()
-            if self._known is None:
-                self._changed.wait_for(lambda: self._known is not None or not self._crawling, FIRST_CRAWL_S)
-            if self._known is None and self._trouble is not None:
-                raise self._trouble
-            return self._offers
-
-    def _crawl(self) -> None:
-        """Every region, side by side; one that fails keeps the prices that it had."""
-        found: dict[str, Prices] = {}
-        trouble: Exception | None = None
-        try:
-            regions = self._regions()
-            with ThreadPoolExecutor(REGIONS_AT_ONCE, thread_name_prefix="aws-prices") as pool:
-                for region, asked in [
-                    (r, pool.submit(crawl_region, self._client, r, self._clock.now())) for r in regions
-                ]:
-                    try:
-                        found[region] = asked.result()
-                    except Exception as error:  # noqa: BLE001 - a region's trouble is not the others'
-                        trouble = error
-                        log.warning("aws.prices_failed", region=region, error=classify(error).message)
-        except Exception as error:  # noqa: BLE001 - reported to whoever asks
-            trouble = error
-            log.warning("aws.prices_failed", error=classify(error).message)
-        self._take_over(found, trouble)
-
-    def _take_over(self, found: dict[str, Prices], trouble: Exception | None) -> None:
-        now = self._clock.now()
-        with self._changed:
-            self._trouble = trouble
-            if found:
-                before = self._known.by_region if self._known and trouble else {}
-                self._known = Known(now, {**before, **found})
-                self._offers = self._list(self._known)
-                _keep(self._path, self._known)
-            self._next_at = now + (AGE_AFTER_TROUBLE_S if trouble else AGE_S)
-            self._crawling = False
-            self._changed.notify_all()
-
-    def _list(self, known: Known | None) -> tuple[Offer, ...]:
-        return tuple(self._each(known)) if known else ()
-
-    def _each(self, known: Known) -> Iterator[Offer]:
-        for region, prices in known.by_region.items():
-            for zone, types in prices.items():
-                for name, spot_price in types.items():
-                    if (kind := TYPES.get(name)) is None:
-                        continue  # kept by a version that knew it
-                    on_demand = on_demand_price(kind, region)
-                    for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, on_demand)):
-                        if price is not None:
-                            yield Offer(
-                                cloud=self._cloud,
-                                region=region,
-                                zone=zone,
-                                instance_type=name,
-                                market=market,
-                                price_per_hour=price,
-                                on_demand_price_per_hour=on_demand,
-                                vcpus=kind.vcpus,
-                                memory_gib=kind.memory_gib,
-                                accelerators=kind.accelerators,
-                            )
 
 
 def crawl_region(client: Client, region: str, now: float) -> Prices:
@@ -163,22 +39,3 @@ def crawl_region(client: Client, region: str, now: float) -> Prices:
             if told["InstanceType"] in types and types[told["InstanceType"]] is None:
                 types[told["InstanceType"]] = float(told["SpotPrice"])
     return prices
-
-
-def _load(path: Path) -> Known | None:
-    try:
-        kept = json.loads(path.read_text())
-        return Known(float(kept["at"]), dict(kept["by_region"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _keep(path: Path, known: Known) -> None:
-    """For the next start, which then need not wait. Without it, it waits."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps({"at": known.at, "by_region": known.by_region}))
-        new.replace(path)
-    except OSError as error:
-        log.warning("aws.prices_not_kept", path=str(path), error=str(error))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.controller.clouds.aws.launching import owner_of
+from holdfast.controller.clouds import owners
+from holdfast.controller.clouds.aws.launching import TAG
 from holdfast.controller.clouds.base import Instance, InstanceState
 from holdfast.recovery.reasons import Reason
 
@@ -52,7 +53,7 @@ def read(told: Mapping[str, Any], region: str) -> Instance | None:
     Billing is per second from launch to `ended_at`. What EC2 adds to that is not counted: it bills a minute at least,
     and nothing for a spot machine that it takes within its first hour.
     """
-    owner = owner_of({tag["Key"]: tag["Value"] for tag in told.get("Tags", ())})
+    owner = owners.read({tag["Key"]: tag["Value"] for tag in told.get("Tags", ())}, TAG)
     if owner is None:
         return None
     state = STATES.get(told["State"]["Name"], InstanceState.ENDING)

@@ -11,12 +11,11 @@ aws:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
-from holdfast.controller.clouds.local.settings import Section, SettingsError
+from holdfast.controller.clouds.section import Section
 
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
+_REGION = r"[a-z]{2}(-[a-z]+)+-\d+"
 
 
 @dataclass(frozen=True)
@@ -40,46 +39,11 @@ class AwsSettings:
         known = ("regions", "profile", "endpoint_url", "instance_profile", "images", "subnets", "placement_scores")
         section = Section({} if mapping is None else mapping, "aws", known=known)
         return cls(
-            regions=_regions(section),
-            profile=_text(section, "profile"),
-            endpoint_url=_url(section),
-            instance_profile=_text(section, "instance_profile"),
-            images=_names(section.part("images"), "ami-"),
-            subnets=_names(section.part("subnets"), "subnet-"),
-            placement_scores=_flag(section, "placement_scores"),
+            regions=section.names("regions", _REGION, what="region", like="us-east-1"),
+            profile=section.text_or_none("profile"),
+            endpoint_url=section.url_or_none("endpoint_url"),
+            instance_profile=section.text_or_none("instance_profile"),
+            images=section.part("images").texts(prefix="ami-"),
+            subnets=section.part("subnets").texts(prefix="subnet-"),
+            placement_scores=section.flag("placement_scores"),
         )
-
-
-def _text(section: Section, name: str) -> str | None:
-    return section.text(name, "") if name in section.values else None
-
-
-def _flag(section: Section, name: str) -> bool:
-    value = section.values.get(name, False)
-    if not isinstance(value, bool):
-        raise SettingsError(f"{value!r} is neither", where=f"aws.{name}", fix="write true or false")
-    return value
-
-
-def _url(section: Section) -> str | None:
-    url = _text(section, "endpoint_url")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise SettingsError(f"{url!r} is no URL", where="aws.endpoint_url", fix="write http://… or https://…")
-    return url
-
-
-def _regions(section: Section) -> tuple[str, ...]:
-    value = section.values.get("regions") or []
-    if not isinstance(value, list):
-        raise SettingsError(f"{value!r} is no list", where="aws.regions", fix="write [us-east-1, …]")
-    for region in value:
-        if not isinstance(region, str) or not _REGION.fullmatch(region):
-            raise SettingsError(f"{region!r} is no region", where="aws.regions", fix="write names like us-east-1")
-    return tuple(dict.fromkeys(value))
-
-
-def _names(section: Section, prefix: str) -> dict[str, str]:
-    for place, value in section.values.items():
-        if not isinstance(value, str) or not value.startswith(prefix):
-            raise SettingsError(f"{value!r} is none", where=f"{section.where}.{place}", fix=f"write {prefix}…")
-    return dict(section.values)

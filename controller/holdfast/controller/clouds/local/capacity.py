@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.controller.clouds.local.section import Section, SettingsError
+from holdfast.controller.clouds.section import Section, SettingsError
 from holdfast.sdk.deadlines import DURATION, read_duration, seconds
 from holdfast.sdk.problems import Refused
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from holdfast.controller.clouds.local import machine
 from holdfast.controller.clouds.local.capacity import CapacityTrace, read_trace
 from holdfast.controller.clouds.local.refusals import CODES
-from holdfast.controller.clouds.local.section import Section as Section
-from holdfast.controller.clouds.local.section import SettingsError as SettingsError
+from holdfast.controller.clouds.section import Section as Section
+from holdfast.controller.clouds.section import SettingsError as SettingsError
 from holdfast.recovery.market import Market
 
 PRICE_PER_VCPU_HOUR = 0.048

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs once, as a new EC2 machine's user data: fetches the agent, keeps it running, and powers off when it is done.
+"""What a bought machine runs first, whoever sold it: fetches the agent, keeps it running, powers off when it is done.
 
-Python 3.9's standard library alone. `launching.user_data` fills in SETTINGS. The machine's rank is its launch index.
+Python 3.9's standard library alone. `booting.first_program` fills in SETTINGS, which may say what the machine's rank is
+(HOLDFAST_RANK). Where all machines of an attempt get the same program, it says who tells them (HOLDFAST_RANK_FROM).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Callable  # noqa: UP035 (Python 3.9)
 from urllib.parse import urlsplit
 
 SETTINGS: dict[str, str] = {}
-IMDS = "http://169.254.169.254"
 GIVE_UP_S = 900  # no controller for so long: the machine is of no use, and ends
 
 
@@ -47,15 +47,19 @@ def call(method: str, url: str, headers: dict[str, str], pin: str | None = None)
     return body
 
 
-def launch_index() -> str:
-    imds = os.environ.get("HOLDFAST_METADATA_ENDPOINT", IMDS)
+def ec2_launch_index() -> str:
+    imds = os.environ.get("HOLDFAST_METADATA_ENDPOINT", "http://169.254.169.254")
     token = call("PUT", f"{imds}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}).decode()
     return call("GET", f"{imds}/latest/meta-data/ami-launch-index", {"X-aws-ec2-metadata-token": token}).decode()
 
 
+RANKS = {"ec2": ec2_launch_index}
+
+
 def fetch_agent(path: str) -> None:
     env = os.environ
-    env["HOLDFAST_RANK"] = launch_index()
+    if "HOLDFAST_RANK" not in env:
+        env["HOLDFAST_RANK"] = RANKS[env["HOLDFAST_RANK_FROM"]]()
     headers = {"Authorization": f"Bearer {env['HOLDFAST_TOKEN']}", "Holdfast-Rank": env["HOLDFAST_RANK"]}
     url = f"{env['HOLDFAST_ENDPOINT']}/agent/v1/artifacts/{env['HOLDFAST_AGENT']}"
     agent = call("GET", url, headers, env.get("HOLDFAST_FINGERPRINT"))

@@ -1,4 +1,4 @@
-"""What was bought, from the fake EC2's own books: nothing in here is taken from what the controller believes."""
+"""What was bought, from the books of a fake cloud: nothing in here is taken from what the controller believes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.recovery.market import Market
 
 @dataclass
 class Bought:
-    """One instance. Times are whole epoch seconds, as EC2 tells them; `ended_at` None while it is billed."""
+    """One instance. Times are epoch seconds, as its cloud tells them; `ended_at` None while it is billed."""
 
     id: str
     index: int
@@ -19,10 +19,10 @@ class Bought:
     market: Market
     token: str
     price_per_hour: float
-    launched_at: int
+    launched_at: float
     tags: dict[str, str] = field(default_factory=dict)
-    ended_at: int | None = None
-    why: str | None = None  # EC2's StateReason
+    ended_at: float | None = None
+    why: str | None = None  # how it ended, in the words of `clouds.local.layout`
 
     @property
     def usd(self) -> float:

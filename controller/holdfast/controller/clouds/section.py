@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.controller import settings
 
@@ -42,22 +43,55 @@ class Section:
         value = self.values.get(name, default)
         if not isinstance(value, str) or not value:
             self._refuse(name, f"{value!r} is no text", "write a name")
-        return str(value)
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        return self.text(name, "") if name in self.values else None
+
+    def flag(self, name: str) -> bool:
+        """False if it is not there."""
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            self._refuse(name, f"{value!r} is neither", "write true or false")
+        return value
+
+    def url_or_none(self, name: str) -> str | None:
+        url = self.text_or_none(name)
+        if url is not None and not url.startswith(("http://", "https://")):
+            self._refuse(name, f"{url!r} is no URL", "write http://… or https://…")
+        return url
+
+    def names(self, name: str, pattern: str, *, what: str, like: str) -> tuple[str, ...]:
+        """A list of names, each once, that fit the pattern; empty if it is not there. `like`: such a name."""
+        value = self.values.get(name) or []
+        if not isinstance(value, list):
+            self._refuse(name, f"{value!r} is no list", f"write [{like}, …]")
+        for one in value:
+            if not isinstance(one, str) or not re.fullmatch(pattern, one):
+                self._refuse(name, f"{one!r} is no {what}", f"write names like {like}")
+        return tuple(dict.fromkeys(value))
+
+    def texts(self, *, prefix: str = "") -> dict[str, str]:
+        """All of this section, which maps names to texts that begin alike."""
+        for name, value in self.values.items():
+            if not isinstance(value, str) or not value or not value.startswith(prefix):
+                self._refuse(name, f"{value!r} is none", f"write {prefix}…")
+        return dict(self.values)
 
     def number(self, name: str, default: float | None = None, *, above: float) -> float:
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < float("inf"):
             self._refuse(name, f"{value!r} is no number above {above:g}", f"write a number above {above:g}")
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     def count(self, name: str, *, at_least: int) -> int:
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
             self._refuse(name, f"{value!r} is no whole number of {at_least} or more", f"write {at_least} or more")
-        return int(value)  # type: ignore[arg-type]
+        return value
 
     def count_or_none(self, name: str) -> int | None:
         return None if self.values[name] is None else self.count(name, at_least=0)
 
-    def _refuse(self, name: str, message: str, fix: str) -> None:
+    def _refuse(self, name: str, message: str, fix: str) -> NoReturn:
         raise SettingsError(message, where=f"{self.where}.{name}", fix=fix)

@@ -1,14 +1,14 @@
 """Gives each instance a real machine: a process tree of its own on this computer, as the local cloud makes them.
 
-Like cloud-init, it runs the instance's user data once; like EC2, it serves IMDSv2, at an address of its own that the
-environment names (HOLDFAST_METADATA_ENDPOINT). Everything else it has to learn from there.
+Like cloud-init, it runs the instance's user data once. Like EC2, it serves IMDSv2, at an address of its own that the
+environment names (HOLDFAST_METADATA_ENDPOINT), unless the cloud names another. All else it has to learn from there.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
@@ -18,8 +18,9 @@ from holdfast.recovery.market import Market, Offer
 
 # What cloud-init does with a script, and then the machine stays on until it is told to power off.
 CLOUD_INIT = """
+export HOLDFAST_METADATA_ENDPOINT="${METADATA_ENDPOINT:-$HOLDFAST_METADATA_ENDPOINT}"
 printf %s "$USER_DATA" > "$HOME/.user-data" && chmod 700 "$HOME/.user-data"
-unset USER_DATA
+unset USER_DATA METADATA_ENDPOINT
 "$HOME/.user-data"
 exec sleep infinity
 """
@@ -29,24 +30,27 @@ NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_AR
 
 @dataclass(frozen=True)
 class Hardware:
-    """What is to be started. `index`: the launch index. `hidden`: a folder that the machine must not see."""
+    """What is to be started. `id` is its hostname, too. `metadata_endpoint`: None for its host's own IMDSv2, which has
+    `metadata` beside what every machine's has."""
 
     id: str
-    index: int
     region: str
     zone: str
     instance_type: str
     market: Market
     user_data: str
     ip: str
+    metadata: dict[str, str] = field(default_factory=dict)
+    metadata_endpoint: str | None = None
 
 
 class Machines:
-    """`folder`: where they live. `hidden`: what no machine sees, such as the controller's home."""
+    """`cloud`: whose they are. `folder`: where they live. `hidden`: what none sees, such as the controller's home."""
 
-    def __init__(self, folder: Path, hidden: Path) -> None:
+    def __init__(self, cloud: str, folder: Path, hidden: Path) -> None:
+        self._cloud = cloud
         self._folder = folder
-        self._instances = Instances("ec2", folder / "instances")
+        self._instances = Instances(cloud, folder / "instances")
         self._shared = blueprint.Shared(hidden, folder / "artifacts", folder / "buckets")
         for path in (self._instances.folder, self._shared.artifacts, self._shared.buckets):
             path.mkdir(parents=True, exist_ok=True)
@@ -90,25 +94,24 @@ class Machines:
         launcher.give_back([record.path for record in self._instances.living()])
 
     def _prepare(self, one: Hardware) -> launcher.Prepared:
-        offer = Offer("aws", one.region, one.zone, one.instance_type, one.market, 0, 0, 0, 0)
-        owner = Owner("ec2", 0, 0, 0, one.id)
+        offer = Offer(self._cloud, one.region, one.zone, one.instance_type, one.market, 0, 0, 0, 0)
+        owner = Owner(self._cloud, 0, 0, 0, one.id)
         request = LaunchRequest(owner, offer, 1, Bootstrap("", "", {"agent": ""}), one.id)
-        state, spec = blueprint.draw(request, one.index, one.id, one.ip, self._kind, self._shared, _now())
+        state, spec = blueprint.draw(request, 0, one.id, one.ip, self._kind, self._shared, _now())
         for name in NOT_TOLD:
             del spec["env"][name]
         spec["env"]["USER_DATA"] = one.user_data
+        if one.metadata_endpoint is not None:
+            spec["env"]["METADATA_ENDPOINT"] = one.metadata_endpoint
         spec["command"] = ["/bin/sh", "-c", CLOUD_INIT]
-        spec["metadata"] |= {
-            "ami-launch-index": str(one.index),
-            "instance-life-cycle": "spot" if one.market is Market.SPOT else "on-demand",
-        }
+        spec["metadata"] |= one.metadata
         return launcher.prepare(self._instances.folder / one.id, state, spec)
 
     def _boot(self, prepared: list[launcher.Prepared]) -> None:
         try:
             launcher.start(prepared)
         except (launcher.HostFailed, machine.MachineFailed, OSError) as error:
-            print(f"fake EC2: a machine did not start: {error}")
+            print(f"{self._cloud}: a machine did not start: {error}")
 
     def _order(self, id: str, order: str, value: dict[str, float | None]) -> None:
         record = self.find(id)

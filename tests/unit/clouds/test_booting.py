@@ -1,0 +1,35 @@
+"""A machine's first program, as it is sent."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from holdfast.controller.clouds.base import Bootstrap
+from holdfast.controller.clouds.boot import RANKS
+from holdfast.controller.clouds.booting import first_program
+
+MOST_BYTES = 16 * 1024  # EC2's limit, before it is encoded
+ODD = 'http://[::1]:1/"\\'
+
+
+@pytest.mark.parametrize(
+    "rank", [{"HOLDFAST_RANK": "3"}, {"HOLDFAST_RANK_FROM": "ec2"}], ids=lambda told: next(iter(told))
+)
+def test_it_is_a_small_program_of_old_python_that_knows_this_attempt(rank: dict[str, str]) -> None:
+    text = first_program(Bootstrap(ODD, "attempt-token", {"agent": "ab" * 32, "rclone": "cd" * 32}), **rank)
+    assert text.startswith("#!/usr/bin/env python3\n")
+    assert len(text.encode()) < MOST_BYTES / 2
+    program = ast.parse(text, feature_version=(3, 9))
+    (settings,) = [
+        ast.literal_eval(node.value)
+        for node in program.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SETTINGS"
+    ]
+    told = {"HOLDFAST_ENDPOINT": ODD, "HOLDFAST_TOKEN": "attempt-token", "HOLDFAST_AGENT": "ab" * 32}
+    assert settings == told | rank
+
+
+def test_whoever_asks_for_its_rank_knows_whom() -> None:
+    assert RANKS.keys() == {"ec2"}
