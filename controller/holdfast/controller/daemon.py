@@ -48,7 +48,8 @@ from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
 from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.storage.service import StorageService, stores_of
+from holdfast.controller.storage.configured import stores_of
+from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store.database import open_database
 from holdfast.controller.submission import Submissions

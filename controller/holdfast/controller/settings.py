@@ -15,6 +15,7 @@ nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
 probes: {…}                             # none without it: see `probing`
 local: {…}                              # each cloud's own section
+r2: {…}                                 # each store's: see `storage.compatible`
 ```
 """
 
@@ -35,7 +36,8 @@ from holdfast.sdk.yaml_reader import Document, read_file
 
 _KNOWN = (
     *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes"),
-    *("local", "s3", "aws", "gcp", "azure", "kubernetes", "jobs"),
+    *("local", "aws", "gcp", "azure", "kubernetes", "jobs"),
+    *("s3", "r2", "nebius", "oci", "coreweave", "vastdata"),
 )
 _HIGHEST_PORT = 65_535
 _SHORTEST_BEAT_S = 0.1

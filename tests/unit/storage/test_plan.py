@@ -117,7 +117,6 @@ def test_options(mount: dict[str, Any], options: dict[str, Any] | None, read_onl
     "uri",
     [
         "gs://bucket",
-        "r2://bucket/x",
         "https://account.blob.core.windows.net/container",
         "cos://us-east/bucket",
         "hf://datasets/x",
@@ -129,6 +128,16 @@ def test_stores_that_are_not_supported_are_named(uri: str) -> None:
     assert uri in caught.value.message
     assert caught.value.where == "file_mounts[/data].source"
     assert "local, s3" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("uri", "store"), [("r2://ckpt/x", "r2"), ("nebius://ckpt/x", "nebius"), ("cw://ckpt/x", "coreweave")]
+)
+def test_the_scheme_says_which_store(uri: str, store: str) -> None:
+    found = plan({"/data": uri}, stores={"local", store}, default_store="local")
+    assert [(wish.store, wish.bucket) for wish in found.wishes] == [(store, "ckpt")]
+    with pytest.raises(StorageError, match=f"a section `{store}:`"):
+        plan({"/data": uri}, stores={"local", "s3"}, default_store="local")
 
 
 def test_store_that_is_not_set_up() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
-from moto.server import ThreadedMotoServer
 
 from holdfast.controller.storage.mounts import BucketWish, fill, make, node_mounts, plan
 from holdfast.controller.storage.s3 import S3Store
@@ -23,35 +22,16 @@ from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTKEY")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-
-
 @pytest.fixture
-def client(endpoint: str) -> Any:
-    return boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+def client(s3_endpoint: str) -> Any:
+    return boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
 
 
 @pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return LocalStore(tmp_path / "buckets")
-    return S3Store(endpoint=request.getfixturevalue("endpoint"))
+    return S3Store(endpoint=request.getfixturevalue("s3_endpoint"))
 
 
 @pytest.fixture
@@ -205,12 +185,12 @@ def test_local_write_that_fails_leaves_no_object(tmp_path: Path) -> None:
     assert store.classify(PermissionError(13, "denied")).kind is FaultKind.GIVE_UP
 
 
-def test_keys_of_the_chain_go_to_the_node(endpoint: str, client: Any) -> None:
+def test_keys_of_the_chain_go_to_the_node(s3_endpoint: str, client: Any) -> None:
     client.create_bucket(Bucket="for-nodes")
-    assert S3Store(endpoint=endpoint).rclone_remote("for-nodes") == {
+    assert S3Store(endpoint=s3_endpoint).rclone_remote("for-nodes") == {
         "type": "s3",
         "provider": "Other",
-        "endpoint": endpoint,
+        "endpoint": s3_endpoint,
         "force_path_style": True,
         "region": "us-east-1",
         "env_auth": False,
@@ -219,29 +199,29 @@ def test_keys_of_the_chain_go_to_the_node(endpoint: str, client: Any) -> None:
     }
 
 
-def test_session_token_goes_along(endpoint: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_token_goes_along(s3_endpoint: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client.create_bucket(Bucket="for-nodes-2")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-    assert S3Store(endpoint=endpoint).rclone_remote("for-nodes-2")["session_token"] == "token"
+    assert S3Store(endpoint=s3_endpoint).rclone_remote("for-nodes-2")["session_token"] == "token"
 
 
-def test_endpoint_of_the_environment(endpoint: str, monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+def test_endpoint_of_the_environment(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
     client.create_bucket(Bucket="by-environment")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     store = S3Store()
     assert store.exists("by-environment")
-    assert store.rclone_remote("by-environment")["endpoint"] == endpoint
+    assert store.rclone_remote("by-environment")["endpoint"] == s3_endpoint
 
 
-def test_bucket_in_a_region_of_its_own(endpoint: str) -> None:
-    store = S3Store(endpoint=endpoint, region="eu-west-3")
+def test_bucket_in_a_region_of_its_own(s3_endpoint: str) -> None:
+    store = S3Store(endpoint=s3_endpoint, region="eu-west-3")
     assert store.ensure("in-paris")
-    assert S3Store(endpoint=endpoint).rclone_remote("in-paris")["region"] == "eu-west-3"
+    assert S3Store(endpoint=s3_endpoint).rclone_remote("in-paris")["region"] == "eu-west-3"
     store.remove("in-paris")
 
 
-def test_all_versions_go_with_the_bucket(endpoint: str, client: Any) -> None:
-    store = S3Store(endpoint=endpoint)
+def test_all_versions_go_with_the_bucket(s3_endpoint: str, client: Any) -> None:
+    store = S3Store(endpoint=s3_endpoint)
     store.ensure("versioned")
     client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
     for body in (b"1", b"2"):
@@ -298,11 +278,11 @@ def test_a_dead_endpoint_is_worth_another_try() -> None:
     assert fault.retry_after_s
 
 
-def test_missing_credentials_are_named(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_named(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store = S3Store(endpoint=endpoint)
+    store = S3Store(endpoint=s3_endpoint)
     with pytest.raises(Exception, match="credentials") as caught:
         store.ensure("any-bucket")
     fault = store.classify(caught.value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.clouds.base import Cloud, Fault, Instance
-from holdfast.controller.settings import ConfigFile
+from holdfast.controller.clouds.section import placed
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
@@ -80,7 +79,7 @@ def _bought(name: str, settings: Mapping[str, object], home: Path, clock: Clock)
     """Only where it is asked for: nobody is to be billed because of credentials that happen to lie around."""
     if name not in settings:
         return Absent(name, _NOT_SET_UP.format(name))
-    with _placed(home):
+    with placed(home):
         return BOUGHT[name](home, settings[name], clock)
 
 
@@ -100,19 +99,8 @@ def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: 
     from holdfast.controller.clouds.local.cloud import LocalCloud
     from holdfast.controller.clouds.local.settings import LocalSettings
 
-    with _placed(home):
+    with placed(home):
         return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock, pace=pace)
-
-
-@contextlib.contextmanager
-def _placed(home: Path) -> Iterator[None]:
-    """A SettingsError gets the place in config.yaml."""
-    from holdfast.controller.clouds.section import SettingsError
-
-    try:
-        yield
-    except SettingsError as error:
-        raise error.at(ConfigFile.of(home).place(tuple(error.where.split(".")))) from error
 
 
 def time_speed(settings: Mapping[str, object], home: Path) -> float | None:
@@ -122,7 +110,7 @@ def time_speed(settings: Mapping[str, object], home: Path) -> float | None:
     """
     from holdfast.controller.clouds.local.capacity import read_speed
 
-    with _placed(home):
+    with placed(home):
         return read_speed(settings.get("local"))
 
 

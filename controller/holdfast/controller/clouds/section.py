@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.controller import settings
@@ -95,3 +97,12 @@ class Section:
 
     def _refuse(self, name: str, message: str, fix: str) -> NoReturn:
         raise SettingsError(message, where=f"{self.where}.{name}", fix=fix)
+
+
+@contextmanager
+def placed(home: Path) -> Iterator[None]:
+    """A SettingsError raised within gets its place in the config.yaml of `home`."""
+    try:
+        yield
+    except SettingsError as error:
+        raise error.at(settings.ConfigFile.of(home).place(tuple(error.where.split(".")))) from error

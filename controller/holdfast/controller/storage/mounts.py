@@ -12,9 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.controller.storage.compatible import KINDS
 from holdfast.controller.storage.stores import StorageError, Store, check_bucket_name
 from holdfast.sdk import buckets
 from holdfast.sdk.problems import Refused
+
+_SUPPORTED = frozenset({"local", "s3", *KINDS})
 
 # `type` of a mount → the options that it stands for, and whether it is read-only.
 _PRESETS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -123,8 +126,12 @@ class _Planned:
         if name in self.stores:
             return name
         usable = ", ".join(sorted(self.stores))
-        why = "is not set up here" if name in ("s3", "local") else "is not supported yet"
-        raise StorageError(f"{shown or store.upper()} {why}", where=where, fix=f"use a bucket of: {usable}")
+        fix = f"use a bucket of: {usable}"
+        if name not in _SUPPORTED:
+            raise StorageError(f"{shown or store.upper()} is not supported yet", where=where, fix=fix)
+        if name not in ("local", "s3"):
+            fix += f"; or add a section `{name}:` to the controller's config.yaml (see docs/buckets.md)"
+        raise StorageError(f"{shown or store.upper()} is not set up here", where=where, fix=fix)
 
     def _wish(self, wish: BucketWish) -> None:
         key = (wish.store, wish.bucket)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from holdfast.controller.clouds.base import Fault
 from holdfast.controller.storage.stores import RETRY_AFTER_S, StorageError, check_bucket_name, check_key
@@ -43,36 +44,58 @@ _FAULTS: dict[str, tuple[FaultKind, Reason]] = {
 
 class S3Store:
     """`endpoint` None: AWS, unless AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names another. `region` None: the chain's.
+    `provider`: rclone's name for who serves the endpoint.
 
-    Credentials are the usual chain's. A node gets them in its spec when they are fixed keys; when they are a role's,
-    which expire and renew themselves, the node is told to use its own (`env_auth`): its machine needs a role as well.
+    Credentials are the usual chain's, or `profile`'s, in `credentials_file` where one is named. A node gets them in its
+    spec when they are fixed keys; when they are a role's, which expire and renew themselves, the node is told to use
+    its own (`env_auth`): its machine needs a role as well.
     """
 
-    name = "s3"
-
-    def __init__(self, *, endpoint: str | None = None, region: str | None = None, profile: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str = "s3",
+        endpoint: str | None = None,
+        region: str | None = None,
+        profile: str | None = None,
+        credentials_file: Path | None = None,
+        provider: str = "Other",
+    ) -> None:
+        self.name = name
         variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        self._endpoint = endpoint or next((os.environ[name] for name in variables if os.environ.get(name)), None)
+        self.endpoint = endpoint or next((os.environ[name] for name in variables if os.environ.get(name)), None)
         self._wanted_region = region
         self._profile = profile
+        self._credentials_file = credentials_file
+        self._provider = provider
         self._regions: dict[str, str] = {}
 
     @cached_property
     def _session(self) -> Session:
         try:
             import boto3  # slow to import, and not everybody has it
+            import botocore.session
         except ModuleNotFoundError as error:
             raise StorageError("S3 buckets need boto3", fix="install holdfast[aws]") from error
-        return boto3.session.Session(profile_name=self._profile)
+        core = botocore.session.Session(profile=self._profile)
+        if self._credentials_file is not None:
+            core.set_config_variable("credentials_file", str(self._credentials_file))
+        return boto3.session.Session(botocore_session=core)
 
     @cached_property
     def _client(self) -> S3Client:
         from botocore.client import Config
 
+        # Checksums of the newest kind are AWS's alone; others refuse what they do not know.
+        checksums: Literal["when_required", "when_supported"] = "when_required" if self.endpoint else "when_supported"
         config: Config = Config(
-            connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 2}
+            connect_timeout=5,
+            read_timeout=15,
+            retries={"mode": "standard", "total_max_attempts": 2},
+            request_checksum_calculation=checksums,
+            response_checksum_validation=checksums,
         )
-        return self._session.client("s3", endpoint_url=self._endpoint, region_name=self.region, config=config)
+        return self._session.client("s3", endpoint_url=self.endpoint, region_name=self.region, config=config)
 
     @property
     def region(self) -> str:
@@ -118,13 +141,25 @@ class S3Store:
     def remove(self, bucket: str) -> None:
         check_bucket_name(bucket)
         try:
-            for page in self._client.get_paginator("list_object_versions").paginate(Bucket=bucket):
-                found = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]  # at most 1000, as deletion takes
-                self._delete(bucket, [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in found])
+            try:
+                self._empty_of_versions(bucket)
+            except self._client.exceptions.ClientError as error:
+                if _code(error) != "NotImplemented":
+                    raise
+                self._empty(bucket)  # a server that keeps no versions
             self._client.delete_bucket(Bucket=bucket)
         except self._client.exceptions.ClientError as error:
             if _code(error) not in _NOT_FOUND:
                 raise
+
+    def _empty_of_versions(self, bucket: str) -> None:
+        for page in self._client.get_paginator("list_object_versions").paginate(Bucket=bucket):
+            found = [*page.get("Versions", []), *page.get("DeleteMarkers", [])]  # at most 1000, as deletion takes
+            self._delete(bucket, [{"Key": one["Key"], "VersionId": one["VersionId"]} for one in found])
+
+    def _empty(self, bucket: str) -> None:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            self._delete(bucket, [{"Key": one["Key"]} for one in page.get("Contents", [])])
 
     def _delete(self, bucket: str, objects: Sequence[ObjectIdentifierTypeDef]) -> None:
         if not objects:
@@ -144,16 +179,19 @@ class S3Store:
         # A bucket that was removed is a mount that fails, which the node tells; one never told would wait without end.
         region = self._regions.get(bucket, self.region)
         remote: dict[str, object] = {"type": "s3", "region": region, **self._credentials()}
-        if self._endpoint is None:
+        if self.endpoint is None:
             return {**remote, "provider": "AWS"}
-        return {**remote, "provider": "Other", "endpoint": self._endpoint, "force_path_style": True}
+        return {**remote, "provider": self._provider, "endpoint": self.endpoint, "force_path_style": True}
 
     def _credentials(self) -> dict[str, object]:
         from botocore.credentials import RefreshableCredentials
 
         found = self._session.get_credentials()
         if found is None:
-            raise StorageError("there are no S3 credentials", fix="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            raise StorageError(
+                f"there are no credentials for {self.name} buckets",
+                fix="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile that has them",
+            )
         if isinstance(found, RefreshableCredentials):
             return {"env_auth": True}
         keys = found.get_frozen_credentials()

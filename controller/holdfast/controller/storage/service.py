@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,9 @@ from sqlalchemy import Engine, select
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
-from holdfast.controller.settings import Settings
 from holdfast.controller.storage import mounts
 from holdfast.controller.storage.mounts import BucketWish, StoragePlan
-from holdfast.controller.storage.stores import RETRY_AFTER_S, LocalStore, StorageError, Store
+from holdfast.controller.storage.stores import RETRY_AFTER_S, StorageError, Store
 from holdfast.controller.store import buckets as recorded
 from holdfast.controller.store import jobs
 from holdfast.controller.store.buckets import UsedBucket
@@ -28,22 +26,6 @@ from holdfast.recovery import events
 from holdfast.recovery.market import FaultKind
 
 log = structlog.get_logger(__name__)
-
-
-def stores_of(settings: Settings, *, buckets_on_node: str | None) -> dict[str, Store]:
-    """The stores that this controller can use. `buckets_on_node`: where local machines find the local buckets; None
-    where there is no local cloud."""
-    found: dict[str, Store] = {}
-    if settings.local_home is not None and buckets_on_node is not None:
-        found["local"] = LocalStore(settings.local_home / "local" / "buckets", root_on_node=buckets_on_node)
-    if importlib.util.find_spec("boto3") is not None:
-        from holdfast.controller.storage.s3 import S3Store
-
-        section = settings.sections.get("s3") or {}
-        found["s3"] = S3Store(
-            endpoint=section.get("endpoint"), region=section.get("region"), profile=section.get("profile")
-        )
-    return found
 
 
 @dataclass(frozen=True)
