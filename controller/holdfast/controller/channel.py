@@ -45,6 +45,7 @@ class Connection:
     """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
     `told`: the last directive that was put there. `report`: the last that was passed on, at `passed_on_at` (monotonic).
+    `is_over`: it was hung up; what still comes of it may be old.
     """
 
     place: Place
@@ -56,6 +57,7 @@ class Connection:
     told: Directive | None = None
     report: dict[str, Any] | None = None
     passed_on_at: float = 0.0
+    is_over: bool = False
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
 
@@ -70,6 +72,17 @@ class Connection:
         if wanted != self.told:
             self.told = wanted
             self.outbox.put_nowait({"type": "directive", **_in_world(wanted, now, pace)})
+
+    def answers(self, wanted: Directive) -> bool:
+        """Whether it was made after the roll call, if there is one, or has nothing more to say."""
+        called_at = self.told.roll_call_at if self.told else None
+        has_ended = self.report is not None and self.report["phase"] == NodePhase.ENDED.value
+        return wanted.roll_call_at in (None, called_at) or has_ended
+
+    def hang_up(self) -> None:
+        """End it: the node calls again, and says again all that still holds."""
+        self.is_over = True
+        self.outbox.put_nowait(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +139,11 @@ class Channel:
                 self.tell(connection, wanted)
 
     def tell(self, connection: Connection, wanted: Directive) -> None:
-        """Tell one node its directive, on the event loop."""
-        connection.tell(wanted, self._clock.now(), self._pace)
+        """Tell one node its directive, on the event loop. Who has to call again for it hears it then."""
+        if connection.answers(wanted) or connection.place in self._held:
+            connection.tell(wanted, self._clock.now(), self._pace)
+        elif not connection.is_over:
+            connection.hang_up()
 
     def release(self, key: AttemptKey, rank: int) -> None:
         """The node's machine is gone, and so is what was left of its log. From any thread."""
@@ -143,7 +159,7 @@ class Channel:
     def _hang_up(self) -> None:
         log.warning("agents.let_go", nodes=len(self._connections))
         for connection in self._connections.values():
-            connection.outbox.put_nowait(None)
+            connection.hang_up()
 
     def connections(self) -> list[Connection]:
         """Those that there are. From any thread."""
@@ -231,7 +247,7 @@ class Channel:
         kept = await asyncio.to_thread(self._logs.size, key, rank)
         before = self._connections.get(connection.place)
         if before is not None:
-            before.outbox.put_nowait(None)
+            before.hang_up()
         self._connections[connection.place] = connection
         # What the reconciler knows is newer than what was read, if it has the job; it tells of no change before this.
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
@@ -247,7 +263,8 @@ class Channel:
         It is kept no longer than more is waited for: the outcome counts more.
         """
         if message.get("phase") != NodePhase.ENDED.value:
-            self.pass_on(connection, message)
+            if not connection.is_over:
+                self.pass_on(connection, message)
             return
         reach("agent.ended")
         kept = await asyncio.to_thread(self._logs.size, *connection.place)
@@ -319,8 +336,11 @@ class Channel:
 
 def _in_world(wanted: Directive, now: float, pace: Pace) -> dict[str, Any]:
     """A directive as it is sent, with the time by which its deadline counts."""
-    deadline = None if wanted.deadline is None else pace.in_world(wanted.deadline)
-    return {"directive": asdict(replace(wanted, deadline=deadline)), "now": pace.in_world(now)}
+    sent = asdict(wanted)
+    del sent["roll_call_at"]
+    if wanted.deadline is not None:
+        sent["deadline"] = pace.in_world(wanted.deadline)
+    return {"directive": sent, "now": pace.in_world(now)}
 
 
 def _saved(connection: Connection, message: dict[str, Any], pace: Pace) -> events.Saved | None:

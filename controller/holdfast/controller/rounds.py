@@ -49,7 +49,7 @@ class Rounds:
             wanted = directive(attempt) if attempt else STOP
             if wanted != connection.told:
                 self.channel.push(connection.place[0], wanted)
-            if attempt is not None and self._is_behind(attempt, connection):
+            if attempt is not None and connection.answers(wanted) and self._is_behind(attempt, connection):
                 assert connection.report is not None
                 self.channel.pass_on(connection, connection.report)
 

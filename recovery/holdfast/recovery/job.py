@@ -92,7 +92,7 @@ class AttemptView:
     """One try at a task on one placement.
 
     `drain_until`: when a drain is cut short. `terminating`: its machines were asked to end. `failing_since`: a rank
-    said that it failed; the other machines are being looked up before anybody is blamed.
+    said that it failed; before anybody is blamed, the others have to call again, and their machines are looked up.
     """
 
     generation: int

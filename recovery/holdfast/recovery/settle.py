@@ -19,7 +19,7 @@ from holdfast.recovery.attempts import (
     wind_down,
 )
 from holdfast.recovery.backoff import delay
-from holdfast.recovery.job import AttemptView, TaskView
+from holdfast.recovery.job import AttemptView, NodeView, TaskView
 from holdfast.recovery.moves import lose_replacement, reconsider, take_over
 from holdfast.recovery.policies.choice import Never, Place, Wait
 from holdfast.recovery.policies.registry import policy
@@ -173,13 +173,13 @@ def lose(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def fail(task: TaskView, ctx: Context) -> TaskView | None:
-    """A rank failed by itself. With several nodes the machines are looked up first: a rank whose peer was taken away
-    often dies of it, and that is no fault of the user's."""
+    """A rank failed by itself. A rank whose peer was taken away often dies of it, and that is no fault of the user's:
+    unless every peer has ended, too, they are called first, and their machines looked up."""
     attempt = task.current
     node = failed_node(attempt) if attempt else None
     if attempt is None or node is None or task.outcome is not None:
         return None
-    if len(attempt.nodes) > 1 and not _peers_are_alive(attempt):
+    if not _peers_are_alive(attempt):
         return _ask_about_peers(task, attempt, ctx)
     restart = _restart_reason(task, attempt)
     message = failure_text(node)
@@ -193,6 +193,9 @@ def fail(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def _peers_are_alive(attempt: AttemptView) -> bool:
+    """As far as they have not ended, they have called since the failure, and their cloud knows of no end either."""
+    if all(n.has_stopped for n in attempt.nodes):
+        return True
     since = attempt.failing_since
     answered = since is not None and attempt.checked_at is not None and attempt.checked_at >= since
     return answered and not any(is_silent(n) for n in attempt.nodes)
@@ -203,10 +206,19 @@ def _ask_about_peers(task: TaskView, attempt: AttemptView, ctx: Context) -> Task
     if asked and not _recheck_is_due(attempt, ctx):
         return None
     ctx.out.append(Check(task.index, attempt.generation))
-    since = attempt.failing_since if asked else ctx.now
-    # An answer from before the failure proves nothing.
-    checked = attempt.checked_at if asked else None
-    return task.with_attempt(replace(attempt, failing_since=since, check_asked_at=ctx.now, checked_at=checked))
+    if not asked:
+        # What was heard or seen before the failure proves nothing: a machine that died without a word still counts as
+        # connected for some beats, and its cloud may list it for longer.
+        nodes = tuple(_to_be_heard(n, ctx.now) for n in attempt.nodes)
+        attempt = replace(attempt, nodes=nodes, failing_since=ctx.now, checked_at=None)
+    return task.with_attempt(replace(attempt, check_asked_at=ctx.now))
+
+
+def _to_be_heard(node: NodeView, now: float) -> NodeView:
+    """Silent until it calls again, which its directive's roll call makes it do."""
+    if node.has_stopped or node.phase is NodePhase.UNHEARD or node.silent_since is not None:
+        return node
+    return replace(node, connected=False, silent_since=now)
 
 
 def _restart_reason(task: TaskView, attempt: AttemptView) -> Reason | None:

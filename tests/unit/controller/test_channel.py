@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ class Reconciler:
 
     def __init__(self) -> None:
         self.told: list[events.Event] = []
+        self.wanted: Directive | None = None
 
     def tell(self, _job_id: int, event: events.Event) -> None:
         self.told.append(event)
@@ -35,8 +38,8 @@ class Reconciler:
     def post(self, _turn: Any) -> Future[None]:
         return Future()
 
-    def directive_of(self, _key: AttemptKey) -> None:
-        return None
+    def directive_of(self, _key: AttemptKey) -> Directive | None:
+        return self.wanted
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -126,29 +129,68 @@ def test_a_notices_deadline_is_on_the_nodes_clock(channel: Channel, reconciler: 
     assert told == events.NoticeGiven(0, 1, RANK, now + 120)
 
 
+class Socket:
+    """Says hello, and then nothing, until it is closed."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.say({"type": "hello", "report": {"phase": "booted"}})
+        self.heard: list[str] = []
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.said.put_nowait({"type": "websocket.receive", "text": json.dumps(message)})
+
+    async def accept(self) -> None:
+        pass
+
+    async def receive(self) -> dict[str, Any]:
+        return await self.said.get()
+
+    async def send_text(self, text: str) -> None:
+        self.heard.append(text)
+
+    async def close(self) -> None:
+        self.said.put_nowait({"type": "websocket.disconnect"})
+
+
+def test_who_has_to_answer_a_roll_call_calls_again(channel: Channel, reconciler: Reconciler) -> None:
+    running = Directive(Want.RUN)
+
+    async def serve(*messages: dict[str, Any], wanted: Directive) -> list[str]:
+        """What the node hears: the welcome, and what follows from `wanted`."""
+        socket: Any = Socket()
+        served = asyncio.create_task(channel.serve(socket, (KEY, RANK)))
+        while not socket.heard:
+            await asyncio.sleep(0.01)
+        channel.push(KEY, wanted)
+        await asyncio.sleep(0)
+        for message in messages:
+            socket.say(message)
+        while not served.done() and len(socket.heard) < 2:
+            await asyncio.sleep(0.01)
+        is_hung_up = served.done()
+        await socket.close()
+        await served
+        return [json.loads(text)["type"] for text in socket.heard] + (["hung up"] if is_hung_up else [])
+
+    async def story() -> None:
+        stale = {"type": "report", "phase": "running"}
+        called = replace(running, roll_call_at=1.0)
+        assert await serve(stale, wanted=running) == ["welcome", "directive"]
+        before = len(reconciler.told)
+        assert await serve(stale, wanted=called) == ["welcome", "hung up"]
+        reported = [e for e in reconciler.told[before:] if isinstance(e, events.NodeReported)]
+        assert [e.phase for e in reported] == [NodePhase.BOOTED], "what was on its way may be older than the call"
+        ended = {"type": "report", **ENDED, "logs": {"size": 0}}
+        assert await serve(ended, wanted=called) == ["welcome", "hung up"]
+        assert reconciler.exit_codes == [3], "an end stays true"
+        reconciler.wanted = called
+        assert await serve(wanted=replace(called, node_ips=("10.0.0.1",))) == ["welcome", "directive"]
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
 def test_all_are_hung_up_on_where_nobody_can_be_heard(channel: Channel) -> None:
-    class Socket:
-        """Says hello, and then nothing, until it is closed."""
-
-        def __init__(self) -> None:
-            self.said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-            self.said.put_nowait(
-                {"type": "websocket.receive", "text": '{"type": "hello", "report": {"phase": "booted"}}'}
-            )
-            self.heard: list[str] = []
-
-        async def accept(self) -> None:
-            pass
-
-        async def receive(self) -> dict[str, Any]:
-            return await self.said.get()
-
-        async def send_text(self, text: str) -> None:
-            self.heard.append(text)
-
-        async def close(self) -> None:
-            self.said.put_nowait({"type": "websocket.disconnect"})
-
     async def story() -> None:
         sockets: list[Any] = [Socket(), Socket()]
         served = [asyncio.create_task(channel.serve(socket, (KEY, rank))) for rank, socket in enumerate(sockets)]

@@ -215,17 +215,61 @@ def test_setup_that_fails_has_its_own_status() -> None:
     assert story.task.status is Status.FAILED_SETUP
 
 
-def test_with_several_nodes_nobody_is_blamed_before_the_machines_are_looked_up() -> None:
-    story = a_story(nodes=2).running().report(NodePhase.ENDED, rank=1, failed_stage="run", exit_code=1)
+def a_failed_rank(nodes: int = 2) -> Story:
+    return a_story(nodes=nodes).running().report(NodePhase.ENDED, rank=1, failed_stage="run", exit_code=1)
+
+
+CALLS = events.NodeReported(0, 1, 0, NodePhase.RUNNING)
+BREAKS = events.NodeSilent(0, 1, 0)
+ENDS = events.NodeReported(0, 1, 0, NodePhase.ENDED, exit_code=0)
+LIVES = events.MachinesSeen(0, 1, {0: None, 1: None})
+IS_TAKEN = events.MachinesSeen(0, 1, {0: Reason.PREEMPTED, 1: None})
+
+
+@pytest.mark.parametrize(
+    ("told", "status", "want"),
+    [
+        ([], Status.RUNNING, Want.RUN),
+        ([CALLS], Status.RUNNING, Want.RUN),  # its cloud may know more
+        ([LIVES], Status.RUNNING, Want.RUN),  # it may have died without a word
+        ([LIVES, LIVES, LIVES], Status.RUNNING, Want.RUN),
+        ([LIVES, CALLS], Status.RUNNING, Want.DRAIN),
+        ([CALLS, LIVES], Status.RUNNING, Want.DRAIN),
+        ([CALLS, BREAKS, LIVES], Status.RUNNING, Want.RUN),
+        ([LIVES, BREAKS, CALLS], Status.RUNNING, Want.DRAIN),
+        ([ENDS], Status.FAILED, Want.STOP),  # by itself: no machine is left to look for
+        ([IS_TAKEN], Status.RECOVERING, None),
+        ([CALLS, IS_TAKEN], Status.RECOVERING, None),
+        ([LIVES, IS_TAKEN], Status.RECOVERING, None),
+    ],
+)
+def test_with_several_nodes_nobody_is_blamed_before_the_peers_have_called_and_been_looked_up(
+    told: list[events.Event], status: Status, want: Want | None
+) -> None:
+    story = a_failed_rank()
     assert story.of(actions.Check)
-    assert story.task.status is Status.RUNNING
-    story.tell(events.MachinesSeen(0, 1, {0: Reason.PREEMPTED, 1: None}))
+    assert directive(story.attempt).roll_call_at == story.now
+    for event in told:
+        story.tell(event)
+    assert story.task.status is status
+    assert want is None or directive(story.task.attempts[0]).want is want
+
+
+def test_a_peer_that_never_calls_again_is_lost_and_nobody_is_blamed() -> None:
+    story = a_failed_rank(nodes=3).tell(LIVES).report(NodePhase.RUNNING, rank=2)
+    asked_s = 0.0
+    while story.task.status is Status.RUNNING:
+        assert story.wake_at is not None
+        asked_s += story.wake_at - story.now
+        story.tick(story.wake_at - story.now).tell(events.MachinesSeen(0, 1, {0: None, 1: None, 2: None}))
     assert story.task.status is Status.RECOVERING
-    blamed = a_story(nodes=2).running().report(NodePhase.ENDED, rank=1, failed_stage="run", exit_code=1)
-    blamed.tell(events.MachinesSeen(0, 1, {0: None, 1: None}))
-    assert directive(blamed.attempt).want is Want.DRAIN
-    blamed.report(NodePhase.ENDED, rank=0, interrupted=True)
-    assert blamed.task.status is Status.FAILED
+    assert asked_s == LIMITS.silent_s
+
+
+def test_a_task_on_one_node_is_blamed_at_once() -> None:
+    story = a_story().running().report(NodePhase.ENDED, failed_stage="run", exit_code=1)
+    assert not story.of(actions.Check)
+    assert story.task.status is Status.FAILED
 
 
 def test_restarts_on_errors_are_counted_and_end() -> None:

@@ -44,7 +44,7 @@ def test_a_failed_rank_whose_peers_drain() -> None:
     ready = [events.NodeReported(0, 1, rank, NodePhase.READY) for rank in range(2)]
     failed = events.NodeReported(0, 1, 0, NodePhase.ENDED, exit_code=1, failed_stage="run")
     seen = events.MachinesSeen(0, 1, {0: None, 1: None})
-    task = after(*ready, failed, seen, events.Tick(), nodes=2, late_s=LIMITS.recheck_s)
+    task = after(*ready, failed, seen, ready[1], events.Tick(), nodes=2, late_s=LIMITS.recheck_s)
     assert task.attempts[0].state is AttemptState.DRAINING
 
 
