@@ -45,7 +45,7 @@ class Connection:
     """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
     `told`: the last directive that was put there. `report`: the last that was passed on, at `passed_on_at` (monotonic).
-    `is_over`: it was hung up; what still comes of it may be old.
+    `is_over`: it was hung up; what still comes of it may be old. `is_leaving`: the machine goes by itself, soon.
     """
 
     place: Place
@@ -58,6 +58,7 @@ class Connection:
     report: dict[str, Any] | None = None
     passed_on_at: float = 0.0
     is_over: bool = False
+    is_leaving: bool = False
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
 
@@ -187,8 +188,8 @@ class Channel:
             return
         del self._connections[place]
         held = self._held.get(place)
-        if held is not None and held.report.get("interrupted"):
-            self._let_go(held)  # the next attempt waits for this one's end, and does not wait for a log
+        if held is not None and connection.is_leaving:
+            self._let_go(held)  # the machine may be gone before it calls again, and the next attempt waits for this end
         try:
             is_silent = await asyncio.to_thread(self._attendance.leave, place, connection.token)
         except UNAVAILABLE as error:
@@ -228,6 +229,7 @@ class Channel:
                     self._reconciler.at_risk(connection.place[0], rank)
                     return
                 reach("agent.noticed")
+                connection.is_leaving = True
                 deadline = float(message["deadline"])
                 if message.get("at") is not None:
                     deadline += self._pace.in_world(self._clock.now()) - float(message["at"])

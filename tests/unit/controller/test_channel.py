@@ -153,6 +153,28 @@ class Socket:
         self.said.put_nowait({"type": "websocket.disconnect"})
 
 
+@pytest.mark.parametrize("is_leaving", [True, False])
+def test_an_end_waits_for_a_broken_line_where_its_machine_stays(
+    channel: Channel, reconciler: Reconciler, is_leaving: bool
+) -> None:
+    """Whatever the end's cause: a user's cancel and a drain end the machine, too."""
+
+    async def story() -> None:
+        socket: Any = Socket()
+        if is_leaving:
+            socket.say({"type": "notice", "action": "terminate", "deadline": 60.0})
+        socket.say({"type": "report", **ENDED, "interrupted": True, "logs": {"size": SIZE}})
+        await socket.close()
+        await channel.serve(socket, (KEY, RANK))
+        assert reconciler.exit_codes == ([3] if is_leaving else [])
+        again = connection()
+        await channel._message(again, {"type": "report", **ENDED, "interrupted": True, "logs": {"size": SIZE}})
+        await channel._log_bytes(again, frame(0, b"x" * SIZE))
+
+    asyncio.run(story())
+    assert reconciler.exit_codes[-1:] == [3]
+
+
 def test_who_has_to_answer_a_roll_call_calls_again(channel: Channel, reconciler: Reconciler) -> None:
     running = Directive(Want.RUN)
 
