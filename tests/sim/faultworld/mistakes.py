@@ -49,6 +49,8 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "a_new_start_takes_nodes_for_connected": ("agent-vanish", "stop", "kill"),
     "the_guard_ignores_the_epoch": ("freeze", "take-over", "notice"),
     "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
+    "a_failed_rank_is_blamed_on_its_clouds_word": ("forget",),
+    "a_broken_line_ends_the_wait_for_a_log": ("break",),
     "an_append_ignores_the_offset": ("repeat", "break"),
     "whom_we_do_not_know_is_told_to_stop": ("freeze", "take-over", "break"),
     "an_outage_counts_against_the_nodes": ("database-down",),
@@ -258,6 +260,12 @@ def a_failed_rank_is_blamed_at_once(patch: Patch) -> None:
     patch.setattr(settle, "_peers_are_alive", lambda attempt: True)
 
 
+@_mistake
+def a_failed_rank_is_blamed_on_its_clouds_word(patch: Patch) -> None:
+    patch.setattr(settle, "_to_be_heard", lambda node, now: node)
+    patch.setattr(channel.Connection, "answers", lambda self, wanted: True)
+
+
 # --- the channel and the logs ---------------------------------------------------------------------------
 
 
@@ -267,6 +275,17 @@ def ended_is_believed_before_the_log_is_whole(patch: Patch) -> None:
         self.pass_on(connection, said)
 
     patch.setattr(channel.Channel, "_report_or_hold", report)
+
+
+@_mistake
+def a_broken_line_ends_the_wait_for_a_log(patch: Patch) -> None:
+    real = channel.Channel._left
+
+    async def left(self: channel.Channel, connection: Any) -> None:
+        connection.is_leaving = True
+        await real(self, connection)
+
+    patch.setattr(channel.Channel, "_left", left)
 
 
 @_mistake

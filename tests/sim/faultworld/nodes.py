@@ -200,8 +200,11 @@ class Node(Walk):
         if link is None:
             self._write_off()
             return
-        if self.link is not None or not link.node_open:
+        if self.link is not None:
             link.cut()
+            return
+        if not link.node_open:  # it was over before it was known to be there
+            self._call_again()
             return
         if spec is not None:
             self.disk.spec = spec
