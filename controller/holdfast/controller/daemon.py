@@ -145,8 +145,9 @@ class Daemon:
         folders = FolderFiles(upload_folder, artifact_folder)
         self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
         stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]))
+        default_store = settings.default_store or next(iter(stores), "s3")
         storage = StorageService(
-            stores, self.database, self.lease.owner, self._archive, clock, default_store=next(iter(stores), "s3")
+            stores, self.database, self.lease.owner, self._archive, clock, default_store=default_store
         )
         self.reconciler = Reconciler(
             database=self.database,

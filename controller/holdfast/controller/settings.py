@@ -14,7 +14,8 @@ limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
 nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
 probes: {…}                             # none without it: see `probing`
-local: {…}                              # each cloud's own section
+default_store: s3                       # of buckets that are only named; without one, the local store
+local: {…}                              # each cloud's own section; `local: false` turns it off
 r2: {…}                                 # each store's: see `storage.compatible`
 ```
 """
@@ -34,10 +35,11 @@ from holdfast.sdk.problems import Path as Keys
 from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
+STORES = ("local", "s3", "r2", "nebius", "oci", "coreweave", "vastdata")
 _KNOWN = (
-    *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes"),
+    *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes", "default_store"),
     *("local", "aws", "gcp", "azure", "kubernetes", "jobs"),
-    *("s3", "r2", "nebius", "oci", "coreweave", "vastdata"),
+    *STORES[1:],
 )
 _HIGHEST_PORT = 65_535
 _SHORTEST_BEAT_S = 0.1
@@ -63,7 +65,8 @@ class NodeSettings:
 @dataclass(frozen=True)
 class Settings:
     """`sections`: the section of each cloud, by name, as read. `advertise`: the URL at which users and machines reach
-    this controller, where it is not the socket's own. `keyring`: the folder of its secrets."""
+    this controller, where it is not the socket's own. `keyring`: the folder of its secrets. `default_store`: of buckets
+    that are only named; None: the local one, or S3 where there is none."""
 
     home: Path
     host: str = "127.0.0.1"
@@ -78,6 +81,7 @@ class Settings:
     sections: dict[str, Any] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
     most_upload_bytes: int = 20 * 2**30
+    default_store: str | None = None
 
     @property
     def url(self) -> str:
@@ -100,12 +104,14 @@ class Settings:
 
     @property
     def local_home(self) -> Path | None:
-        """The folder under which this computer's machines live. None: the local cloud is off.
+        """The folder under which this computer's machines live. None: the local cloud is off, as `local: false` says.
 
         Controllers behind one address may be on several computers, where each would take the others' machines for
         lost. So they have it only if a folder that all of them share is named.
         """
         section = self.sections.get("local")
+        if section is False:
+            return None
         named = section.get("directory") if isinstance(section, Mapping) else None
         if named:
             return Path(str(named)).expanduser().resolve()
@@ -151,11 +157,21 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
         sections={name: source.data[name] for name in _KNOWN if name in source.data},
         listening=listening,
         most_upload_bytes=_upload_limit(source),
+        default_store=_default_store(source),
     )
     if found.local_home is not None and not home.resolve().is_relative_to(found.local_home):
         why = f"{home} is not below it, and only what is below it is kept from the machines' eyes"
         raise source.error(("local", "directory"), f"{found.local_home}: {why}; put HOLDFAST_HOME there")
     return found
+
+
+def _default_store(source: ConfigFile) -> str | None:
+    """One that needs no section, or has one."""
+    named = source.data.get("default_store")
+    usable = [name for name in STORES if name in source.data or name in ("local", "s3")]
+    if named is not None and named not in usable:
+        raise source.error(("default_store",), f"expected one of {', '.join(usable)}, found {named!r}")
+    return named
 
 
 def _lease_s(source: ConfigFile, database: Mapping[str, Any]) -> float:

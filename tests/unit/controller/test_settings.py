@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.registry import enabled_clouds
 from holdfast.controller.settings import Settings, SettingsError, read_settings
+from holdfast.controller.storage.configured import stores_of
 
 DATABASE = "postgresql://holdfast@db/holdfast"
 
@@ -56,3 +59,19 @@ def test_what_can_not_be_used_is_named(tmp_path: Path, text: str, where: str) ->
     with pytest.raises(SettingsError) as caught:
         settings(tmp_path, text)
     assert where in str(caught.value)
+
+
+def test_the_local_cloud_can_be_turned_off(tmp_path: Path) -> None:
+    found = settings(tmp_path, "local: false\n")
+    assert found.local_home is None
+    assert "config.yaml turns it off" in (
+        enabled_clouds(found.sections, tmp_path, ManualClock())["local"].unusable() or ""
+    )
+    assert set(stores_of(found, buckets_on_node=None)) == {"s3"}
+
+
+def test_the_default_store_is_one_that_is_set_up(tmp_path: Path) -> None:
+    assert settings(tmp_path, "default_store: s3\n").default_store == "s3"
+    assert settings(tmp_path, "default_store: r2\nr2: {account_id: x}\n").default_store == "r2"
+    with pytest.raises(SettingsError, match=r"config.yaml:1: default_store: expected one of local, s3, found 'r2'"):
+        settings(tmp_path, "default_store: r2\n")

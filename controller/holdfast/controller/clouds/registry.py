@@ -32,13 +32,17 @@ def enabled_clouds(
     """
     clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
     clouds |= {name: _bought(name, settings, home, clock) for name in BOUGHT}
-    local = _local(settings, home, local_home or home, clock, pace)
-    clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
+    if settings.get("local") is False:
+        clouds["local"] = Absent("local", _TURNED_OFF)
+    else:
+        local = _local(settings, home, local_home or home, clock, pace)
+        clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
     return clouds
 
 
 _NOT_BUILT = "this version of Holdfast can not use {} yet: choose another cloud"
 _NOT_SET_UP = "it is not set up: add a section `{}:` to config.yaml (see the README)"
+_TURNED_OFF = "`local: false` in config.yaml turns it off: jobs are not to run on the controller's own computer"
 _NOT_SHARED = (
     "several controllers are behind one address, and may be on several computers: use another cloud, or, where all run "
     "on one computer, set local.directory to a folder that they share"
@@ -110,6 +114,8 @@ def time_speed(settings: Mapping[str, object], home: Path) -> float | None:
     """
     from holdfast.controller.clouds.local.capacity import read_speed
 
+    if settings.get("local") is False:
+        return None
     with placed(home):
         return read_speed(settings.get("local"))
 
