@@ -1,0 +1,71 @@
+"""What sets up a computer for a controller: read by the tools whose files these are, and in step with each other."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.settings import read_settings
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+UNIT = DEPLOY / "systemd" / "holdfast-controller.service"
+CLOUD_INIT = DEPLOY / "cloud-init" / "controller.yaml"
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+MOST_EXPOSED = 1.5  # of 10; "safe" ends at 2.0
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+@needs_systemd
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/holdfast/bin/python", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd
+def test_the_unit_may_do_little() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", UNIT], capture_output=True, text=True, check=False
+    )
+    (level,) = re.findall(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    assert float(level) <= MOST_EXPOSED, done.stdout
+
+
+def written() -> dict[str, str]:
+    return {file["path"]: file["content"] for file in yaml.safe_load(CLOUD_INIT.read_text())["write_files"]}
+
+
+def test_a_virtual_machine_gets_the_same_unit() -> None:
+    assert CLOUD_INIT.read_text().startswith("#cloud-config\n")
+    assert written()["/etc/systemd/system/holdfast-controller.service"] == UNIT.read_text()
+
+
+def test_its_configuration_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(written()["/var/lib/holdfast/config.yaml"])
+    found = read_settings(tmp_path, {})
+    assert (found.host, found.port, found.default_store) == ("0.0.0.0", 8443, "s3")
+    clouds = enabled_clouds(found.sections, tmp_path, ManualClock(), local_home=found.local_home, has_local=False)
+    assert "turns it off" in (clouds["local"].unusable() or "")
+    assert "not set up" not in (clouds["aws"].unusable() or "")
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_holds_what_the_wheel_is_built_from() -> None:
+    copied = set(re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), flags=re.MULTILINE))
+    names = {name for line in copied for name in line.split()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "recovery", "checkpoint", "controller"} == names
