@@ -74,6 +74,14 @@ class Judge:
         self._world.tell(node.name, "the workload ends")
         self._running[node.key[:2]].pop(node, None)
 
+    def bucket_removed(self, bucket: str) -> None:
+        """Who stood still in the middle of a removal may go on with it at any time: that is not promised."""
+        for node in self._world.nodes.values():
+            works = node.program is not None and node.program.is_alive and not self._world.met["froze"]
+            plan = self._world.plan_of(node.key[0]) if works else None
+            if plan is not None and plan.bucket == bucket:
+                self.breaks("I3", f"{bucket} is removed while {node.name} works in it")
+
     def got_spec(self, node: Node, spec: dict[str, Any]) -> None:
         known = self._world.task_ids.get(node.key[0])
         if known is not None and spec["env"]["SKYPILOT_TASK_ID"] != known[node.key[1]]:

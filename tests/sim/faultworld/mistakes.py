@@ -32,7 +32,7 @@ from holdfast.controller import (
     turns,
 )
 from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.store import intents, jobs, letters
+from holdfast.controller.store import buckets, intents, jobs, letters
 from holdfast.recovery import events, observe, settle
 from holdfast.recovery.directive import STOP
 from holdfast.recovery.job import AttemptView
@@ -152,6 +152,18 @@ def what_is_not_shown_yet_is_gone(patch: Patch) -> None:
 @_mistake
 def lifetimes_are_not_recorded(patch: Patch) -> None:
     patch.setattr(jobs, "record_lifetimes", lambda *_: None)
+
+
+@_mistake
+def a_bucket_goes_with_the_first_of_its_jobs(patch: Patch) -> None:
+    patch.setattr(buckets, "_used_by_another", lambda *_: False)
+
+
+@_mistake
+def a_bucket_is_its_makers_alone(patch: Patch) -> None:
+    """Nobody else removes it, and its maker does not while others use it."""
+    real = buckets.removable
+    patch.setattr(intending, "removable", lambda conn, job_id: [b for b in real(conn, job_id) if b.created])
 
 
 @_mistake

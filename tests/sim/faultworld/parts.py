@@ -76,6 +76,7 @@ class BucketStore:
     def remove(self, bucket: str) -> None:
         self._enter()
         self.there.discard(bucket)
+        self.world.judge.bucket_removed(bucket)
 
     def _enter(self) -> None:
         if self.world.scheduler.now() < self.broken_until:

@@ -40,7 +40,7 @@ class JobPlan:
     spot: bool = True
     max_restarts: int = 0
     recover_codes: tuple[int, ...] = ()
-    bucket: bool = False
+    bucket: str = ""  # a temporary one of this name
     repeat_after_s: float | None = None
     cancel_at: float | None = None
     grace_s: float = 10.0
@@ -63,7 +63,7 @@ class JobPlan:
         if task.setup_s > 0:
             config["setup"] = "setup"
         if self.bucket:
-            store = {"name": f"bucket-{self.name}", "persistent": False, "mode": "MOUNT"}
+            store = {"name": self.bucket, "persistent": False, "mode": "MOUNT"}
             config["file_mounts"] = {"/checkpoint": store}
         return config
 
@@ -139,6 +139,9 @@ FAULTS: dict[str, tuple[float, float, float]] = {
 }
 
 
+# How often all jobs have one bucket.
+_SHARED = 0.15
+
 # 0: the embedded one. Half of the histories have several.
 CONTROLLERS = (0, 0, 0, 1, 2, 2, 3, 4)
 
@@ -152,6 +155,8 @@ def scenario_of(
     """
     rng = random.Random(seed)
     jobs = tuple(_job(rng, f"j{n}") for n in range(rng.choice((1, 1, 1, 2, 2, 3))))
+    if random.Random(f"{seed}:bucket").random() < _SHARED:
+        jobs = tuple(replace(job, bucket="bucket-of-all") for job in jobs)
     count = rng.choice((0, 1, 2, 3, 3, 4, 4, 5, 6, 8))
     return Scenario(
         seed=seed,
@@ -179,7 +184,7 @@ def _job(rng: random.Random, name: str) -> JobPlan:
         spot=rng.random() < 0.8,
         max_restarts=rng.choice((0, 1, 3)),
         recover_codes=(33,) if rng.random() < 0.3 else (),
-        bucket=rng.random() < 0.15,
+        bucket=f"bucket-{name}" if rng.random() < 0.15 else "",
         repeat_after_s=rng.uniform(0, 30) if rng.random() < 0.2 else None,
     )
     if rng.random() < 0.25:

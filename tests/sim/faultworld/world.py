@@ -246,6 +246,10 @@ class World:
             if node.key == dead.key and node is not dead and node.is_on and node.program is not None:
                 self.scheduler.after(self.rng.uniform(0.05, 3), node.program.fail_with_peer)
 
+    def plan_of(self, job_id: int) -> JobPlan | None:
+        """What its user meant by a job; None before the user was told of it."""
+        return next((plan for name, plan in self.plans.items() if job_id in self.accepted[name]), None)
+
     def progress_of(self, key: AttemptKey) -> Progress:
         return self.progress[key[:2]]
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, text, update
 from sqlalchemy.exc import OperationalError
 
 from holdfast.controller.acting import Actor, Later, Outcome
 from holdfast.controller.clouds.base import Fault
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
+from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.machines import Machines
 from holdfast.controller.storage.mounts import BucketWish
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import buckets, jobs
-from holdfast.controller.store.intents import Intent, IntentKind
+from holdfast.controller.store.intents import Intent, IntentKind, close
 from holdfast.controller.store.jobs import LeaseLost, Task
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
@@ -27,7 +30,7 @@ BUCKET = "scratch"
 
 
 class Shelf:
-    """A `Store` in memory. `meanwhile` happens once, just before a bucket is made."""
+    """A `Store` in memory. `meanwhile` happens once, just before a bucket is made, or just before one is removed."""
 
     name = "local"
 
@@ -36,8 +39,7 @@ class Shelf:
         self.meanwhile: Callable[[], object] = lambda: None
 
     def ensure(self, bucket: str) -> bool:
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
+        self._let_happen()
         is_new = bucket not in self.there
         self.there.add(bucket)
         return is_new
@@ -49,7 +51,12 @@ class Shelf:
         raise AssertionError("nothing is uploaded here")
 
     def remove(self, bucket: str) -> None:
+        self._let_happen()
         self.there.discard(bucket)
+
+    def _let_happen(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
 
     def rclone_remote(self, bucket: str) -> dict[str, object]:
         return {"type": "local", "root": "/"}
@@ -59,12 +66,13 @@ class Shelf:
 
 
 class Scene:
-    """A job with a temporary bucket, and the controllers that have it in hand one after another."""
+    """A job with a bucket, and the controllers that have it in hand one after another. `beside`: another job's scene,
+    which has a bucket of the same name."""
 
-    def __init__(self, world: Any) -> None:
-        self.world, self.shelf = world, Shelf()
+    def __init__(self, world: Any, *, beside: Scene | None = None, persistent: bool = False) -> None:
+        self.world, self.shelf = world, beside.shelf if beside else Shelf()
         self.job = world.submit()
-        spec = {"buckets": [BucketWish("local", BUCKET, create=True, persistent=False).to_json()]}
+        spec = {"buckets": [BucketWish("local", BUCKET, create=True, persistent=persistent).to_json()]}
         self._write(spec=spec)
 
     def controller(self, owner: str) -> StorageService:
@@ -78,15 +86,38 @@ class Scene:
             jobs.claim(conn, owner, self.world.clock.now(), limit=10, take_all=True)
         return self.controller(owner)
 
-    def ends(self) -> None:
-        self._write(ended_at=self.world.clock.now())
+    def ends(self, conn: Connection | None = None) -> None:
+        self._write(conn, ended_at=self.world.clock.now())
+
+    def is_waited_for(self) -> bool:
+        """Whether a transaction waits for another's end."""
+        with self.world.database.connect() as conn:
+            return bool(conn.execute(text("select count(*) from pg_locks where not granted")).scalar())
+
+    def is_prepared(self) -> bool:
+        return prepared(self.controller("one").prepare(self.intent()))
+
+    def is_settled(self) -> Intent | None:
+        """It ends, and no machine of it is left. Returns the intent to remove its bucket, if there is one."""
+        self.ends()
+        with self.world.database.begin() as conn:
+            view = jobs.load(conn, [self.job])[self.job]
+            intents = Intending("test").write_down_removal(conn, view, self.world.clock.now())
+        return next(iter(intents), None)
+
+    def removes(self, intent: Intent) -> None:
+        """Its bucket, or what is left of it, and says so."""
+        answer = self.controller("one").remove(intent)
+        assert isinstance(answer, Outcome)
+        with self.world.database.begin() as conn:
+            assert close(conn, intent.id, outcome=answer.result, error=None, now=self.world.clock.now())
 
     def removable(self) -> list[str]:
         with self.world.database.connect() as conn:
             return [b.bucket for b in buckets.removable(conn, self.job)]
 
-    def _write(self, **columns: Any) -> None:
-        with self.world.database.begin() as conn:
+    def _write(self, within: Connection | None = None, **columns: Any) -> None:
+        with self.world.database.begin() if within is None else nullcontext(within) as conn:
             conn.execute(update(Task).where(Task.c.job_id == self.job).values(**columns))
 
 
@@ -141,6 +172,78 @@ def test_what_a_stranger_made_at_that_moment_is_left_alone(scene: Scene) -> None
     scene.shelf.meanwhile = lambda: scene.shelf.there.add(BUCKET)
     assert prepared(scene.controller("one").prepare(scene.intent()))
     assert scene.removable() == []
+
+
+def test_of_jobs_that_share_a_temporary_bucket_the_last_to_end_removes_it(scene: Scene) -> None:
+    for first_ends in (True, False):
+        maker, other = Scene(scene.world, beside=scene), Scene(scene.world, beside=scene)
+        assert maker.is_prepared()
+        assert other.is_prepared()
+        earlier, later = (maker, other) if first_ends else (other, maker)
+        assert earlier.is_settled() is None, "the other still works in it"
+        removal = later.is_settled()
+        assert removal is not None
+        later.removes(removal)
+        assert not scene.shelf.there
+        assert not later.removable()
+
+
+def test_of_two_that_end_at_the_same_moment_one_removes_it(scene: Scene) -> None:
+    if scene.world.url.startswith("sqlite"):
+        pytest.skip("there, transactions follow one another")
+    other = Scene(scene.world, beside=scene)
+    assert scene.is_prepared()
+    assert other.is_prepared()
+    with ThreadPoolExecutor(1) as pool:
+        with scene.world.database.begin() as conn:
+            scene.ends(conn)
+            assert buckets.removable(conn, scene.job) == [], "nobody knows of the other's end yet"
+            removal = pool.submit(other.is_settled)
+            while not (removal.done() or scene.is_waited_for()):
+                pass
+        assert removal.result(10) is not None
+
+
+def test_a_temporary_bucket_that_another_job_wants_to_persist_stays(scene: Scene) -> None:
+    assert scene.is_prepared()
+    other = Scene(scene.world, beside=scene, persistent=True)
+    assert other.is_prepared()
+    assert other.is_settled() is None
+    assert scene.is_settled() is None
+    assert scene.shelf.there == {BUCKET}
+
+
+def test_a_job_that_comes_before_the_removal_keeps_the_bucket_and_removes_it_later(scene: Scene) -> None:
+    assert scene.is_prepared()
+    removal = scene.is_settled()
+    assert removal is not None
+    other = Scene(scene.world, beside=scene)
+    assert not other.is_prepared(), "it may be under way"
+    scene.removes(removal)
+    assert scene.shelf.there == {BUCKET}
+    assert other.is_prepared()
+    last = other.is_settled()
+    assert last is not None
+    other.removes(last)
+    assert not scene.shelf.there
+
+
+def test_a_job_that_comes_during_the_removal_has_its_bucket_made_afterwards(scene: Scene) -> None:
+    def is_turned_away() -> None:
+        assert not other.is_prepared()
+
+    assert scene.is_prepared()
+    removal, other = scene.is_settled(), Scene(scene.world, beside=scene)
+    assert removal is not None
+    scene.shelf.meanwhile = is_turned_away
+    scene.removes(removal)
+    assert not scene.shelf.there
+    assert other.is_prepared()
+    assert scene.shelf.there == {BUCKET}
+    last = other.is_settled()
+    assert last is not None, "what it made is its own"
+    other.removes(last)
+    assert not scene.shelf.there
 
 
 def test_another_controllers_job_gets_no_bucket_made(scene: Scene) -> None:

@@ -63,7 +63,8 @@ class StorageService:
             return Outcome("not needed", events.Tick())  # it was cancelled while its store did not answer
         for wish in map(BucketWish.from_json, spec["buckets"]):
             try:
-                self._bring_about(claim, wish)
+                if (wait := self._bring_about(claim, wish)) is not None:
+                    return wait
             except (LeaseLost, *UNAVAILABLE):
                 raise
             except Exception as error:  # noqa: BLE001 - the store's own table says what it means
@@ -72,7 +73,7 @@ class StorageService:
 
     def remove(self, intent: Intent) -> Outcome | Later:
         """Remove what was made for the job and shall not outlive it."""
-        with self.database.connect() as conn:
+        with self.database.begin() as conn:
             doomed = recorded.removable(conn, intent.job_id)
         for bucket in doomed:
             store = self.stores[bucket.store]
@@ -84,17 +85,23 @@ class StorageService:
                 return Later(fault.retry_after_s or 4 * RETRY_AFTER_S, f"removing bucket {bucket.bucket}: {error}")
         reach("bucket.removed")
         with self.database.begin() as conn:
-            recorded.removed(conn, intent.job_id, self.clock.now())
+            recorded.removed(conn, doomed, self.clock.now())
         reach("bucket.forgotten")
         return Outcome("removed", events.Tick())
 
-    def _bring_about(self, claim: Claim, wish: BucketWish) -> None:
-        """Whose the bucket is is written down before it is made: after a crash in between, it is found and removed."""
+    def _bring_about(self, claim: Claim, wish: BucketWish) -> Later | None:
+        """Whose the bucket is is written down before it is made: after a crash in between, it is found and removed.
+
+        Later: it is being removed for another job. That is left off once this one is known to use it, or soon over.
+        """
         is_new = wish.create and not self.stores[wish.store].exists(wish.bucket)
         with self.database.begin() as conn:
             jobs.confirm(conn, claim)
             used = UsedBucket(wish.store, wish.bucket, wish.persistent, is_new)
-            is_first = recorded.record(conn, claim.job_id, [used])
+            is_first = recorded.record(conn, claim.job_id, used)
+            remover = recorded.remover(conn, claim.job_id, wish.store, wish.bucket)
+        if remover is not None:
+            return Later(RETRY_AFTER_S, f"bucket {wish.bucket} is being removed after job {remover}, which made it")
         reach("bucket.making")
         try:
             made = mounts.make(wish, self.stores)
@@ -108,6 +115,7 @@ class StorageService:
         reach("bucket.made")
         mounts.fill(wish, self.stores, archive=self.archive)
         reach("bucket.filled")
+        return None
 
     def _disown(self, claim: Claim, wish: BucketWish) -> None:
         """Raises LeaseLost: what is there may then have been made by the job's next owner."""
