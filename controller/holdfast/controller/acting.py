@@ -107,18 +107,21 @@ class Actor:
     def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> events.MachinesSeen | None:
         """Ask the cloud about an attempt's machines. None when the cloud did not answer."""
         cloud = self.clouds[offer.cloud]
+        is_new = self._may_be_unseen(machines.since)
         try:
             seen = {i.id: i for i in cloud.describe(offer.region, machines.ids)}
         except Exception as error:  # noqa: BLE001 - classified; silence is no proof of death
             fault = cloud.classify(error)
             log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
             return None
-        is_new = self._may_be_unseen(machines.since)
         fates = {rank: None if is_new and id not in seen else _fate(seen.get(id)) for rank, id in machines.known}
         return events.MachinesSeen(key[1], key[2], fates)
 
     def _may_be_unseen(self, since: float | None) -> bool:
-        """Whether machines bought at `since` may exist although their cloud does not show them."""
+        """Whether machines bought at `since` may exist although their cloud does not show them.
+
+        To be asked before the cloud is: who stood still after its answer has that answer all the same, however late.
+        """
         return since is not None and self.clock.now() - since < VISIBLE_WITHIN_S * self.speed
 
     # --- launch ---------------------------------------------------------------------------------------
@@ -189,6 +192,7 @@ class Actor:
         cloud = self.clouds[offer.cloud]
         gone = events.AttemptGone(intent.task, intent.generation)
         found: tuple[events.Machine, ...] = ()
+        is_new = self._may_be_unseen(machines.since or intent.created_at)
         try:
             if not machines.known:
                 found = self._found_by_token(cloud, intent)
@@ -204,8 +208,7 @@ class Actor:
             pause_s, text = min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}"
             return Later(pause_s, text, found=_launched(intent, found))
         lifetimes = _lifetimes(seen)
-        unseen = len(seen) < len(ranks) or not ranks
-        may_live = unseen and self._may_be_unseen(machines.since or intent.created_at)
+        may_live = is_new and (len(seen) < len(ranks) or not ranks)
         if all(i.state is InstanceState.GONE for i in seen) and not may_live:
             reach("terminate.confirmed")
             return Outcome("gone", gone, lifetimes=lifetimes)
