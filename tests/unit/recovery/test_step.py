@@ -2,88 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from holdfast.recovery import actions, events
 from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.job import AttemptView, JobView, Limits, Recovery, TaskView, View
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from holdfast.recovery.market import FaultKind, Refusal
 from holdfast.recovery.needs import Need
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
-from holdfast.recovery.step import step
-
-ZONES = {"east-a": 0.10, "east-b": 0.12, "west-a": 0.15}
-OFFERS = tuple(
-    Offer("local", zone.split("-")[0], zone, "small", Market.SPOT, price, 0.4, 2, 8) for zone, price in ZONES.items()
-)
-LIMITS = Limits(boot_timeout_s=100, silent_s=60, drain_s=30, recheck_s=5)
-
-
-@dataclass
-class Story:
-    """A job, told event by event. `did` holds the actions of the last event."""
-
-    job: JobView
-    now: float = 1000.0
-    refusals: tuple[Refusal, ...] = ()
-    offers: tuple[Offer, ...] = OFFERS
-    did: list[actions.Action] = field(default_factory=list)
-    wake_at: float | None = None
-
-    def tell(self, event: events.Event, after_s: float = 0.0) -> Story:
-        self.now += after_s
-        market = MarketView(self.offers, tuple(r for r in self.refusals if r.until > self.now))
-        answer = step(View(self.job, market, LIMITS), event, self.now)
-        self.job, self.did, self.wake_at = answer.job, list(answer.actions), answer.wake_at
-        self.refusals += tuple(a.refusal for a in self.did if isinstance(a, actions.Refuse))
-        return self
-
-    def tick(self, after_s: float = 0.0) -> Story:
-        return self.tell(events.Tick(), after_s)
-
-    @property
-    def task(self) -> TaskView:
-        return self.job.current_task or self.job.tasks[-1]
-
-    @property
-    def attempt(self) -> AttemptView:
-        return self.task.attempts[-1]
-
-    def of(self, kind: type) -> list[actions.Action]:
-        return [a for a in self.did if isinstance(a, kind)]
-
-    def launched(self, generation: int | None = None) -> Story:
-        generation = generation or self.attempt.generation
-        machines = tuple(
-            events.Machine(r, f"i-{generation}-{r}", f"127.0.0.{r + 1}") for r in range(self.task.num_nodes)
-        )
-        return self.tell(events.Launched(self.task.index, generation, machines))
-
-    def report(self, phase: NodePhase, rank: int | None = None, generation: int | None = None, **kw: object) -> Story:
-        generation = generation or self.attempt.generation
-        ranks = range(self.task.num_nodes) if rank is None else [rank]
-        index = self.task.index
-        seen: list[actions.Action] = []
-        for r in ranks:
-            self.tell(events.NodeReported(index, generation, r, phase, **kw))  # type: ignore[arg-type]
-            seen.extend(self.did)
-        self.did = seen
-        return self
-
-    def running(self) -> Story:
-        return self.tick().launched().report(NodePhase.BOOTED).report(NodePhase.READY).report(NodePhase.RUNNING)
-
-
-def a_story(*, tasks: int = 1, nodes: int = 1, recovery: Recovery | None = None) -> Story:
-    recovery = recovery or Recovery()
-    views = tuple(
-        TaskView(i, (Need(),), num_nodes=nodes, recovery=recovery, wake_at=1000.0 if i == 0 else None)
-        for i in range(tasks)
-    )
-    return Story(JobView(7, views))
+from stories import LIMITS, ZONES, a_story
 
 
 def test_a_job_is_placed_where_it_is_cheapest_and_runs_when_every_node_is_ready() -> None:
@@ -200,94 +129,6 @@ def test_silence_for_too_long_is_a_loss_but_the_next_run_waits_for_the_machine_t
     assert story.attempt.state is AttemptState.READY
     story.tell(events.AttemptGone(0, 1))
     assert story.attempt.state is AttemptState.RUNNING
-
-
-def test_user_code_that_fails_is_a_failure_with_its_code() -> None:
-    story = a_story().running().report(NodePhase.ENDED, failed_stage="run", exit_code=3)
-    assert story.task.status is Status.FAILED
-    assert "code 3" in story.task.message
-    assert not story.of(actions.Launch)
-
-
-def test_setup_that_fails_has_its_own_status() -> None:
-    story = a_story().tick().launched().report(NodePhase.BOOTED)
-    story.report(NodePhase.ENDED, failed_stage="setup", exit_code=1)
-    assert story.task.status is Status.FAILED_SETUP
-
-
-def a_failed_rank(nodes: int = 2) -> Story:
-    return a_story(nodes=nodes).running().report(NodePhase.ENDED, rank=1, failed_stage="run", exit_code=1)
-
-
-CALLS = events.NodeReported(0, 1, 0, NodePhase.RUNNING)
-BREAKS = events.NodeSilent(0, 1, 0)
-ENDS = events.NodeReported(0, 1, 0, NodePhase.ENDED, exit_code=0)
-LIVES = events.MachinesSeen(0, 1, {0: None, 1: None})
-IS_TAKEN = events.MachinesSeen(0, 1, {0: Reason.PREEMPTED, 1: None})
-
-
-@pytest.mark.parametrize(
-    ("told", "status", "want"),
-    [
-        ([], Status.RUNNING, Want.RUN),
-        ([CALLS], Status.RUNNING, Want.RUN),  # its cloud may know more
-        ([LIVES], Status.RUNNING, Want.RUN),  # it may have died without a word
-        ([LIVES, LIVES, LIVES], Status.RUNNING, Want.RUN),
-        ([LIVES, CALLS], Status.RUNNING, Want.DRAIN),
-        ([CALLS, LIVES], Status.RUNNING, Want.DRAIN),
-        ([CALLS, BREAKS, LIVES], Status.RUNNING, Want.RUN),
-        ([LIVES, BREAKS, CALLS], Status.RUNNING, Want.DRAIN),
-        ([ENDS], Status.FAILED, Want.STOP),  # by itself: no machine is left to look for
-        ([IS_TAKEN], Status.RECOVERING, None),
-        ([CALLS, IS_TAKEN], Status.RECOVERING, None),
-        ([LIVES, IS_TAKEN], Status.RECOVERING, None),
-    ],
-)
-def test_with_several_nodes_nobody_is_blamed_before_the_peers_have_called_and_been_looked_up(
-    told: list[events.Event], status: Status, want: Want | None
-) -> None:
-    story = a_failed_rank()
-    assert story.of(actions.Check)
-    assert directive(story.attempt).roll_call_at == story.now
-    for event in told:
-        story.tell(event)
-    assert story.task.status is status
-    assert want is None or directive(story.task.attempts[0]).want is want
-
-
-def test_a_peer_that_never_calls_again_is_lost_and_nobody_is_blamed() -> None:
-    story = a_failed_rank(nodes=3).tell(LIVES).report(NodePhase.RUNNING, rank=2)
-    asked_s = 0.0
-    while story.task.status is Status.RUNNING:
-        assert story.wake_at is not None
-        asked_s += story.wake_at - story.now
-        story.tick(story.wake_at - story.now).tell(events.MachinesSeen(0, 1, {0: None, 1: None, 2: None}))
-    assert story.task.status is Status.RECOVERING
-    assert asked_s == LIMITS.silent_s
-
-
-def test_a_task_on_one_node_is_blamed_at_once() -> None:
-    story = a_story().running().report(NodePhase.ENDED, failed_stage="run", exit_code=1)
-    assert not story.of(actions.Check)
-    assert story.task.status is Status.FAILED
-
-
-def test_restarts_on_errors_are_counted_and_end() -> None:
-    story = a_story(recovery=Recovery(max_restarts_on_errors=1)).running()
-    story.report(NodePhase.ENDED, failed_stage="run", exit_code=1)
-    assert story.task.restarts_on_errors == 1
-    assert story.task.recovery_count == 0
-    story.launched().report(NodePhase.BOOTED).report(NodePhase.READY)
-    story.tell(events.AttemptGone(0, 1))
-    story.report(NodePhase.ENDED, failed_stage="run", exit_code=1)
-    assert story.task.status is Status.FAILED
-
-
-def test_recover_on_exit_codes_is_not_counted() -> None:
-    story = a_story(recovery=Recovery(recover_on_exit_codes=frozenset({33}))).running()
-    story.report(NodePhase.ENDED, failed_stage="run", exit_code=33)
-    assert story.attempt.generation == 2
-    assert story.task.restarts_on_errors == 0
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 20.0])
