@@ -92,6 +92,16 @@ def test_a_submission_and_a_cancellation_survive_the_controllers_death(controlle
     assert {ended(controller, job["job_id"])["status"] for job in newest} == {"CANCELLED"}
 
 
+def test_several_jobs_alike_are_told_apart_by_their_rank(fresh: Any) -> None:
+    said = fresh.holdfast(
+        "jobs", "launch", "-n", "sweep", "--num-jobs", "3", "-y", 'echo "$SKYPILOT_JOB_RANK of $SKYPILOT_NUM_JOBS"'
+    ).stdout
+    assert "3 jobs (sweep) are submitted, 1 to 3." in said
+    for rank, job_id in enumerate((1, 2, 3)):
+        assert ended(fresh, job_id)["status"] == "SUCCEEDED"
+        assert fresh.holdfast("jobs", "logs", str(job_id)).stdout.count(f"{rank} of 3") == 1
+
+
 def test_a_controller_that_was_stopped_stays_stopped_while_a_log_is_followed(fresh: Any) -> None:
     fresh.holdfast("controller", "start")
     follower = following(fresh, "launch", "echo begun; sleep 600", "--yes")

@@ -12,6 +12,7 @@ from holdfast.cli.options import overrides, task_options, variables
 
 PLAN_ROWS = 5
 DRYRUN_ROWS = 20
+MOST_JOBS = 10_000  # what the controller takes in one call
 
 
 @click.command(
@@ -37,6 +38,12 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it goes on (you detached), 1
     is_flag=True,
     help="Show what would be tried, and what it will cost and when it will be done, and stop there.",
 )
+@click.option(
+    "--num-jobs",
+    type=click.IntRange(1, MOST_JOBS),
+    default=1,
+    help="So many jobs alike, told apart by SKYPILOT_JOB_RANK.",
+)
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def launch(
@@ -47,14 +54,15 @@ def launch(
     secret: tuple[str, ...],
     secret_file: tuple[str, ...],
     dryrun: bool,
+    num_jobs: int,
     detach_run: bool,
     yes: bool,
     **resources: Any,
 ) -> None:
     """Run a task YAML, or a command, to its end.
 
-    Shows what would be tried and asks; then follows the job's log through every recovery. Ctrl-C leaves the job
-    running. Options change what the YAML says, in every task of a pipeline.
+    Shows what would be tried and asks; then follows the job's log through every recovery, unless there are several.
+    Ctrl-C leaves the job running. Options change what the YAML says, in every task of a pipeline.
     """
     from holdfast.cli.entrypoint import load
 
@@ -65,10 +73,10 @@ def launch(
     if changes:
         dag = dag.override(**changes)
     require_terminal(yes=yes or dryrun)
-    _run(dag, name, dryrun=dryrun, detach=detach_run, yes=yes)
+    _run(dag, name, dryrun=dryrun, num_jobs=num_jobs, detach=detach_run, yes=yes)
 
 
-def _run(dag: Any, name: str | None, *, dryrun: bool, detach: bool, yes: bool) -> None:
+def _run(dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, detach: bool, yes: bool) -> None:
     from holdfast.cli import connect, plan, table
     from holdfast.cli.version import mismatch
     from holdfast.sdk import jobs
@@ -87,11 +95,25 @@ def _run(dag: Any, name: str | None, *, dryrun: bool, detach: bool, yes: bool) -
             click.echo(line)
         if dryrun:
             return
-        ask(f"Launch {job.name or 'this job'}?", yes=yes)
-        launched = job.submit(client, key=jobs.new_key(), user=user_name(), say=lambda line: click.echo(line, err=True))
+        which = job.name or ("this job" if num_jobs == 1 else "the job")
+        ask(f"Launch {which}{f', {num_jobs} times' if num_jobs > 1 else ''}?", yes=yes)
+        launched = job.submit(
+            client,
+            key=jobs.new_key(),
+            user=user_name(),
+            say=lambda line: click.echo(line, err=True),
+            num_jobs=num_jobs,
+        )
     for warning in launched.warnings:
         if warning not in warned:
             warn(warning)
+    if num_jobs > 1:
+        first, last = launched.job_ids[0], launched.job_ids[-1]
+        click.echo(f"{num_jobs} jobs ({launched.name}) are submitted, {first} to {last}.")
+        click.echo(
+            f"  all of them:  holdfast jobs queue -n {launched.name}\n  one's log:    holdfast jobs logs {first}"
+        )
+        return
     click.echo(f"Job {launched.job_id} ({launched.name}) is submitted.")
     if detach:
         click.echo(

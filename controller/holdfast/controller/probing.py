@@ -165,9 +165,9 @@ class Prober:
         accepted = self._submissions.accept(
             name="probe", configs=[{"resources": resources, "run": "true"}], user=USER, key=key
         )
-        if accepted.claim is not None:
+        if accepted.claims:
             log.info("probe.sent", job=accepted.job_id, offer=str(offer.key), price_per_hour=offer.price_per_hour)
-            self._reconciler.adopt([accepted.claim])
+            self._reconciler.adopt(accepted.claims)
 
 
 def next_offer(probing: Probing, market: MarketView, now: float) -> Offer | None:

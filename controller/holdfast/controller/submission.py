@@ -65,13 +65,19 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Accepted:
-    """`claim` is None where there is nothing to take up: the job was accepted before, and is another's or settled."""
+    """`job_ids`: one, or a batch's in the order of its ranks. `task_ids`: the first's. `claims`: of the jobs that are
+    to be taken up now; one that was accepted before may be another's, or settled."""
 
-    job_id: int
+    job_ids: tuple[int, ...]
     name: str
     task_ids: tuple[str, ...]
     warnings: tuple[str, ...]
-    claim: Claim | None
+    claims: tuple[Claim, ...]
+
+    @property
+    def job_id(self) -> int:
+        """The first one's."""
+        return self.job_ids[0]
 
 
 @dataclass(frozen=True)
@@ -86,36 +92,51 @@ class Submissions:
     owner: str
     has_upload: Callable[[str], bool]
 
-    def accept(self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None) -> Accepted:
-        """Make the job durable. Raises Refused, and then nothing has changed."""
+    def accept(
+        self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None, num_jobs: int = 1
+    ) -> Accepted:
+        """Make the job durable, or `num_jobs` alike, all or none. Raises Refused, and then nothing has changed."""
         now = self.clock.now()
         tasks = read_tasks(configs)
         job_name = _job_name(name, [task.name for task in tasks])
         compiled = self.compile(tasks, job_name, now)
         self._check_uploads(compiled)
-        priority = max(task.priority or 0 for task in tasks)
         warnings = self._warnings(tasks) + self._lateness(compiled, now)
-        columns = {"name": job_name, "user": user, "priority": priority, "num_tasks": len(compiled)}
+        columns = {
+            "name": job_name,
+            "user": user,
+            "priority": max(task.priority or 0 for task in tasks),
+            "num_tasks": len(compiled),
+            "submitted_at": now,
+            "key": key,
+            "owner": self.owner,
+        }
         try:
             with self.database.begin() as conn:
-                if key is not None and (known := jobs.find_by_key(conn, key)) is not None:
+                if key is not None and (known := jobs.find_by_key(conn, key)):
                     # Its first acceptance may have been cut off before the job was taken up: then it is now.
-                    claim = jobs.held(conn, known, self.owner)
-                    return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, claim)
-                job_id = jobs.reserve(conn, columns | {"submitted_at": now, "key": key, "owner": self.owner})
+                    claims = tuple(claim for id in known if (claim := jobs.held(conn, id, self.owner)))
+                    return Accepted(tuple(known), job_name, jobs.task_ids(conn, known[0]), warnings, claims)
+                job_ids = jobs.reserve(conn, columns, batch_size=num_jobs)
                 count = len(compiled)
-                task_ids = [_task_id(now, job_name, task.name, job_id, i, count) for i, task in enumerate(compiled)]
-                jobs.add_tasks(conn, job_id, compiled, task_ids)
-                jobs.record_notes(conn, job_id, [Note("job.submitted", data={"tasks": count, "user": user})], now)
+                task_ids = {
+                    id: [_task_id(now, job_name, task.name, id, i, count) for i, task in enumerate(compiled)]
+                    for id in job_ids
+                }
+                jobs.add_tasks(conn, compiled, task_ids)
+                note = Note("job.submitted", data={"tasks": count, "user": user})
+                for id in job_ids:
+                    jobs.record_notes(conn, id, [note], now)
                 reach("job.accepting")
         except IntegrityError:
             # Another controller has just accepted the same submission.
             with self.database.connect() as conn:
-                if key is None or (known := jobs.find_by_key(conn, key)) is None:
+                if key is None or not (known := jobs.find_by_key(conn, key)):
                     raise
-                return Accepted(known, job_name, jobs.task_ids(conn, known), warnings, None)
+                return Accepted(tuple(known), job_name, jobs.task_ids(conn, known[0]), warnings, ())
         reach("job.accepted")
-        return Accepted(job_id, job_name, tuple(task_ids), warnings, Claim(job_id, self.owner, 1))
+        claims = tuple(Claim(id, self.owner, 1) for id in job_ids)
+        return Accepted(tuple(job_ids), job_name, tuple(task_ids[job_ids[0]]), warnings, claims)
 
     def compile(self, tasks: Sequence[Task], job_name: str, now: float) -> list[NewTask]:
         """Every task compiled; those without a name are named after the job. Raises Refused."""

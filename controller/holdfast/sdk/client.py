@@ -93,9 +93,12 @@ class Client:
         body = {"name": name, "tasks": list(tasks)} | ({"forecast": True} if forecast else {})
         return cast(records.Plan, self._call("POST", "/plan", body=body))
 
-    def submit(self, name: str | None, tasks: Sequence[Config], *, user: str, key: str) -> records.Submitted:
-        """Hand in a job. Safe to repeat with the same `key` after a `ConnectionLost`: the first job is returned."""
-        body = {"name": name, "tasks": list(tasks), "user": user, "key": key}
+    def submit(
+        self, name: str | None, tasks: Sequence[Config], *, user: str, key: str, num_jobs: int = 1
+    ) -> records.Submitted:
+        """Hand in a job, or `num_jobs` alike. Safe to repeat with the same `key` after a `ConnectionLost`: what it made
+        the first time is returned."""
+        body = {"name": name, "tasks": list(tasks), "user": user, "key": key, "num_jobs": num_jobs}
         return cast(records.Submitted, self._call("POST", "/jobs", body=body))
 
     def jobs(

@@ -41,12 +41,16 @@ class JobNotFound(ApiError):
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What became of a launch. `task_ids`: the SKYPILOT_TASK_ID of every task, the same in all of its attempts."""
+    """What became of a launch. `task_ids`: the SKYPILOT_TASK_ID of every task, the same in all of its attempts.
+
+    Of a batch, `job_ids` are in the order of SKYPILOT_JOB_RANK; `job_id` and `task_ids` are the first one's.
+    """
 
     job_id: int
     name: str
     task_ids: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    job_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,32 +65,37 @@ class Prepared:
         """What would be tried, in order. Sends no files and changes nothing. `forecast`: and what will come of it."""
         return client.plan(self.name, self.packed.tasks, forecast=forecast)
 
-    def submit(self, client: Client, *, key: str, user: str, say: Callable[[str], None]) -> LaunchResult:
+    def submit(
+        self, client: Client, *, key: str, user: str, say: Callable[[str], None], num_jobs: int = 1
+    ) -> LaunchResult:
         """Send the files that the controller lacks, then the job: once, however often the connection breaks."""
         from holdfast.sdk import uploads
 
         uploads.send(client, self.packed.archives, say=say)
-        answer = client.submit(self.name, self.packed.tasks, user=user, key=key)
+        answer = client.submit(self.name, self.packed.tasks, user=user, key=key, num_jobs=num_jobs)
         warnings = (*self.warnings, *(w for w in answer["warnings"] if w not in self.warnings))
-        return LaunchResult(answer["job_id"], answer["name"], tuple(answer["task_ids"]), warnings)
+        ids = tuple(answer["job_ids"])
+        return LaunchResult(answer["job_id"], answer["name"], tuple(answer["task_ids"]), warnings, ids)
 
 
 def launch(
     task_or_dag: Task | Dag,
     name: str | None = None,
     *,
+    num_jobs: int = 1,
     key: str | None = None,
     user: str | None = None,
     client: Client | None = None,
 ) -> LaunchResult:
     """Hand in a task, or a pipeline of them; returns as soon as the controller has it. Uploads local files first.
 
-    `name` replaces the job's own. A repeated `key` returns the first job instead of a second one; by default every call
-    is a new job. Raises `TaskError` or `UploadError` before anything is sent.
+    `num_jobs`: so many jobs of it, told apart by SKYPILOT_JOB_RANK (from 0) of SKYPILOT_NUM_JOBS. `name` replaces the
+    job's own. A repeated `key` returns the first job instead of a second one; by default every call is a new job.
+    Raises `TaskError` or `UploadError` before anything is sent.
     """
     with prepared(task_or_dag, name) as job:
         client = client or _client()
-        return job.submit(client, key=key or new_key(), user=user or user_name(), say=lambda _: None)
+        return job.submit(client, key=key or new_key(), user=user or user_name(), say=lambda _: None, num_jobs=num_jobs)
 
 
 def plan(

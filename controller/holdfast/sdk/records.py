@@ -163,6 +163,7 @@ class JobPage(TypedDict):
 
 class Submitted(TypedDict):
     job_id: int
+    job_ids: list[int]
     name: str
     task_ids: list[str]
     warnings: list[str]

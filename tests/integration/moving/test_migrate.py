@@ -40,9 +40,10 @@ def home(tmp_path: Path) -> Path:
     with engine.begin() as conn:
         for name in ("one", "two", "three"):
             columns = {"name": name, "user": "ü", "priority": 1, "num_tasks": 1, "submitted_at": 1.25, "key": name}
-            job = jobs.reserve(conn, columns | {"owner": "gone"})
+            (job,) = jobs.reserve(conn, columns | {"owner": "gone"})
             view = TaskView(0, (Need(cpus=Amount(4)),), wake_at=2.5)
-            jobs.add_tasks(conn, job, [NewTask(view, name, {"run": "true"}, {"x": [1, None]}, b"\x00\xff")], [name])
+            new = NewTask(view, name, {"run": "true"}, {"x": [1, None]}, b"\x00\xff")
+            jobs.add_tasks(conn, [new], {job: [name]})
             jobs.record_notes(conn, job, [Note("job.submitted", data={"tasks": 1})], 3.5)
         conn.execute(text("DELETE FROM task WHERE job_id = 3"))
         conn.execute(text("DELETE FROM job WHERE id = 3"))
@@ -75,7 +76,7 @@ def test_everything_arrives(home: Path, postgres: Any, tmp_path: Path) -> None:
         assert jobs.load(after, [1, 2]) == jobs.load(before, [1, 2])
         assert after.execute(select(jobs.Task.c.secrets)).scalars().first() == b"\x00\xff"
         columns = {"name": "four", "user": "", "priority": 1, "num_tasks": 1, "submitted_at": 1.25, "key": None}
-        assert jobs.reserve(after, columns | {"owner": None}) > 2, "an id, once given, is never given again"
+        assert jobs.reserve(after, columns | {"owner": None})[0] > 2, "an id, once given, is never given again"
     kept, moved = NodeLogs(home), SharedLogs(new)
     assert [moved.read(KEY, c) for c in moved.reader(KEY).new()] == [kept.read(KEY, c) for c in kept.reader(KEY).new()]
     (tmp_path / "cache").mkdir()

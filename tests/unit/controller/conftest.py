@@ -95,8 +95,8 @@ class World:
         new = [NewTask(v, f"t{v.index}", {}, {"resources": "cpus=4"}, None) for v in views]
         with self.database.begin() as conn:
             columns = {"name": "job", "user": "", "priority": 0, "num_tasks": tasks, "submitted_at": now}
-            job_id = jobs.reserve(conn, columns | {"key": None, "owner": self.owner})
-            jobs.add_tasks(conn, job_id, new, [f"sky-managed-x_job_{job_id}-{i}" for i in range(tasks)])
+            (job_id,) = jobs.reserve(conn, columns | {"key": None, "owner": self.owner})
+            jobs.add_tasks(conn, new, {job_id: [f"sky-managed-x_job_{job_id}-{i}" for i in range(tasks)]})
         self.reconciler.adopt([Claim(job_id, self.owner, 1)])
         self.settle()
         return job_id

@@ -232,7 +232,9 @@ class Handler(BaseHTTPRequestHandler):
         job_id = state.keys[body["key"]]
         tasks = state.jobs[job_id]
         ids = [task["task_id"] for task in tasks]
-        self.answer({"job_id": job_id, "name": tasks[0]["name"], "task_ids": ids, "warnings": []}, 201)
+        self.answer(
+            {"job_id": job_id, "job_ids": [job_id], "name": tasks[0]["name"], "task_ids": ids, "warnings": []}, 201
+        )
 
     def list_jobs(self):
         query = self.query

@@ -41,14 +41,18 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Launch(Body):
+class Job(Body):
     name: str | None = Field(None, max_length=200)
     tasks: list[dict[str, Any]] = Field(max_length=_MOST_TASKS)
     user: str = Field("", max_length=200)
     key: str | None = Field(None, max_length=200)
 
 
-class Plan(Launch):
+class Launch(Job):
+    num_jobs: int = Field(1, ge=1, le=_MOST_IDS)
+
+
+class Plan(Job):
     forecast: bool = False
 
 
@@ -74,11 +78,13 @@ def plan(daemon: User, body: Plan) -> dict[str, Any]:
 
 @router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201))
 def launch(daemon: User, body: Launch) -> dict[str, Any]:
-    """Accept a job. A repeated `key` is answered with the job that it made the first time."""
-    accepted = daemon.submissions.accept(name=body.name, configs=body.tasks, user=body.user, key=body.key)
-    if accepted.claim is not None:
-        daemon.reconciler.adopt([accepted.claim])
-    names = ("job_id", "name", "task_ids", "warnings")
+    """Accept a job, or `num_jobs` alike. A repeated `key` is answered with what it made the first time."""
+    accepted = daemon.submissions.accept(
+        name=body.name, configs=body.tasks, user=body.user, key=body.key, num_jobs=body.num_jobs
+    )
+    if accepted.claims:
+        daemon.reconciler.adopt(accepted.claims)
+    names = ("job_id", "job_ids", "name", "task_ids", "warnings")
     return {name: getattr(accepted, name) for name in names}
 
 

@@ -84,35 +84,55 @@ class NewTask:
     secrets: bytes | None
 
 
-def find_by_key(conn: Connection, key: str) -> int | None:
-    """The job that was accepted with this idempotency key."""
-    return conn.execute(select(Job.c.id).where(Job.c.key == key)).scalar_one_or_none()
+def find_by_key(conn: Connection, key: str) -> list[int]:
+    """The job, or the jobs of the batch in the order of their ranks, accepted with this idempotency key; or none."""
+    first = conn.execute(select(Job.c.id, Job.c.batch_size).where(Job.c.key == key)).one_or_none()
+    if first is None:
+        return []
+    others = [_key_in_batch(key, rank) for rank in range(1, first.batch_size)]
+    found = conn.execute(select(Job.c.id).where(Job.c.key.in_(others)).order_by(Job.c.batch_rank)) if others else None
+    return [first.id, *(found.scalars() if found else ())]
 
 
-def reserve(conn: Connection, columns: Mapping[str, Any]) -> int:
-    """Insert the job's row and return its id, which is never given again."""
-    job_id: int = conn.execute(insert(Job).values(epoch=1, **columns).returning(Job.c.id)).scalar_one()
-    return job_id
+def reserve(conn: Connection, columns: Mapping[str, Any], *, batch_size: int = 1) -> list[int]:
+    """Insert the rows of a job, or of a batch of them, and return their ids by rank. An id is never given again.
+
+    `columns` are those of all; the key is the first's, and the others' are made of it.
+    """
+    key = columns.get("key")
+    rows = [
+        {**columns, "epoch": 1, "batch_rank": rank, "batch_size": batch_size, "key": key and _key_in_batch(key, rank)}
+        for rank in range(batch_size)
+    ]
+    return list(conn.execute(insert(Job).returning(Job.c.id, sort_by_parameter_order=True), rows).scalars())
 
 
-def add_tasks(conn: Connection, job_id: int, tasks: Sequence[NewTask], task_ids: Sequence[str]) -> None:
-    for new, task_id in zip(tasks, task_ids, strict=True):
-        view = new.view
-        conn.execute(
-            insert(Task).values(
-                job_id=job_id,
-                index=view.index,
-                name=new.name,
-                task_id=task_id,
-                config=new.config,
-                spec=new.spec,
-                secrets=new.secrets,
-                needs=[codec.need_json(n) for n in view.needs],
-                recovery=codec.recovery_json(view.recovery),
-                num_nodes=view.num_nodes,
-                **codec.task_columns(view),
-            )
-        )
+def _key_in_batch(key: str, rank: int) -> str:
+    return f"{key}\x1f{rank}" if rank else key
+
+
+def add_tasks(conn: Connection, tasks: Sequence[NewTask], task_ids: Mapping[int, Sequence[str]]) -> None:
+    """Insert the same tasks for every job of `task_ids`."""
+    columns = [
+        {
+            "index": new.view.index,
+            "name": new.name,
+            "config": new.config,
+            "spec": new.spec,
+            "secrets": new.secrets,
+            "needs": [codec.need_json(n) for n in new.view.needs],
+            "recovery": codec.recovery_json(new.view.recovery),
+            "num_nodes": new.view.num_nodes,
+            **codec.task_columns(new.view),
+        }
+        for new in tasks
+    ]
+    rows = [
+        {"job_id": job_id, "task_id": task_id, **task}
+        for job_id, ids in task_ids.items()
+        for task, task_id in zip(columns, ids, strict=True)
+    ]
+    conn.execute(insert(Task), rows)
 
 
 def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: bool = False) -> list[Claim]:
