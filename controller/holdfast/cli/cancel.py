@@ -9,6 +9,8 @@ from holdfast.cli.errors import EXIT_WRONG_INPUT, Failure
 from holdfast.recovery.statuses import EXIT_NOT_FOUND
 from holdfast.sdk import jobs
 
+_RUN = 2  # ids in a row that are still written one by one
+
 
 @click.command(
     epilog="""\b
@@ -70,4 +72,11 @@ def _named(ids: list[int]) -> str:
 
 
 def _listed(ids: list[int]) -> str:
-    return ", ".join(map(str, ids))
+    """`1, 3, 7-12`."""
+    runs: list[list[int]] = []
+    for id in sorted(ids):
+        if runs and id == runs[-1][-1] + 1:
+            runs[-1].append(id)
+        else:
+            runs.append([id])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > _RUN else ", ".join(map(str, run)) for run in runs)

@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from holdfast.cli import cancel
+
 ATTEMPT = {
     "task_index": 0, "generation": 1, "state": "GONE", "reason": "PREEMPTION_NOTICE", "cloud": "aws",
     "region": "us-east-1", "zone": "us-east-1a", "instance_type": "p3.2xlarge", "market": "spot",
@@ -134,6 +136,10 @@ def test_cancel_says_what_became_of_each(holdfast, named):
     assert result.stdout == "Jobs with IDs 1, 3 are scheduled to be cancelled.\nJob 2 has already ended.\n"
     assert "there is no job 9" in result.stderr
     assert named.called("POST .*cancel")[-1][2]["graceful"] is False
+
+
+def test_cancel_names_many_in_few_words():
+    assert cancel._listed([5, 1, 2, 3, 7, 8]) == "1-3, 5, 7, 8"
 
 
 def test_cancel_by_name_and_all(holdfast, named):
