@@ -28,8 +28,8 @@ test: $(INSTALLED) fuse net postgres ## the tests, without the slow ones
 test-slow: $(INSTALLED) fuse net postgres ## the slow ones: whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-long: $(INSTALLED) fuse net postgres frameworks ## the longest: kills at every point, thousands of histories, storms, partitions
-	$(PYTEST) -m long
+test-long: $(INSTALLED) fuse net postgres frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
+	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
 test-all: $(INSTALLED) fuse net postgres frameworks ## every test
 	$(PYTEST)

@@ -63,11 +63,22 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="of the long tests only every N-th, from the K-th on (1 to N)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if any(item.path.is_relative_to(here / folder) for folder in LONG):
             item.add_marker(pytest.mark.long)
+    if said := config.getoption("--part"):
+        part, parts = map(int, said.split("/"))
+        long = [item for item in items if item.get_closest_marker("long")]
+        left_out = set(long) - set(long[part - 1 :: parts])
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
