@@ -5,10 +5,10 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-no
 
 from __future__ import annotations
 
-import http.client
 import json
 from datetime import datetime, timezone
-from urllib.parse import urlsplit
+
+from holdfast.agent.metadata import MetadataError, MetadataService
 
 TOKEN_TTL_S = 21600
 TIMEOUT_S = 2.0
@@ -16,18 +16,13 @@ INTERRUPTION_PATH = "/latest/meta-data/spot/instance-action"
 REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 
 
-class MetadataError(Exception):
-    """The service gave no usable answer; the next call may."""
-
-
 class ImdsV2:
-    """A `NoticeSource`. One connection is kept open: asking five times a second must cost nothing."""
+    """A `NoticeSource`."""
 
     name = "imds-v2"
 
     def __init__(self, endpoint: str) -> None:
-        self._address = urlsplit(endpoint).netloc
-        self._connection: http.client.HTTPConnection | None = None
+        self._service = MetadataService(endpoint, TIMEOUT_S)
         self._token: str | None = None
 
     def interruption(self) -> tuple[str, float] | None:
@@ -67,18 +62,8 @@ class ImdsV2:
         return body.decode("latin-1")
 
     def _call(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-        """A kept connection may have been closed by the service meanwhile: then the call is made on a new one."""
-        for connection in (self._connection, None):
-            if connection is None:
-                connection = self._connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
-            try:
-                connection.request(method, path, headers=headers)
-                answer = connection.getresponse()
-                return answer.status, answer.read()
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                connection.close()
-                self._connection, failed = None, error
-        raise MetadataError(f"{method} {path}: {failed!r}")
+        answer, body = self._service.call(method, path, headers)
+        return answer.status, body
 
 
 def epoch_seconds(text: str) -> float:

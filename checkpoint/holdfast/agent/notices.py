@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from holdfast.agent.imds import ImdsV2, MetadataError
+from holdfast.agent.gce_metadata import GceMetadata
+from holdfast.agent.imds import ImdsV2
+from holdfast.agent.metadata import MetadataError
 from holdfast.agent.spec import NoticeSettings
 
 REBALANCE = "rebalance"
@@ -43,13 +45,16 @@ class NoticeSource(Protocol):
     name: str
 
     def interruption(self) -> tuple[str, float] | None:
-        """(action, deadline in epoch seconds), or None while there is none. Raises MetadataError."""
+        """(action, deadline in epoch seconds), or None while there is none. May wait until there may be one.
+
+        Raises MetadataError.
+        """
 
     def is_rebalance_recommended(self) -> bool:
         """Raises MetadataError."""
 
 
-SOURCES: dict[str, Callable[[str], NoticeSource]] = {"imds-v2": ImdsV2}
+SOURCES: dict[str, Callable[[str], NoticeSource]] = {"imds-v2": ImdsV2, "gce-metadata": GceMetadata}
 
 
 class NoticeWatch:

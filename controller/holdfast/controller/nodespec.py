@@ -18,6 +18,8 @@ from holdfast.recovery.job import Limits
 _NOTICE_OF = {
     "local": {"kind": "imds-v2", "endpoint": None, "poll_s": 0.1},
     "aws": {"kind": "imds-v2", "endpoint": "http://169.254.169.254", "poll_s": 1.0},
+    # A call is held until something changes.
+    "gcp": {"kind": "gce-metadata", "endpoint": "http://metadata.google.internal", "poll_s": 0.1},
 }
 
 # How long a node whose workload has ended waits for a controller to tell: it alone holds the outcome and the end of the

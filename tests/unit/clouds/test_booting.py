@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+from gce_metadata import GceMetadata
 from holdfast.controller.clouds.base import Bootstrap
 from holdfast.controller.clouds.boot import RANKS
 from holdfast.controller.clouds.booting import first_program
@@ -15,7 +16,7 @@ ODD = 'http://[::1]:1/"\\'
 
 
 @pytest.mark.parametrize(
-    "rank", [{"HOLDFAST_RANK": "3"}, {"HOLDFAST_RANK_FROM": "ec2"}], ids=lambda told: next(iter(told))
+    "rank", [{"HOLDFAST_RANK": "3"}, {"HOLDFAST_RANK_FROM": "gce"}], ids=lambda told: next(iter(told))
 )
 def test_it_is_a_small_program_of_old_python_that_knows_this_attempt(rank: dict[str, str]) -> None:
     text = first_program(Bootstrap(ODD, "attempt-token", {"agent": "ab" * 32, "rclone": "cd" * 32}), **rank)
@@ -31,5 +32,7 @@ def test_it_is_a_small_program_of_old_python_that_knows_this_attempt(rank: dict[
     assert settings == told | rank
 
 
-def test_whoever_asks_for_its_rank_knows_whom() -> None:
-    assert RANKS.keys() == {"ec2"}
+def test_the_last_word_of_a_name_at_google_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GceMetadata({"instance/name": "holdfast-hf-0a1b-7-0-2-13"}) as metadata:
+        monkeypatch.setenv("HOLDFAST_METADATA_ENDPOINT", metadata.endpoint)
+        assert RANKS["gce"]() == "13"

@@ -53,7 +53,14 @@ def ec2_launch_index() -> str:
     return call("GET", f"{imds}/latest/meta-data/ami-launch-index", {"X-aws-ec2-metadata-token": token}).decode()
 
 
-RANKS = {"ec2": ec2_launch_index}
+def gce_name_ending() -> str:
+    """The last word of the machine's name."""
+    metadata = os.environ.get("HOLDFAST_METADATA_ENDPOINT", "http://metadata.google.internal")
+    name = call("GET", f"{metadata}/computeMetadata/v1/instance/name", {"Metadata-Flavor": "Google"}).decode()
+    return name.rpartition("-")[2]
+
+
+RANKS = {"ec2": ec2_launch_index, "gce": gce_name_ending}
 
 
 def fetch_agent(path: str) -> None:
