@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from fake_ec2 import FakeEc2
+from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock, SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
 from holdfast.controller.clouds.fake import FakeCloud
+from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.local.cloud import LocalCloud
 from holdfast.controller.clouds.local.settings import LocalSettings
 from holdfast.recovery.market import Market, Offer
@@ -73,7 +76,7 @@ class Bench:
         return self.until_gone(instances)
 
 
-@pytest.fixture(params=["fake", "local", "aws"])
+@pytest.fixture(params=["fake", "local", "aws", "gcp"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     make = {"fake": fake_bench, "local": lambda: local_bench(tmp_path)}
     bench = make[request.param]() if request.param in make else request.getfixturevalue(f"{request.param}_bench")
@@ -127,3 +130,27 @@ def aws_bench(tmp_path: Path, aws_prices: Path, monkeypatch: pytest.MonkeyPatch)
     with FakeEc2() as ec2:
         cloud = aws_cloud(tmp_path, ec2, monkeypatch)
         yield Bench(cloud, "0" * 64, ec2.faults.capacity.__setitem__, lambda: None)
+
+
+@pytest.fixture(scope="session")
+def gcp_prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a crawl has found, as the cloud keeps it."""
+    home = tmp_path_factory.mktemp("gcp")
+    with FakeGce() as gce, pytest.MonkeyPatch.context() as patch:
+        gcp_cloud(home, gce, patch).offers()
+    return home / "gcp"
+
+
+def gcp_cloud(home: Path, gce: FakeGce, patch: pytest.MonkeyPatch) -> GcpCloud:
+    for name, value in gce.environ.items():
+        patch.setenv(name, value)
+    return GcpCloud(home, GcpSettings(regions=gce.regions, endpoint_url=gce.url), SystemClock())
+
+
+@pytest.fixture
+def gcp_bench(tmp_path: Path, gcp_prices: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    shutil.copytree(gcp_prices, tmp_path / "gcp")
+    with FakeGce() as gce:
+        gce.faults.soft_off_s = 1.5  # Google gives its own notice, and never none
+        cloud = gcp_cloud(tmp_path, gce, monkeypatch)
+        yield Bench(cloud, "0" * 64, gce.faults.capacity.__setitem__, lambda: threading.Event().wait(0.05))

@@ -37,12 +37,13 @@ def test_prices_are_positive_and_spot_is_cheaper(bench: Bench) -> None:
     assert {o.cloud for o in offers} == {bench.cloud.name}
 
 
-def test_offers_are_named_once_and_zones_differ_in_price(bench: Bench) -> None:
+def test_offers_are_named_once_and_places_differ_in_price(bench: Bench) -> None:
     offers = bench.cloud.offers()
     assert len({o.key for o in offers}) == len(offers)
     first = offers[0]
-    prices = [o.price_per_hour for o in offers if (o.instance_type, o.market) == (first.instance_type, first.market)]
-    assert len(prices) == len(set(prices)) > 1
+    same = [o for o in offers if (o.instance_type, o.market) == (first.instance_type, first.market)]
+    prices = {o.region: o.price_per_hour for o in same}
+    assert len(prices) == len(set(prices.values())) > 1
 
 
 def test_a_launch_gives_machines_that_are_described_and_listed(bench: Bench) -> None:
@@ -209,7 +210,7 @@ def test_an_interruption_with_notice_waits_for_its_deadline(bench: Bench) -> Non
         pytest.skip("this cloud can not rehearse an interruption")
     launched = bench.launch("t1")
     bench.cloud.interrupt(launched[0].region, launched[0].id, notice_s=1.5)
-    assert bench.see(launched)[0].state is InstanceState.RUNNING
+    assert bench.see(launched)[0].state in (InstanceState.RUNNING, InstanceState.ENDING)
     gone = bench.until_gone(launched)
     assert gone[0].gone_reason is Reason.PREEMPTED
     assert gone[0].ended_at is not None

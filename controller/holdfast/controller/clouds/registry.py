@@ -12,7 +12,7 @@ from holdfast.controller.clouds.section import placed
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
-NOT_BUILT = ("gcp", "azure", "kubernetes")
+NOT_BUILT = ("azure", "kubernetes")
 
 
 def enabled_clouds(
@@ -94,9 +94,16 @@ def _aws(home: Path, section: object, clock: Clock) -> Cloud:
     return AwsCloud(home, AwsSettings.from_mapping(section), clock)
 
 
+def _gcp(home: Path, section: object, clock: Clock) -> Cloud:
+    from holdfast.controller.clouds.gcp.cloud import GcpCloud
+    from holdfast.controller.clouds.gcp.settings import GcpSettings
+
+    return GcpCloud(home, GcpSettings.from_mapping(section), clock)
+
+
 # Clouds whose machines are bought: (HOLDFAST_HOME, their section of config.yaml, the clock) → the cloud. Each loads its
 # own module; what it is called here is the section's name.
-BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws}
+BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp}
 
 
 def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:

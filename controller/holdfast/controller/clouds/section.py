@@ -50,9 +50,8 @@ class Section:
     def text_or_none(self, name: str) -> str | None:
         return self.text(name, "") if name in self.values else None
 
-    def flag(self, name: str) -> bool:
-        """False if it is not there."""
-        value = self.values.get(name, False)
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        value = self.values.get(name, default)
         if not isinstance(value, bool):
             self._refuse(name, f"{value!r} is neither", "write true or false")
         return value

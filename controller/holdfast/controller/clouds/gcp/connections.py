@@ -1,0 +1,145 @@
+"""Clients of Compute Engine, made when first used. One attempt per call: the caller repeats, as data."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from typing import TYPE_CHECKING, Any
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.gcp.settings import GcpSettings
+
+if TYPE_CHECKING:
+    from google.cloud.compute_v1 import (
+        AcceleratorTypesClient,
+        InstancesClient,
+        MachineTypesClient,
+        ZoneOperationsClient,
+        ZonesClient,
+    )
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+ANSWER_TIMEOUT_S = 30.0
+LOOK_FOR_CREDENTIALS_AGAIN_S = 30.0
+_NO_PROJECT = "no project is named: add `project: …` to the section gcp of config.yaml"
+
+
+class Connections:
+    """Shared by threads: clients may be, and making one is locked."""
+
+    def __init__(self, settings: GcpSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._credentials: Any = None
+        self._project: str | None = settings.project
+        self._clients: dict[str, Any] = {}
+        self._problem: str | None = None
+        self._looked_at: float | None = None
+
+    # ---- what is called ----
+
+    @property
+    def instances(self) -> InstancesClient:
+        client: InstancesClient = self._client("InstancesClient")
+        return client
+
+    @property
+    def operations(self) -> ZoneOperationsClient:
+        client: ZoneOperationsClient = self._client("ZoneOperationsClient")
+        return client
+
+    @property
+    def machine_types(self) -> MachineTypesClient:
+        client: MachineTypesClient = self._client("MachineTypesClient")
+        return client
+
+    @property
+    def accelerator_types(self) -> AcceleratorTypesClient:
+        client: AcceleratorTypesClient = self._client("AcceleratorTypesClient")
+        return client
+
+    @property
+    def zones(self) -> ZonesClient:
+        client: ZonesClient = self._client("ZonesClient")
+        return client
+
+    @property
+    def once(self) -> dict[str, Any]:
+        """How every call is made: once, and not for ever."""
+        return {"retry": None, "timeout": ANSWER_TIMEOUT_S}
+
+    @property
+    def project(self) -> str:
+        """Raises Refused."""
+        with self._lock:
+            self._find_credentials()
+            if self._project is None:
+                raise Refused("authError", _NO_PROJECT)
+            return self._project
+
+    # ---- credentials ----
+
+    def unusable(self) -> str | None:
+        """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
+        if not _has("google.cloud.compute_v1"):
+            return "google-cloud-compute is not installed: pip install 'holdfast[gcp]'"
+        with self._lock:
+            if self._credentials is not None:
+                return None if self._project else _NO_PROJECT
+            now = self._clock.now()
+            if self._looked_at is None or now - self._looked_at >= LOOK_FOR_CREDENTIALS_AGAIN_S:
+                self._looked_at = now
+                self._problem = self._look_for_credentials()
+            return self._problem
+
+    def _look_for_credentials(self) -> str | None:
+        from google.auth.exceptions import GoogleAuthError
+
+        try:
+            self._find_credentials()
+        except (GoogleAuthError, OSError, ValueError) as error:
+            if self._settings.credentials is not None:
+                return f"{error}: correct gcp.credentials in config.yaml"
+            return (
+                "no Google credentials were found: run `gcloud auth application-default login`, set "
+                "GOOGLE_APPLICATION_CREDENTIALS, or give this machine a service account"
+            )
+        return None if self._project else _NO_PROJECT
+
+    def _find_credentials(self) -> None:
+        if self._credentials is not None:
+            return
+        if self._settings.credentials is not None:
+            from google.oauth2 import service_account
+
+            found = service_account.Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
+                self._settings.credentials, scopes=[SCOPE]
+            )
+            project = found.project_id
+        else:
+            import google.auth
+
+            found, project = google.auth.default(scopes=[SCOPE])
+        self._credentials = found
+        self._project = self._project or project
+
+    def _client(self, name: str) -> Any:
+        with self._lock:
+            self._find_credentials()
+            if name not in self._clients:
+                from google.cloud import compute_v1
+
+                # The SDK insists that the client and its credentials are of one universe.
+                universe = getattr(self._credentials, "universe_domain", None)
+                options = {"api_endpoint": self._settings.endpoint_url, "universe_domain": universe}
+                self._clients[name] = getattr(compute_v1, name)(credentials=self._credentials, client_options=options)
+            return self._clients[name]
+
+
+def _has(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it
+        return False

@@ -1,0 +1,63 @@
+"""The cloud, and a Compute Engine of the tests' own without machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_gce import FakeGce
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.recovery.market import Market, Offer
+
+
+@pytest.fixture
+def gce(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
+    with FakeGce() as gce:
+        for name, value in gce.environ.items():
+            monkeypatch.setenv(name, value)
+        yield gce
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def new_cloud(gce: FakeGce, clock: ManualClock, tmp_path: Path) -> Callable[..., GcpCloud]:
+    def make(**settings: Any) -> GcpCloud:
+        return GcpCloud(tmp_path, GcpSettings(**{"regions": gce.regions, "endpoint_url": gce.url, **settings}), clock)
+
+    return make
+
+
+@pytest.fixture
+def cloud(new_cloud: Callable[..., GcpCloud]) -> GcpCloud:
+    return new_cloud()
+
+
+@pytest.fixture
+def request_of() -> Callable[..., LaunchRequest]:
+    def make(
+        token: str = "t1", *, zone: str = "us-central1-a", kind: str = "n2-standard-2", **more: Any
+    ) -> LaunchRequest:
+        market = more.pop("market", Market.SPOT)
+        offer = Offer("gcp", zone[:-2], zone, kind, market, 0.02, 0.08, 2, 8)
+        return LaunchRequest(
+            **{
+                "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
+                "offer": offer,
+                "num_nodes": 1,
+                "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
+                "name": "job",
+                **more,
+            }
+        )
+
+    return make

@@ -1,0 +1,235 @@
+"""Instances: made, run on hardware where there is some, taken, ended; and the books of what they cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fake_gce.discovery import Invalid
+from fake_gce.faults import Faults
+from fake_gce.operations import LINKS, Operation, Operations, end, rfc3339
+from gce_metadata import GceMetadata
+from hardware import Hardware, Machines
+from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price, spot_price
+from holdfast.controller.clouds.local import layout
+from holdfast.recovery.market import Market
+from ledger import Bought
+
+PROJECT = "holdfast-test"
+PREEMPTED = "instance/preempted"
+# How a machine ended by itself → the operation that says so.
+ENDS = {layout.STOPPED: "compute.instances.guestTerminate", layout.CRASHED: "compute.instances.hostError"}
+
+
+@dataclass
+class Machine:
+    """`bought`: its entry in the books. `endings`: the operations that are about to end it."""
+
+    bought: Bought
+    project: str
+    properties: Mapping[str, Any]
+    number: int
+    created_at: float
+    status: str = "PROVISIONING"
+    ip: str = ""
+    metadata: GceMetadata | None = None
+    endings: list[Operation] = field(default_factory=list)
+
+    @property
+    def zone(self) -> str:
+        return self.bought.zone
+
+    @property
+    def name(self) -> str:
+        return self.bought.id.partition("/")[2]
+
+    @property
+    def link(self) -> str:
+        return f"{LINKS}/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+
+    def run(self, _: float) -> None:
+        """The insert is done. With hardware, it runs once that does."""
+        if self.metadata is None and self.status == "PROVISIONING":
+            self.status = "RUNNING"
+
+    def to_json(self) -> dict[str, Any]:
+        zone = f"{LINKS}/projects/{self.project}/zones/{self.zone}"
+        gpus = [
+            {**one, "acceleratorType": f"{zone}/acceleratorTypes/{one['acceleratorType']}"}
+            for one in self.properties.get("guestAccelerators", ())
+        ]
+        interfaces = [{**one, "networkIP": self.ip} for one in self.properties["networkInterfaces"]]
+        return {
+            "kind": "compute#instance",
+            "id": str(self.number),
+            "name": self.name,
+            "zone": zone,
+            "selfLink": self.link,
+            "machineType": f"{zone}/machineTypes/{self.properties['machineType']}",
+            "status": self.status,
+            "creationTimestamp": rfc3339(self.created_at),
+            "labels": dict(self.properties.get("labels", {})),
+            "metadata": {"kind": "compute#metadata", **self.properties["metadata"]},
+            "networkInterfaces": interfaces,
+            "scheduling": dict(self.properties["scheduling"]),
+            "disks": [{"boot": True, "autoDelete": True, "diskSizeGb": "100"}],
+            "serviceAccounts": list(self.properties.get("serviceAccounts", [])),
+            **({"guestAccelerators": gpus} if gpus else {}),
+        }
+
+
+class Fleet:
+    """`machines`: the hardware, None for instances that are nothing but words."""
+
+    def __init__(self, machines: Machines | None, operations: Operations, faults: Faults) -> None:
+        self._machines = machines
+        self._operations = operations
+        self._faults = faults
+        self._all: dict[str, Machine] = {}
+        self._numbers = itertools.count(1)
+        self.books: dict[str, Bought] = {}
+
+    def all(self) -> Iterable[Machine]:
+        return list(self._all.values())
+
+    def has(self, id: str) -> bool:
+        return id in self._all
+
+    def get(self, id: str) -> Machine:
+        """Raises Invalid."""
+        if id not in self._all:
+            raise Invalid(404, "notFound", f"The resource 'projects/{PROJECT}/zones/{id}' was not found")
+        return self._all[id]
+
+    def count(self, zone: str) -> int:
+        return sum(one.zone == zone for one in self._all.values())
+
+    def make(
+        self, zone: str, properties: Mapping[str, Any], names: Sequence[str], market: Market, at: float
+    ) -> list[Machine]:
+        made = [self._draw(zone, properties, name, market, round(at, 3)) for name in names]
+        if self._machines and made:
+            program = next(i["value"] for i in properties["metadata"]["items"] if i["key"] == "startup-script")
+            self._machines.start([self._equip(self._machines, machine, program) for machine in made])
+        return made
+
+    def _draw(self, zone: str, properties: Mapping[str, Any], name: str, market: Market, at: float) -> Machine:
+        kind, region, number = _type(properties), zone.rpartition("-")[0], next(self._numbers)
+        bought = Bought(
+            id=f"{zone}/{name}",
+            index=int(name.rpartition("-")[2]),
+            region=region,
+            zone=zone,
+            instance_type=kind,
+            market=market,
+            token=properties["labels"]["holdfast-token"],
+            price_per_hour=(spot_price if market is Market.SPOT else on_demand_price)(TYPES[kind], region),
+            launched_at=at,
+            tags=dict(properties["labels"]),
+        )
+        machine = Machine(bought, PROJECT, properties, number, at, ip=f"10.128.{number // 250}.{number % 250 + 2}")
+        self._all[bought.id], self.books[bought.id] = machine, bought
+        return machine
+
+    @staticmethod
+    def _equip(machines: Machines, machine: Machine, program: str) -> Hardware:
+        values = {"instance/name": machine.name, PREEMPTED: "FALSE", "instance/maintenance-event": "NONE"}
+        machine.metadata = GceMetadata(values).start()
+        machine.ip = machines.new_address()
+        one = machine.bought
+        return Hardware(
+            id=machine.name,
+            region=one.region,
+            zone=one.zone,
+            instance_type=one.instance_type,
+            market=one.market,
+            user_data=program,
+            ip=machine.ip,
+            metadata_endpoint=machine.metadata.endpoint,
+        )
+
+    def delete(self, machine: Machine, at: float) -> Operation:
+        """A second call finds it under way."""
+        before = [one for one in machine.endings if one.kind == "delete"]
+        if before:
+            return before[0]
+        machine.status = "STOPPING"
+        if self._machines:
+            self._machines.terminate(machine.name)
+        return self._begin_end(machine, "delete", at, None if self._lives(machine) else at)
+
+    def preempt(self, machine: Machine, at: float) -> None:
+        """Told in its metadata, then the end: as soft an end as it makes of it."""
+        assert machine.bought.market is Market.SPOT, f"{machine.bought.id} is no spot machine: Google does not take it"
+        if machine.endings:
+            return
+        told = machine.properties["scheduling"].get("preemptionNoticeDuration", {})
+        left_s = self._faults.soft_off_s + float(told.get("seconds", 0))
+        machine.status = machine.status if told else "STOPPING"
+        self._begin_end(machine, "compute.instances.preempted", at, None if self._lives(machine) else at + left_s)
+        if machine.metadata:
+            machine.metadata.change(PREEMPTED, "TRUE")
+        if self._machines:
+            self._machines.interrupt(machine.name, left_s)
+
+    def settle(self, at: float) -> None:
+        """What became of the hardware meanwhile is told by the instances from now on."""
+        if self._machines is None:
+            return
+        for machine in self.all():
+            record = self._machines.find(machine.name)
+            if record is None:
+                continue
+            if record.is_gone:
+                told = record.state
+                self._hardware_ended(machine, told.get("reason", layout.CRASHED), told.get("ended_at", at))
+            elif machine.status == "PROVISIONING" and not self._machines.is_booting(machine.name):
+                machine.status = "RUNNING"
+
+    def close(self) -> None:
+        for machine in self._all.values():
+            if machine.metadata:
+                machine.metadata.close()
+        if self._machines:
+            self._machines.close()
+
+    def _hardware_ended(self, machine: Machine, how: str, at: float) -> None:
+        if machine.endings:
+            for one in machine.endings:
+                end(one, at)
+        elif machine.status != "TERMINATED":
+            # Its disk is there and billed, but no machine: it is for its owner to delete it.
+            self._operations.begin(machine.project, machine.zone, ENDS[how], machine.link, at)
+            machine.status = "TERMINATED"
+            self._enter_end(machine, how, at)
+
+    def _begin_end(self, machine: Machine, kind: str, at: float, due_at: float | None) -> Operation:
+        def finish(at: float) -> None:
+            self._enter_end(machine, layout.PREEMPTED if kind != "delete" else layout.TERMINATED, at)
+            self._remove(machine)
+
+        begin = self._operations.begin
+        operation = begin(machine.project, machine.zone, kind, machine.link, at, finish=finish, due_at=due_at)
+        machine.endings.append(operation)
+        self._operations.settle(at)
+        return operation
+
+    def _enter_end(self, machine: Machine, how: str, at: float) -> None:
+        if machine.bought.ended_at is None:
+            machine.bought.ended_at, machine.bought.why = max(round(at, 3), machine.bought.launched_at), how
+
+    def _remove(self, machine: Machine) -> None:
+        if self._all.pop(machine.bought.id, None) and machine.metadata:
+            machine.metadata.close()
+
+    def _lives(self, machine: Machine) -> bool:
+        record = self._machines.find(machine.name) if self._machines else None
+        return record is not None and not record.is_gone
+
+
+def _type(properties: Mapping[str, Any]) -> str:
+    for one in properties.get("guestAccelerators", ()):
+        return f"{properties['machineType']}+{one['acceleratorType'].rpartition('-')[2]}x{one['acceleratorCount']}"
+    return str(properties["machineType"])

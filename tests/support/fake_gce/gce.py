@@ -1,0 +1,235 @@
+"""What this Compute Engine has, and what its calls do to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from fake_gce import rules
+from fake_gce.discovery import Call, Invalid
+from fake_gce.faults import EXHAUSTED, TEXTS, Faults
+from fake_gce.filters import reader
+from fake_gce.fleet import PROJECT, Fleet, Machine
+from fake_gce.operations import LINKS, Operation, Operations
+from hardware import Machines
+from holdfast.recovery.market import Market
+from ledger import Bought
+
+SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
+
+
+class Gce:
+    """One at a time does what it does; only a call that waits for an operation lets others in."""
+
+    def __init__(self, faults: Faults, machines: Machines | None, regions: Sequence[str]) -> None:
+        self._faults = faults
+        self._regions = regions
+        self._lock = threading.RLock()
+        self._turn = threading.Condition(self._lock)
+        self._operations = Operations()
+        self._fleet = Fleet(machines, self._operations, faults)
+
+    def answer(self, call: Call) -> dict[str, Any]:
+        """Raises Invalid."""
+        if call.parameters["project"] != PROJECT:
+            raise Invalid(404, "notFound", f"The resource 'projects/{call.parameters['project']}' was not found")
+        with self._lock:
+            self._settle()
+            answers: dict[str, Callable[[Call], dict[str, Any]]] = {
+                "instances.bulkInsert": self._bulk_insert,
+                "instances.delete": self._delete,
+                "instances.list": self._list,
+                "instances.aggregatedList": self._aggregated_list,
+                "instances.simulateMaintenanceEvent": self._simulate,
+                "zoneOperations.list": self._list_operations,
+                "zoneOperations.wait": self._wait,
+                "zones.list": self._list_zones,
+                "machineTypes.list": self._list_machine_types,
+                "acceleratorTypes.list": self._list_accelerator_types,
+            }
+            if call.method not in answers:
+                raise Invalid(501, "notImplemented", f"the fake has no {call.method}")
+            if (zone := call.parameters.get("zone")) is not None and zone not in self._zones():
+                raise Invalid(404, "notFound", f"The resource 'projects/{PROJECT}/zones/{zone}' was not found")
+            return answers[call.method](call)
+
+    def bought(self) -> list[Bought]:
+        with self._lock:
+            self._settle()
+            return list(self._fleet.books.values())
+
+    def interrupt(self, id: str) -> None:
+        with self._lock:
+            self._settle()
+            self._fleet.preempt(self._fleet.get(id), now())
+
+    def forget_requests(self) -> None:
+        with self._lock:
+            self._operations.forget_client_ids()
+
+    def close(self) -> None:
+        with self._lock:
+            self._fleet.close()
+
+    def _settle(self) -> None:
+        self._fleet.settle(now())
+        self._operations.settle(now())
+
+    # ---- instances ----
+
+    def _bulk_insert(self, call: Call) -> dict[str, Any]:
+        zone, body = call.parameters["zone"], call.body
+        client_id = call.parameters.get("requestId", "")
+        if (before := self._operations.by_client_id(zone, client_id)) is not None:
+            return before.to_json()
+        rules.admit(zone, body)
+        properties, names = body["instanceProperties"], list(body["perInstanceProperties"])
+        if any(self._fleet.has(f"{zone}/{name}") for name in names):
+            raise Invalid(409, "alreadyExists", f"The resource '{names[0]}' already exists")
+        is_spot = properties["scheduling"]["provisioningModel"] == "SPOT"
+        market = Market.SPOT if is_spot else Market.ON_DEMAND
+        code = self._faults.refusal(zone, market)
+        living = self._fleet.count(zone)
+        room = max(0, self._faults.capacity.get(zone, living + len(names)) - living)
+        if code is None and room < len(names):
+            code = EXHAUSTED
+        made = names if code is None else names[: min(room, len(names) - 1)] if self._faults.leaves_some else []
+        return self._begin_launch(zone, properties, names, made, market, code, client_id).to_json()
+
+    def _begin_launch(
+        self,
+        zone: str,
+        properties: Mapping[str, Any],
+        names: Sequence[str],
+        made: Sequence[str],
+        market: Market,
+        code: str | None,
+        client_id: str,
+    ) -> Operation:
+        at, due_at = now(), now() + self._faults.operation_s
+        link = f"{LINKS}/projects/{PROJECT}/zones/{zone}/instances"
+        text = {"zone": zone, "region": zone.rpartition("-")[0], "count": len(names)}
+        errors = [
+            {"code": one, "message": TEXTS.get(one, one).format(**text)} for one in (SUMMARY, code) if code and one
+        ]
+        whole = self._operations.begin(
+            PROJECT,
+            zone,
+            "bulkInsert",
+            link,
+            at,
+            due_at=due_at,
+            client_id=client_id,
+            group=f"group-{client_id}",
+            errors=errors[:1] if self._faults.hides_cause else errors,
+        )
+        machines = self._fleet.make(zone, properties, made, market, at)
+        for name in names:
+            one = next((m for m in machines if m.name == name), None)
+            self._operations.begin(
+                PROJECT,
+                zone,
+                "insert",
+                f"{link}/{name}",
+                at,
+                due_at=due_at,
+                group=whole.group,
+                errors=errors[1:] if one is None else (),
+                finish=one.run if one else lambda _: None,
+            )
+        return whole
+
+    def _delete(self, call: Call) -> dict[str, Any]:
+        machine = self._fleet.get(f"{call.parameters['zone']}/{call.parameters['instance']}")
+        return self._fleet.delete(machine, now()).to_json()
+
+    def _list(self, call: Call) -> dict[str, Any]:
+        zone = call.parameters["zone"]
+        shown = [one.to_json() for one in self._shown() if one.zone == zone]
+        return self._page(call, "compute#instanceList", shown)
+
+    def _aggregated_list(self, call: Call) -> dict[str, Any]:
+        page = self._page(call, "compute#instanceAggregatedList", [one.to_json() for one in self._shown()])
+        items = {}
+        for zone in self._zones():
+            here = [one for one in page["items"] if one["zone"].endswith(f"/{zone}")]
+            empty = {"code": "NO_RESULTS_ON_PAGE", "message": f"There are no results for scope 'zones/{zone}'."}
+            items[f"zones/{zone}"] = {"instances": here} if here else {"warning": empty}
+            if zone in self._faults.unreachable:
+                items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": f"{zone} does not answer"}}
+        return {**page, "items": items}
+
+    def _shown(self) -> Iterable[Machine]:
+        oldest = now() - self._faults.listing_delay_s
+        return (one for one in self._fleet.all() if one.created_at <= oldest)
+
+    def _simulate(self, call: Call) -> dict[str, Any]:
+        machine = self._fleet.get(f"{call.parameters['zone']}/{call.parameters['instance']}")
+        kind = "compute.instances.simulateMaintenanceEvent"
+        begun = self._operations.begin(PROJECT, machine.zone, kind, machine.link, now())
+        if machine.bought.market is Market.SPOT:
+            self._fleet.preempt(machine, now())
+        return begun.to_json()
+
+    # ---- operations ----
+
+    def _list_operations(self, call: Call) -> dict[str, Any]:
+        told = [one.to_json() for one in self._operations.of(call.parameters["zone"])]
+        return self._page(call, "compute#operationList", told)
+
+    def _wait(self, call: Call) -> dict[str, Any]:
+        one = self._operations.get(call.parameters["zone"], call.parameters["operation"])
+        if one is None:
+            raise Invalid(404, "notFound", f"The resource '{call.parameters['operation']}' was not found")
+        until = now() + self._faults.wait_s
+        while one.ended_at is None and now() < until:
+            self._turn.wait(min(0.05, max(0.0, until - now())))
+            self._settle()
+        return one.to_json()
+
+    # ---- what is sold ----
+
+    def _list_zones(self, call: Call) -> dict[str, Any]:
+        zones = [
+            {
+                "kind": "compute#zone",
+                "name": zone,
+                "status": "UP",
+                "region": f"{LINKS}/projects/{PROJECT}/regions/{zone.rpartition('-')[0]}",
+                "selfLink": f"{LINKS}/projects/{PROJECT}/zones/{zone}",
+            }
+            for zone in self._zones()
+        ]
+        return self._page(call, "compute#zoneList", zones)
+
+    def _list_machine_types(self, call: Call) -> dict[str, Any]:
+        names = rules.machine_types(call.parameters["zone"])
+        return self._page(call, "compute#machineTypeList", [_named("machineType", call, name) for name in names])
+
+    def _list_accelerator_types(self, call: Call) -> dict[str, Any]:
+        names = rules.accelerator_types(call.parameters["zone"])
+        return self._page(
+            call, "compute#acceleratorTypeList", [_named("acceleratorType", call, name) for name in names]
+        )
+
+    def _zones(self) -> list[str]:
+        return [zone for region in self._regions for zone in rules.ZONES[region]]
+
+    def _page(self, call: Call, kind: str, told: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        fitting = [one for one in told if reader(call.parameters.get("filter"))(one)]
+        start = int(call.parameters.get("pageToken", 0))
+        size = min(self._faults.page_size, int(call.parameters.get("maxResults", 500)))
+        page: dict[str, Any] = {"kind": kind, "id": call.method, "items": fitting[start : start + size]}
+        if start + size < len(fitting):
+            page["nextPageToken"] = str(start + size)
+        return page
+
+
+def _named(kind: str, call: Call, name: str) -> dict[str, Any]:
+    return {"kind": f"compute#{kind}", "name": name, "zone": call.parameters["zone"]}
+
+
+def now() -> float:
+    return time.time()  # noqa: TID251 - a cloud has its own clock

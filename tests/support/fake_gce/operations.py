@@ -1,0 +1,104 @@
+"""Operations: what a call begins, and what is done later, or fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+LINKS = "https://www.googleapis.com/compute/v1"
+
+
+@dataclass
+class Operation:
+    """Times are epoch seconds. `due_at`: when it is done; None until something else ends it."""
+
+    id: int
+    project: str
+    zone: str
+    kind: str
+    target: str
+    inserted_at: float
+    due_at: float | None
+    client_id: str = ""
+    group: str = ""
+    errors: Sequence[Mapping[str, str]] = ()
+    user: str = "holdfast@holdfast-test.iam.gserviceaccount.com"
+    ended_at: float | None = None
+    finish: Callable[[float], None] = field(default=lambda _: None)
+
+    @property
+    def name(self) -> str:
+        return f"operation-{self.id:013d}"
+
+    def to_json(self) -> dict[str, Any]:
+        zone = f"{LINKS}/projects/{self.project}/zones/{self.zone}"
+        told: dict[str, Any] = {
+            "kind": "compute#operation",
+            "id": str(self.id),
+            "name": self.name,
+            "zone": zone,
+            "operationType": self.kind,
+            "targetLink": self.target,
+            "selfLink": f"{zone}/operations/{self.name}",
+            "status": "RUNNING" if self.ended_at is None else "DONE",
+            "progress": 0 if self.ended_at is None else 100,
+            "user": self.user,
+            "insertTime": rfc3339(self.inserted_at),
+            "startTime": rfc3339(self.inserted_at),
+        }
+        if self.client_id:
+            told["clientOperationId"] = self.client_id
+        if self.group:
+            told["operationGroupId"] = self.group
+        if self.ended_at is not None:
+            told["endTime"] = rfc3339(self.ended_at)
+            if self.errors:
+                told["error"] = {"errors": [dict(error) for error in self.errors]}
+        return told
+
+
+class Operations:
+    """All there ever were, in order."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Operation] = {}
+        self._ids = itertools.count(1)
+
+    def begin(self, project: str, zone: str, kind: str, target: str, now: float, **more: Any) -> Operation:
+        one = Operation(next(self._ids), project, zone, kind, target, now, **{"due_at": now, **more})
+        self._all[one.name] = one
+        return one
+
+    def settle(self, now: float) -> None:
+        """What is due by now is done."""
+        for one in list(self._all.values()):
+            if one.ended_at is None and one.due_at is not None and one.due_at <= now:
+                end(one, one.due_at)
+
+    def get(self, zone: str, name: str) -> Operation | None:
+        one = self._all.get(name)
+        return one if one is not None and one.zone == zone else None
+
+    def by_client_id(self, zone: str, client_id: str) -> Operation | None:
+        return next((one for one in self.of(zone) if client_id and one.client_id == client_id), None)
+
+    def forget_client_ids(self) -> None:
+        for one in self._all.values():
+            one.client_id = ""
+
+    def of(self, zone: str) -> Iterator[Operation]:
+        return (one for one in self._all.values() if one.zone == zone)
+
+
+def end(one: Operation, at: float) -> None:
+    one.ended_at = at
+    one.finish(at)
+
+
+def rfc3339(epoch_s: float) -> str:
+    """As Google writes times: milliseconds, and an offset."""
+    at = datetime.fromtimestamp(round(epoch_s, 3), UTC)
+    return at.isoformat(timespec="milliseconds")

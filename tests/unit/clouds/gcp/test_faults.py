@@ -1,0 +1,198 @@
+"""What Google's errors mean, row by row: of calls, and of operations."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import pytest
+import requests
+from google.api_core.exceptions import GoogleAPICallError, format_http_response_error
+from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
+
+from holdfast.controller.clouds.base import Fault
+from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.gcp.faults import CODES, SUMMARY, classify, failure_of
+from holdfast.recovery.market import FaultKind, Market, Offer
+from holdfast.recovery.policies.cooldown import launch_refusal
+from holdfast.recovery.reasons import Reason
+
+OFFER = Offer("gcp", "us-central1", "us-central1-a", "a2-highgpu-1g", Market.SPOT, 1.1, 3.7, 12, 85)
+
+# Next zone; next region; the same again; another cloud or somebody's help; never.
+ZONE, REGION, AGAIN, CLOUD, NEVER = "zone", "region", "again", "cloud", "never"
+KINDS = {
+    ZONE: {FaultKind.AVOID_ZONE},
+    REGION: {FaultKind.AVOID_REGION},
+    AGAIN: {FaultKind.RETRY_LATER, FaultKind.FIND_OUT},
+    CLOUD: {FaultKind.AVOID_CLOUD},
+    NEVER: {FaultKind.GIVE_UP},
+}
+OF_OPERATIONS = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED": ZONE,
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": ZONE,
+    "STOCKOUT": ZONE,
+    SUMMARY: ZONE,
+    "UNSUPPORTED_OPERATION": ZONE,
+    "RESOURCE_NOT_READY": ZONE,
+    "RESOURCE_NOT_FOUND": ZONE,
+    "RESOURCE_OPERATION_RATE_EXCEEDED": ZONE,
+    "IP_SPACE_EXHAUSTED": ZONE,
+    "IP_SPACE_EXHAUSTED_WITH_DETAILS": ZONE,
+    "QUOTA_EXCEEDED": REGION,
+    "RATE_LIMIT_EXCEEDED": AGAIN,
+    "INTERNAL_ERROR": AGAIN,
+    "RESOURCE_ALREADY_EXISTS": AGAIN,
+    "OPERATION_PENDING": AGAIN,
+    "UNREACHABLE": AGAIN,
+    "VPC_NOT_FOUND": CLOUD,
+    "SUBNET_NOT_FOUND_FOR_VPC": REGION,
+    "PERMISSIONS_ERROR": CLOUD,
+    "IAM_PERMISSION_DENIED": CLOUD,
+    "BILLING_DISABLED": CLOUD,
+    "SERVICE_DISABLED": CLOUD,
+    "UREQ_PROJECT_BILLING_NOT_FOUND": CLOUD,
+    "INVALID_USAGE": NEVER,
+    "INVALID_FIELD_VALUE": NEVER,
+}
+# (HTTP status, reason)
+OF_CALLS = {
+    (503, "ZONE_RESOURCE_POOL_EXHAUSTED"): ZONE,
+    (503, "insufficientCapacity"): ZONE,
+    (403, "quotaExceeded"): REGION,
+    (403, "rateLimitExceeded"): AGAIN,
+    (429, "rateLimitExceeded"): AGAIN,
+    (403, "userRateLimitExceeded"): AGAIN,
+    (429, "somethingNew"): AGAIN,
+    (400, "resourceNotReady"): AGAIN,
+    (409, "alreadyExists"): AGAIN,
+    (503, "backendError"): AGAIN,
+    (500, "internalError"): AGAIN,
+    (500, ""): AGAIN,
+    (502, ""): AGAIN,
+    (503, ""): AGAIN,
+    (504, ""): AGAIN,
+    (401, "authError"): CLOUD,
+    (401, "required"): CLOUD,
+    (401, "unauthorized"): CLOUD,
+    (403, "forbidden"): CLOUD,
+    (403, "insufficientPermissions"): CLOUD,
+    (403, ""): CLOUD,
+    (403, "accessNotConfigured"): CLOUD,
+    (403, "billingNotEnabled"): CLOUD,
+    (400, "invalid"): NEVER,
+    (400, "required"): NEVER,
+    (400, "badRequest"): NEVER,
+    (400, "invalidParameter"): NEVER,
+    (404, "notFound"): NEVER,
+    (412, "conditionNotMet"): NEVER,
+}
+
+
+def answered(status: int, reason: str = "", message: str = "no.") -> GoogleAPICallError:
+    """As the SDK raises it."""
+    response = requests.Response()
+    response.status_code = status
+    response.reason = HTTPStatus(status).phrase
+    response.request = requests.Request("POST", "http://x/").prepare()
+    errors = [{"message": message, "domain": "global", "reason": reason}] if reason else []
+    payload = {"error": {"code": status, "message": message, "errors": errors}}
+    error: GoogleAPICallError = format_http_response_error(response, "POST", "http://x/", payload)
+    return error
+
+
+def refusal_of(fault: Fault) -> object:
+    scope = {name: getattr(fault, name) for name in ("whole_region", "whole_cloud", "any_market", "any_instance_type")}
+    return launch_refusal(OFFER, 0.0, kind=fault.kind, reason=fault.reason, **scope)
+
+
+@pytest.mark.parametrize(("code", "where_next"), OF_OPERATIONS.items())
+def test_each_code_of_an_operation_says_where_to_go_next(code: str, where_next: str) -> None:
+    failure = failure_of([{"code": code, "message": "no."}])
+    assert failure is not None
+    fault = classify(failure)
+    assert fault.kind in KINDS[where_next]
+    assert fault.code == code
+
+
+@pytest.mark.parametrize(("told", "where_next"), OF_CALLS.items(), ids=str)
+def test_each_answer_to_a_call_says_where_to_go_next(told: tuple[int, str], where_next: str) -> None:
+    fault = classify(answered(*told))
+    assert fault.kind in KINDS[where_next]
+    if where_next != ZONE and where_next != REGION:
+        assert fault.reason not in (Reason.QUOTA, Reason.PRICE)
+
+
+def test_every_code_of_the_table_is_tried_above() -> None:
+    tried = OF_OPERATIONS.keys() | {reason for _, reason in OF_CALLS} | {f"HTTP {status}" for status, _ in OF_CALLS}
+    assert CODES.keys() <= tried
+
+
+@pytest.mark.parametrize("code", ["SOMETHING_NEW", ""])
+def test_a_code_that_nobody_knows_may_mean_that_it_happened(code: str) -> None:
+    failure = failure_of([{"code": code, "message": "?"}])
+    assert failure is not None
+    assert classify(failure).kind is FaultKind.FIND_OUT
+    assert classify(answered(409, code)).kind is FaultKind.FIND_OUT
+
+
+def test_the_cause_counts_and_not_the_summary() -> None:
+    told = [{"code": SUMMARY, "message": "4 VMs could not be created"}, {"code": "QUOTA_EXCEEDED", "message": "CPUS"}]
+    failure = failure_of(told)
+    assert failure is not None
+    assert (failure.code, str(failure)) == ("QUOTA_EXCEEDED", "CPUS")
+    assert failure_of([]) is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [answered(401, "authError"), answered(403, "forbidden"), RefreshError("gone")], ids=repr
+)
+def test_bad_credentials_are_never_a_lack_of_capacity_and_say_what_to_do(wrong: Exception) -> None:
+    fault = classify(wrong)
+    assert (fault.kind, fault.reason, fault.whole_cloud) == (FaultKind.AVOID_CLOUD, Reason.BAD_CREDENTIALS, True)
+    assert "gcloud" in fault.message or "deploy/iam" in fault.message
+    refusal = refusal_of(fault)
+    assert (refusal.kind, refusal.region, refusal.market) == (FaultKind.GIVE_UP, None, None)
+
+
+def test_a_full_zone_is_about_one_type_in_one_market() -> None:
+    refusal = refusal_of(classify(Refused("ZONE_RESOURCE_POOL_EXHAUSTED", "full")))
+    assert (refusal.zone, refusal.instance_type, refusal.market) == ("us-central1-a", "a2-highgpu-1g", Market.SPOT)
+
+
+def test_a_quota_is_the_regions_unless_it_is_the_worlds() -> None:
+    message = "Quota '{}' exceeded.  Limit: 0.0 in region us-central1."
+    regional = classify(Refused("QUOTA_EXCEEDED", message.format("PREEMPTIBLE_NVIDIA_A100_GPUS")))
+    assert (regional.kind, regional.whole_cloud) == (FaultKind.AVOID_REGION, False)
+    refusal = refusal_of(regional)
+    assert (refusal.region, refusal.zone, refusal.market) == ("us-central1", None, Market.SPOT)
+    for told in (
+        Refused("QUOTA_EXCEEDED", message.format("GPUS_ALL_REGIONS")),
+        answered(403, "quotaExceeded", "GPUS_ALL_REGIONS"),
+    ):
+        everywhere = classify(told)
+        assert (everywhere.kind, everywhere.reason) == (FaultKind.AVOID_CLOUD, Reason.QUOTA)
+
+
+def test_a_zone_that_is_not_for_this_project_is_left_out_for_long() -> None:
+    fault = classify(answered(403, "forbidden", "Location us-x1-a is not found or access is unauthorized."))
+    assert fault.kind is FaultKind.AVOID_ZONE
+    assert fault.any_instance_type
+    assert fault.retry_after_s is not None
+    assert fault.retry_after_s > 3600
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (DefaultCredentialsError("none"), FaultKind.AVOID_CLOUD),
+        (TransportError("no way to the tokens"), FaultKind.RETRY_LATER),
+        (requests.exceptions.ConnectTimeout(), FaultKind.RETRY_LATER),
+        (requests.exceptions.ReadTimeout(), FaultKind.FIND_OUT),
+        (requests.exceptions.ConnectionError(), FaultKind.FIND_OUT),
+        (ConnectionResetError(), FaultKind.FIND_OUT),
+        (Refused("invalid", "x"), FaultKind.GIVE_UP),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_never_reached_google_is_told_from_what_may_have(raised: Exception, kind: FaultKind) -> None:
+    assert classify(raised).kind is kind
