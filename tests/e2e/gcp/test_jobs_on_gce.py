@@ -1,0 +1,66 @@
+"""Jobs on Compute Engine, from the daemon's first call to the bill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.recovery.market import Market
+
+# In the first region it never ends by itself; in the other it ends at once.
+WORK = """
+trap 'echo told to stop; exit 1' TERM
+echo runs on $(hostname) as $SKYPILOT_TASK_ID rank $SKYPILOT_NODE_RANK
+case "$SKYPILOT_CLUSTER_INFO" in *us-central1*) while :; do sleep 0.1; done ;; esac
+echo done
+"""
+ONE_TYPE = {"infra": "gcp", "instance_type": "n2-standard-2", "use_spot": True}
+FIRST_REGION = [f"us-central1-{letter}" for letter in "abcf"]
+
+
+def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: Any) -> None:
+    gce = on_gce.gce
+    job = on_gce.launch("wanderer", WORK, resources=ONE_TYPE)
+    on_gce.until_printed(job, "runs on")
+    (first,) = gce.living()
+    full = [*FIRST_REGION, "us-east4-a"]
+    gce.faults.capacity = dict.fromkeys(full, 0)
+    gce.interrupt(first.id)
+    shown = on_gce.until(job, "SUCCEEDED")
+
+    first, second = gce.bought()
+    assert (first.region, second.region) == ("us-central1", "us-east4")
+    assert second.zone not in full
+    assert first.market is second.market is Market.SPOT
+    log = on_gce.controller.log(job)
+    assert "told to stop" in log, log
+    assert log.count(f"as {shown['task_id']} rank 0\n") == 2
+    assert f"runs on {second.id.partition('/')[2]}" in log
+    kinds = [event["kind"] for event in shown["timeline"]]
+    assert "node.notice" in kinds
+    assert shown["recovery_count"] == 1
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in str(shown["timeline"])
+    on_gce.cost_is_the_bill(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: Any) -> None:
+    """`jobs preempt` has Google itself take one; the other is given back, and both go on elsewhere."""
+    gce, controller = on_gce.gce, on_gce.controller
+    gce.faults.lost_answers["instances.bulkInsert"] = 1
+    gce.faults.operation_s = 1.0
+    gce.faults.soft_off_s = 15.0
+    job = on_gce.launch("pair", WORK, resources=ONE_TYPE, num_nodes=2)
+    on_gce.until_printed(job, "rank 1")
+    assert len(gce.bought()) == 2, "the token found what it had bought"
+    gce.faults.capacity = dict.fromkeys(FIRST_REGION, 0)
+    controller.holdfast("jobs", "preempt", str(job), "--notice", "15")
+    shown = on_gce.until(job, "SUCCEEDED")
+    assert gce.calls["instances.simulateMaintenanceEvent"] == 1
+    assert shown["recovery_count"] == 1
+    assert [one.region for one in gce.bought()] == ["us-central1"] * 2 + ["us-east4"] * 2
+    tokens = [(one.token, one.index) for one in gce.bought()]
+    assert len(tokens) == len(set(tokens)), "no attempt was bought twice"
+    on_gce.cost_is_the_bill(job)
