@@ -19,8 +19,11 @@ ONE_TYPE = {"infra": "gcp", "instance_type": "n2-standard-2", "use_spot": True}
 FIRST_REGION = [f"us-central1-{letter}" for letter in "abcf"]
 
 
+@pytest.mark.slow
 def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: Any) -> None:
     gce = on_gce.gce
+    shown = on_gce.controller.holdfast("check", "gcp").stdout
+    assert "gcp: usable\n  regions: us-central1, us-east4\n" in shown
     job = on_gce.launch("wanderer", WORK, resources=ONE_TYPE)
     on_gce.until_printed(job, "runs on")
     (first,) = gce.living()

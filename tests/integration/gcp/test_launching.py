@@ -12,6 +12,7 @@ from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
 from holdfast.controller.clouds.fresh import FRESH_S
+from holdfast.controller.clouds.gcp import cloud as gcp_cloud
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.recovery.market import FaultKind, Market
 from holdfast.recovery.reasons import Reason
@@ -129,11 +130,17 @@ def test_no_call_is_made_twice_by_itself(gce: FakeGce, cloud: GcpCloud, request_
     assert gce.calls["instances.bulkInsert"] == 2
 
 
+@pytest.mark.parametrize("loses_patience", ["the service", "the controller"])
 def test_a_launch_that_takes_long_is_waited_for_and_asked_for_again(
-    gce: FakeGce, cloud: GcpCloud, request_of: Requests
+    gce: FakeGce, cloud: GcpCloud, request_of: Requests, monkeypatch: pytest.MonkeyPatch, loses_patience: str
 ) -> None:
-    gce.faults.operation_s, gce.faults.wait_s = 0.3, 0.0  # the service loses its patience first
-    fault = refused(cloud, request_of())
+    gce.faults.operation_s = 0.5
+    with monkeypatch.context() as patch:
+        if loses_patience == "the service":
+            gce.faults.wait_s = 0.0
+        else:
+            patch.setattr(gcp_cloud, "WAIT_S", 0.05)
+        fault = refused(cloud, request_of())
     assert (fault.kind, fault.code) == (FaultKind.FIND_OUT, "OPERATION_PENDING")
     gce.faults.wait_s = 120.0
     (machine,) = cloud.launch(request_of())

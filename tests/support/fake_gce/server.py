@@ -207,8 +207,8 @@ def _use_up(left: dict[str, int], method: str) -> bool:
 
 
 @cache
-def _key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+def _key() -> rsa.RSAPrivateKey:  # short: it is checked whenever it is read, and keeps no secret
+    return rsa.generate_private_key(public_exponent=65537, key_size=1024)
 
 
 def _private_key() -> str:

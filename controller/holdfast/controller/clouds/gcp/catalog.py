@@ -1,8 +1,9 @@
 """Machine types and their prices: a small table, since Compute Engine's own API tells no price at all.
 
-USD per hour, Linux, us-central1, typed from Google's public price list as it stood at the end of 2025. Other regions
-are estimated by a factor, and spot prices, which Google changes once a month at most and sets per region, by a share of
-the on-demand price. Only x86-64: that is what the controller's rclone is built for. Accelerators have SkyPilot's names.
+USD per hour, Linux, us-central1, typed from Google's public price list as it was known at the end of 2025. Prices of
+other regions are estimated by a factor, and spot prices, which Google changes once a month at most and sets per region,
+by a share of the on-demand price. Only x86-64: that is what the controller's rclone is built for. Accelerators have
+SkyPilot's names.
 
 What is sold with GPUs of its own goes by Google's name. N1 machines get theirs attached: such a pair goes by both names
 (`n1-highmem-8+v100x1`).

@@ -22,8 +22,9 @@ from holdfast.recovery.market import Offer
 
 NAMES_AT_ONCE = 50
 CALLS_AT_ONCE = 8
-# The service holds a call that waits for an operation for two minutes.
-WAIT_TIMEOUT_S = 130.0
+# The service would hold a call that waits for an operation for two minutes. A daemon that is told to stop waits for its
+# calls, and a launch that takes longer is asked for again by its token.
+WAIT_S = 25.0
 MOST_GOES = 16
 T = TypeVar("T")
 LINKS = "https://www.googleapis.com/compute/v1"
@@ -128,17 +129,26 @@ class GcpCloud:
         return self._connections.instances.bulk_insert_unary(request=call, **self._connections.once)
 
     def _settle(self, request: LaunchRequest, go: int, operation: Any) -> None:
-        """Until the operation is done. Raises Refused if it failed, or is not done when the service's patience ends."""
+        """Until the operation is done. Raises Refused if it failed, or is not done after `WAIT_S`."""
         zone = request.offer.zone
-        if not history.is_done(operation):
-            waited = {"project": self._connections.project, "zone": zone, "operation": operation.name}
-            operation = self._connections.operations.wait(request=waited, retry=None, timeout=WAIT_TIMEOUT_S)
+        operation = self._wait(zone, operation)
         if not history.is_done(operation):
             raise Refused("OPERATION_PENDING", f"operation {operation.name} in {zone} is not done yet")
         failure = self._failure(zone, operation)
         if failure is not None and failure.code not in faults.EXISTS:
             self._give_back(request, go)
             raise failure
+
+    def _wait(self, zone: str, operation: Any) -> Any:
+        if history.is_done(operation):
+            return operation
+        waited = {"project": self._connections.project, "zone": zone, "operation": operation.name}
+        try:
+            return self._connections.operations.wait(request=waited, retry=None, timeout=WAIT_S)
+        except Exception as error:
+            if faults.code_of(error) not in faults.TIMED_OUT:
+                raise
+            return operation
 
     def _failure(self, zone: str, operation: Any) -> Refused | None:
         """Where the whole names no cause, one of its parts does."""

@@ -65,6 +65,8 @@ SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
 # What is to be made is there already; what is to be ended is not.
 EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 MISSING = ("notFound", "HTTP 404")
+# The answer did not come in time.
+TIMED_OUT = ("ReadTimeout",)
 
 CODES: dict[str, Row] = {
     # no room
