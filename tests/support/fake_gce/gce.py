@@ -218,7 +218,8 @@ class Gce:
         return [zone for region in self._regions for zone in rules.ZONES[region]]
 
     def _page(self, call: Call, kind: str, told: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        fitting = [one for one in told if reader(call.parameters.get("filter"))(one)]
+        fits = reader(call.parameters.get("filter"))
+        fitting = [one for one in told if fits(one)]
         start = int(call.parameters.get("pageToken", 0))
         size = min(self._faults.page_size, int(call.parameters.get("maxResults", 500)))
         page: dict[str, Any] = {"kind": kind, "id": call.method, "items": fitting[start : start + size]}

@@ -88,14 +88,16 @@ OF_CALLS = {
 }
 
 
-def answered(status: int, reason: str = "", message: str = "no.") -> GoogleAPICallError:
-    """As the SDK raises it."""
+def answered(status: int, reason: str = "", message: str = "no.", info: str = "") -> GoogleAPICallError:
+    """As the SDK raises it. `info`: the reason of a google.rpc.ErrorInfo."""
     response = requests.Response()
     response.status_code = status
     response.reason = HTTPStatus(status).phrase
     response.request = requests.Request("POST", "http://x/").prepare()
     errors = [{"message": message, "domain": "global", "reason": reason}] if reason else []
-    payload = {"error": {"code": status, "message": message, "errors": errors}}
+    kind = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
+    details = [{**kind, "reason": info}] if info else []
+    payload = {"error": {"code": status, "message": message, "errors": errors, "details": details}}
     error: GoogleAPICallError = format_http_response_error(response, "POST", "http://x/", payload)
     return error
 
@@ -120,6 +122,13 @@ def test_each_answer_to_a_call_says_where_to_go_next(told: tuple[int, str], wher
     assert fault.kind in KINDS[where_next]
     if where_next != ZONE and where_next != REGION:
         assert fault.reason not in (Reason.QUOTA, Reason.PRICE)
+
+
+def test_what_says_more_counts_more() -> None:
+    fault = classify(answered(403, "forbidden", info="SERVICE_DISABLED"))
+    assert fault.code == "SERVICE_DISABLED"
+    assert "gcloud services enable" in fault.message
+    assert classify(answered(403, "forbidden", info="SOMETHING_NEW")).code == "forbidden"
 
 
 def test_every_code_of_the_table_is_tried_above() -> None:

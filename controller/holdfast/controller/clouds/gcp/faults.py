@@ -180,11 +180,11 @@ def failure_of(errors: Iterable[Mapping[str, Any]]) -> Refused | None:
 
 
 def _codes(error: Exception) -> Iterator[str]:
+    if reason := getattr(error, "reason", None):  # of google.rpc.ErrorInfo, which says more where it is there
+        yield str(reason)
     for one in getattr(error, "errors", None) or ():
         if isinstance(one, Mapping) and one.get("reason"):
             yield str(one["reason"])
-    if reason := getattr(error, "reason", None):  # of google.rpc.ErrorInfo
-        yield str(reason)
     if isinstance(code := getattr(error, "code", None), int):
         yield f"HTTP {int(code)}"
 
