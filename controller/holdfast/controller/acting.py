@@ -242,5 +242,6 @@ def _fate(instance: Instance | None) -> Reason | None:
     if instance.state in (InstanceState.PENDING, InstanceState.RUNNING):
         return None
     if instance.state is InstanceState.ENDING:
-        return None  # a workload may still run on it
+        # A workload may still run on it, unless there was no room for it after all.
+        return Reason.NO_CAPACITY if instance.gone_reason is Reason.NO_CAPACITY else None
     return instance.gone_reason or Reason.MACHINE_CRASHED

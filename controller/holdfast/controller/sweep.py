@@ -1,6 +1,7 @@
 """The sweep: the cloud is listed first, then what we believe is compared with it.
 
-A machine of ours with no live attempt is terminated; a live attempt whose machine is not there becomes an event.
+A machine of ours with no live attempt is terminated; a live attempt whose machine is not there, or is on its way out,
+becomes an event.
 Listing first means that a machine bought in the meantime is never taken for an orphan.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from holdfast.controller.clouds.base import Cloud, Instance
+from holdfast.controller.clouds.base import Cloud, Instance, InstanceState
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.recovery.job import AttemptView, JobView
@@ -45,7 +46,7 @@ class Sweep:
             reach("sweep.listed")
             views = self.views()
             ended += self._end_orphans(cloud, listed)
-            self._look_up_missing(name, views, {i.id for i in listed})
+            self._look_up_missing(name, views, {i.id for i in listed if i.state is not InstanceState.ENDING})
         return ended
 
     def _end_orphans(self, cloud: Cloud, listed: Sequence[Instance]) -> int:

@@ -76,6 +76,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.MACHINE_CRASHED: Meaning(recovers=True, is_recovery=True, text="the machine went away on its own"),
     Reason.UNREACHABLE: Meaning(recovers=True, is_recovery=True, text="the machine fell silent"),
     Reason.BOOT_TIMEOUT: Meaning(recovers=True, text="no agent called from the machine in time"),
+    Reason.NO_CAPACITY: Meaning(recovers=True, text="there was no room for the machine after all"),
     Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount went away under the workload"),
     Reason.MOVED: Meaning(recovers=True, text="a better place was ready to take over"),
     Reason.RESTART_ON_ERROR: Meaning(recovers=True, text="restarted, as max_restarts_on_errors allows"),

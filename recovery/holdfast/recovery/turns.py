@@ -9,8 +9,8 @@ from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
 from holdfast.recovery.attempts import wind_down
 from holdfast.recovery.history import Sighting, learn
 from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
-from holdfast.recovery.market import MarketView, Offer
-from holdfast.recovery.policies.cooldown import preemption_refusal
+from holdfast.recovery.market import FaultKind, MarketView, Offer
+from holdfast.recovery.policies.cooldown import launch_refusal, preemption_refusal
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, TaskState
 from holdfast.recovery.values import replace
@@ -80,11 +80,15 @@ def stop_running(task: TaskView, now: float) -> TaskView:
 
 
 def learn_of_loss(attempt: AttemptView, reason: Reason, ctx: Context) -> None:
+    offer = attempt.offer
+    if reason is Reason.NO_CAPACITY:  # a launch that was refused late: nothing was ever held
+        late = launch_refusal(offer, ctx.now, kind=FaultKind.AVOID_ZONE, earlier=ctx.market.refusals)
+        ctx.out.extend([Refuse(late), Learn(Sighting(offer.key, ctx.now, available=False))])
     if reason not in COOLS_DOWN:
         return
-    ctx.out.append(Refuse(preemption_refusal(attempt.offer, ctx.now)))
+    ctx.out.append(Refuse(preemption_refusal(offer, ctx.now)))
     if reason in _TAKEN:
-        ctx.out.append(Learn(Sighting(attempt.offer.key, ctx.now, available=False, held_since=attempt.booted_at)))
+        ctx.out.append(Learn(Sighting(offer.key, ctx.now, available=False, held_since=attempt.booted_at)))
 
 
 def learn_it_lasted(attempt: AttemptView, ctx: Context, *, started_s: float | None = None) -> None:

@@ -102,6 +102,17 @@ def test_a_machine_that_vanishes_is_replaced_at_once_elsewhere() -> None:
     assert story.attempt.offer.zone == "east-b"
 
 
+def test_a_machine_for_which_there_is_no_room_after_all_is_a_launch_refused_late() -> None:
+    story = a_story().tick().launched()
+    story.tell(events.MachinesSeen(0, 1, {0: Reason.NO_CAPACITY}), after_s=5)
+    assert [a.generation for a in story.of(actions.Terminate)] == [1]  # type: ignore[attr-defined]
+    (refusal,) = story.refusals
+    assert (refusal.zone, refusal.from_preemption) == ("east-a", False)
+    assert refusal.until - story.now == 180.0, "as long as a launch that was refused at once"
+    assert story.task.recovery_count == 0
+    assert story.attempt.offer.zone == "east-b"
+
+
 def test_a_silent_node_whose_machine_lives_is_left_alone_and_looked_up_again() -> None:
     story = a_story().running().tell(events.NodeSilent(0, 1, 0))
     story.tell(events.MachinesSeen(0, 1, {0: None}))

@@ -78,7 +78,8 @@ class InstanceState(StrEnum):
 
 @dataclass(frozen=True)
 class Instance:
-    """A machine as its cloud describes it. `gone_reason`: why, once it is ENDING or GONE and the cloud tells.
+    """A machine as its cloud describes it. `gone_reason`: why, once it is ENDING or GONE and the cloud tells; an
+    ENDING one with NO_CAPACITY was accepted, found no room after all, never ran, and is to be ended still.
 
     Times are epoch seconds; `ended_at` is when billing stopped, None while it runs or where the cloud does not tell.
     """
