@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from fake_azure import FakeAzure
 from fake_ec2 import FakeEc2
 from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock, SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.azure.cloud import AzureCloud
+from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
 from holdfast.controller.clouds.fake import FakeCloud
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
@@ -76,7 +79,7 @@ class Bench:
         return self.until_gone(instances)
 
 
-@pytest.fixture(params=["fake", "local", "aws", "gcp"])
+@pytest.fixture(params=["fake", "local", "aws", "gcp", "azure"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     make = {"fake": fake_bench, "local": lambda: local_bench(tmp_path)}
     bench = make[request.param]() if request.param in make else request.getfixturevalue(f"{request.param}_bench")
@@ -103,10 +106,12 @@ def local_bench(home: Path) -> Bench:
         (home / "local").mkdir(exist_ok=True)
         (home / "local" / "zones.json").write_text(json.dumps({zone: {"capacity": capacity}}))
 
-    def wait() -> None:
-        threading.Event().wait(0.01)
-
     return Bench(cloud, agent, limit, wait)
+
+
+def wait() -> None:
+    """A little of the world's own time."""
+    threading.Event().wait(0.01)
 
 
 @pytest.fixture(scope="session")
@@ -154,3 +159,13 @@ def gcp_bench(tmp_path: Path, gcp_prices: Path, monkeypatch: pytest.MonkeyPatch)
         gce.faults.soft_off_s = 1.5  # Google gives its own notice, and never none
         cloud = gcp_cloud(tmp_path, gce, monkeypatch)
         yield Bench(cloud, "0" * 64, gce.faults.capacity.__setitem__, lambda: threading.Event().wait(0.05))
+
+
+@pytest.fixture
+def azure_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with FakeAzure() as azure:
+        azure.faults.evicted_after_s = 1.5
+        for name, value in azure.environ.items():
+            monkeypatch.setenv(name, value)
+        cloud = AzureCloud(tmp_path, AzureSettings.from_mapping(azure.section), SystemClock())
+        yield Bench(cloud, "0" * 64, azure.faults.capacity.__setitem__, wait)

@@ -49,7 +49,9 @@ def test_offers_are_named_once_and_places_differ_in_price(bench: Bench) -> None:
 def test_a_launch_gives_machines_that_are_described_and_listed(bench: Bench) -> None:
     launched = bench.launch("t1", nodes=2)
     assert [i.rank for i in sorted(launched, key=lambda i: i.rank)] == [0, 1]
-    assert len({i.id for i in launched}) == len({i.ip for i in launched}) == 2
+    addresses = [i.ip for i in launched if i.ip is not None]  # which some clouds tell later, or not at all
+    assert len({i.id for i in launched}) == 2
+    assert len(set(addresses)) == len(addresses)
     seen = bench.see(launched)
     offer = bench.offer()
     for machine in seen:

@@ -12,7 +12,7 @@ from holdfast.controller.clouds.section import placed
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
 
-NOT_BUILT = ("azure", "kubernetes")
+NOT_BUILT = ("kubernetes",)
 
 
 def enabled_clouds(
@@ -101,9 +101,16 @@ def _gcp(home: Path, section: object, clock: Clock) -> Cloud:
     return GcpCloud(home, GcpSettings.from_mapping(section), clock)
 
 
+def _azure(home: Path, section: object, clock: Clock) -> Cloud:
+    from holdfast.controller.clouds.azure.cloud import AzureCloud
+    from holdfast.controller.clouds.azure.settings import AzureSettings
+
+    return AzureCloud(home, AzureSettings.from_mapping(section), clock)
+
+
 # Clouds whose machines are bought: (HOLDFAST_HOME, their section of config.yaml, the clock) → the cloud. Each loads its
 # own module; what it is called here is the section's name.
-BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp}
+BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
 
 
 def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:

@@ -1,0 +1,195 @@
+"""Azure as a `Cloud`. Every call is made once, with a time-out; what it means when it fails, `faults` says.
+
+A launch begins the creation of its machines and does not wait for it: they are PENDING. What Azure refuses at once is
+raised; a machine that was accepted, and for which no room is found after all, is seen by `describe` (see `reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.azure import catalog, faults, launching, reading
+from holdfast.controller.clouds.azure.connections import Connections
+from holdfast.controller.clouds.azure.ended import Ended
+from holdfast.controller.clouds.azure.places import Places
+from holdfast.controller.clouds.azure.settings import AzureSettings
+from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.recovery.market import FaultKind, Market, Offer
+
+CALLS_AT_ONCE = 16
+# A place that was found may be gone: it is looked for again before the next launch there.
+_PLACE_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
+
+T = TypeVar("T")
+Told = TypeVar("Told")
+
+
+class AzureCloud:
+    """A `Cloud` that is `Interruptible`. `home`: HOLDFAST_HOME, of which it uses nothing."""
+
+    ignores: frozenset[str] = frozenset()
+
+    def __init__(self, home: Path, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:  # noqa: ARG002
+        self.name = name
+        self.settings = settings
+        self._connections = Connections(settings, clock)
+        self._places = Places(settings, self._connections)
+        self._ended = Ended(clock)
+        self._offers = tuple(catalog.offers(name, self.regions()))
+
+    # ---- the Cloud protocol ----
+
+    def notes(self) -> Sequence[str]:
+        prices = "prices are those of a built-in table of the end of 2025; those of spot machines are estimated"
+        images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
+        return [prices, *images]
+
+    def unusable(self) -> str | None:
+        return self._connections.unusable()
+
+    def offers(self) -> Sequence[Offer]:
+        return self._offers
+
+    def launch(self, request: LaunchRequest) -> Sequence[Instance]:
+        region, token = request.offer.region, request.owner.token
+        if before := self._ended.of_token(token):
+            return self.describe(region, before)
+        names = [launching.name_of(token, rank) for rank in range(request.num_nodes)]
+        subnet = self._places.subnet(region)
+        bodies = [
+            launching.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
+            for rank, name in enumerate(names)
+        ]
+        begun = _all_at_once(lambda pair: self._create(region, *pair), zip(names, bodies, strict=True))
+        bought = [one for one in begun if isinstance(one, Instance)]
+        failed = [one for one in begun if isinstance(one, Exception)]
+        if failed:
+            raise self._give_up(region, names, failed)
+        self._ended.bought(bought, is_spot=request.offer.market is Market.SPOT)
+        return bought
+
+    def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
+        names = [id for id in ids if launching.is_name(id)]
+        found = [_result(one) for one in _all_at_once(lambda name: self._get(region, name), names)]
+        seen = {instance.id: instance for instance in found if instance is not None}
+        return [*seen.values(), *self._ended.not_found(region, [name for name in names if name not in seen])]
+
+    def list_owned(self, controller: str) -> Sequence[Instance]:
+        listed = _all_at_once(self._list, self.regions())
+        return [one for some in listed for one in _result(some) if one.owner.controller == controller]
+
+    def terminate(self, region: str, ids: Sequence[str]) -> None:
+        names = [id for id in ids if launching.is_name(id)]
+        self._ended.asked(region, names)
+        for one in _all_at_once(lambda name: self._delete(region, name), names):
+            _result(one)
+
+    def classify(self, error: Exception) -> Fault:
+        return faults.classify(error)
+
+    # ---- what only some clouds can do ----
+
+    def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
+        """Azure alone says how long the notice is (30 seconds at least), and when it comes."""
+        machines = self._connections.client().virtual_machines
+        machines.simulate_eviction(self._places.group(region), instance_id)
+
+    # ---- private ----
+
+    def regions(self) -> Sequence[str]:
+        """The regions that are used: those of the configuration, or all that the catalog knows."""
+        return self.settings.regions or tuple(catalog.REGIONS)
+
+    def _create(self, region: str, name: str, body: dict[str, object]) -> Instance:
+        """Begin it, unless a machine of this name is there: then that is the one which was bought before."""
+        from azure.core import MatchConditions
+        from azure.core.exceptions import ResourceModifiedError
+        from azure.mgmt.compute.models import VirtualMachine
+
+        machines, group = self._connections.client().virtual_machines, self._places.group(region)
+        try:
+            told = machines.begin_create_or_update(
+                group, name, VirtualMachine(body), match_condition=MatchConditions.IfMissing, polling=False
+            ).result()
+        except ResourceModifiedError:
+            told = machines.get(group, name, expand="instanceView")
+        instance = reading.read(told, self.name)
+        assert instance is not None, f"{name} came back without the tags that it was made with"
+        return instance
+
+    def _give_up(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
+        """What to raise. Refused for good: what was begun is given back. In doubt: it is asked for again as it is."""
+        if any(faults.code_of(error) in _PLACE_IS_MISSING for error in failed):
+            self._places.forget(region)
+        refused = [error for error in failed if faults.classify(error).kind is not FaultKind.FIND_OUT]
+        if not refused:
+            return failed[0]
+        if len(names) > 1:
+            with suppress(Exception):  # the sweep ends what is left
+                self.terminate(region, names)
+            self._ended.forget(names)
+        return refused[0]
+
+    def _get(self, region: str, name: str) -> Instance | None:
+        """None if it is not there."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        machines = self._connections.client().virtual_machines
+        try:
+            told = machines.get(self._places.group(region), name, expand="instanceView")
+        except ResourceNotFoundError:
+            return None
+        instance = reading.read(told, self.name)
+        if instance is not None:
+            self._ended.shown(instance, is_spot=reading.is_spot(told))
+        return instance
+
+    def _list(self, region: str) -> list[Instance]:
+        """All that are ours there, page by page; none where there is not even a group."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        machines = self._connections.client().virtual_machines
+        try:
+            told = list(machines.list(self._places.group(region)))
+        except ResourceNotFoundError:
+            return []
+        read = [(reading.read(one, self.name), reading.is_spot(one)) for one in told]
+        for instance, is_spot in read:
+            if instance is not None:
+                self._ended.shown(instance, is_spot=is_spot)
+        return [instance for instance, _ in read if instance is not None]
+
+    def _delete(self, region: str, name: str) -> None:
+        """By force: what the machine had to say, its agent has said. One that is not there is a success."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        machines = self._connections.client().virtual_machines
+        with suppress(ResourceNotFoundError):
+            machines.begin_delete(self._places.group(region), name, force_deletion=True, polling=False)
+
+
+def _all_at_once(call: Callable[[T], Told], over: Iterable[T]) -> list[Told | Exception]:
+    """What each call gives or raises, in order."""
+
+    def caught(one: T) -> Told | Exception:
+        try:
+            return call(one)
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            return error
+
+    each = list(over)
+    if len(each) <= 1:
+        return [caught(one) for one in each]
+    with ThreadPoolExecutor(min(len(each), CALLS_AT_ONCE), thread_name_prefix="azure") as pool:
+        return list(pool.map(caught, each))
+
+
+def _result(told: Told | Exception) -> Told:
+    if isinstance(told, Exception):
+        raise told
+    return told

@@ -1,0 +1,151 @@
+"""The client of Azure's Resource Manager, made when first used. One attempt per call: the caller repeats, as data.
+
+The SDK's own pipeline would repeat calls, and register resource providers where one is missing, sleeping in between.
+Ours has neither.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.azure.settings import AzureSettings
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+    from azure.mgmt.compute import ComputeManagementClient
+
+PUBLIC_URL = "https://management.azure.com"
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+LOOK_FOR_CREDENTIALS_AGAIN_S = 30.0
+
+
+class Connections:
+    """Shared by threads: the client may be, and making it is locked."""
+
+    def __init__(self, settings: AzureSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._made: ComputeManagementClient | None = None
+        self._credential: TokenCredential | None = None
+        self._problem: str | None = None
+        self._looked_at: float | None = None
+        self._has_credentials = False
+
+    @property
+    def subscription(self) -> str:
+        return self._settings.subscription or os.environ.get("AZURE_SUBSCRIPTION_ID", "")
+
+    def client(self) -> ComputeManagementClient:
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def call(self, method: str, path: str, api_version: str, body: object = None) -> Any:
+        """A call of Resource Manager's that is none of Compute's; what it answers. Raises azure's HttpResponseError."""
+        from azure.core.exceptions import HttpResponseError, map_error
+        from azure.core.rest import HttpRequest
+        from azure.mgmt.core.exceptions import ARMErrorFormat
+
+        request = HttpRequest(method, path, params={"api-version": api_version}, json=body)
+        response = self.client().send_request(request)
+        if response.status_code >= 400:
+            map_error(response.status_code, response, {})
+            raise HttpResponseError(response=response, error_format=ARMErrorFormat)
+        return response.json()
+
+    def unusable(self) -> str | None:
+        """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
+        for module in ("azure.mgmt.compute", "azure.identity"):
+            if not _is_installed(module):
+                return f"{module} is not installed: pip install 'holdfast[azure]'"
+        if not self.subscription:
+            return "no subscription is named: set azure.subscription in config.yaml, or AZURE_SUBSCRIPTION_ID"
+        with self._lock:
+            now = self._clock.now()
+            if not self._has_credentials and (
+                self._looked_at is None or now - self._looked_at >= LOOK_FOR_CREDENTIALS_AGAIN_S
+            ):
+                self._looked_at = now
+                self._problem = self._look_for_credentials()
+                self._has_credentials = self._problem is None
+            return self._problem
+
+    def _look_for_credentials(self) -> str | None:
+        from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+
+        try:
+            self._get_credential().get_token(self._scope)
+        except ClientAuthenticationError as error:
+            if "AADSTS" in str(error):  # somebody was asked, and said no
+                return f"Azure refuses the credentials that it was shown: {_refusal(error)}"
+            return (
+                "no Azure credentials were found: set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET, run "
+                "`az login`, or give this machine a managed identity"
+            )
+        except ServiceRequestError:
+            return None  # whether they are good is found out when they are used
+        return None
+
+    def _get_credential(self) -> TokenCredential:
+        if self._credential is None:
+            from azure.identity import DefaultAzureCredential
+
+            self._credential = DefaultAzureCredential(
+                exclude_shared_token_cache_credential=True,
+                exclude_visual_studio_code_credential=True,
+                exclude_powershell_credential=True,
+                exclude_developer_cli_credential=True,
+                # Whoever names an endpoint and an authority of their own is not to ask Microsoft about it.
+                disable_instance_discovery=self._settings.endpoint_url is not None,
+                retry_total=0,
+                **self._tls,
+            )
+        return self._credential
+
+    @property
+    def _scope(self) -> str:
+        return f"{(self._settings.endpoint_url or PUBLIC_URL).rstrip('/')}/.default"
+
+    @property
+    def _tls(self) -> dict[str, Any]:
+        return {"connection_verify": self._settings.ca_file} if self._settings.ca_file else {}
+
+    def _make(self) -> ComputeManagementClient:
+        from azure.core.pipeline import policies
+        from azure.core.pipeline.transport import RequestsTransport
+        from azure.mgmt.compute import ComputeManagementClient
+        from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy
+
+        transport = RequestsTransport(connection_timeout=CONNECT_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, **self._tls)
+        return ComputeManagementClient(
+            self._get_credential(),
+            self.subscription,
+            base_url=self._settings.endpoint_url or PUBLIC_URL,
+            transport=transport,
+            policies=[
+                policies.RequestIdPolicy(),
+                policies.HeadersPolicy(),
+                policies.UserAgentPolicy(base_user_agent="holdfast"),
+                policies.ProxyPolicy(),
+                policies.ContentDecodePolicy(),
+                ARMChallengeAuthenticationPolicy(self._get_credential(), self._scope),
+            ],
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _refusal(error: Exception) -> str:
+    return next(line.strip() for line in str(error).splitlines() if "AADSTS" in line)

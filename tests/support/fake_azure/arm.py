@@ -1,0 +1,322 @@
+"""What this Azure does: resource groups, networks and virtual machines; operations that end later, or badly."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fake_azure import validation, vms
+from fake_azure.answers import Answer, Invalid
+from fake_azure.faults import STATUSES, TEXTS, Faults
+from fake_azure.metadata import MetadataService
+from fake_azure.vms import Vm
+from hardware import Hardware, Machines
+from holdfast.controller.clouds.azure.catalog import REGIONS, TYPES, on_demand_price, spot_price
+from holdfast.controller.clouds.local import layout
+from holdfast.recovery.market import Market
+from ledger import Bought
+
+PAGE = 3  # machines in one answer
+
+
+class Arm:
+    """One at a time does what it does. `machines`: None where instances are only books."""
+
+    def __init__(self, faults: Faults, machines: Machines | None, base_url: str) -> None:
+        self._faults = faults
+        self._machines = machines
+        self._base_url = base_url
+        self._lock = threading.RLock()
+        self._groups: dict[str, str] = {}
+        self._networks: dict[str, dict[str, Any]] = {}
+        self._vms: dict[str, Vm] = {}  # by resource id, in lower case; the newest of its name
+        self._past: list[Vm] = []
+        self._operations: dict[str, tuple[Vm, str]] = {}
+        self._metadata: dict[str, MetadataService] = {}
+        self._timers: list[threading.Timer] = []
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for service in self._metadata.values():
+            service.close()
+
+    # ---- groups and networks ----
+
+    def group(self, path: str, method: str, body: Any) -> Answer:
+        with self._lock:
+            if method == "PUT":
+                is_new = path.lower() not in self._groups
+                self._groups[path.lower()] = body["location"]
+                return Answer(201 if is_new else 200, {"id": path, "location": body["location"]})
+            if path.lower() not in self._groups:
+                raise _no_group(path)
+            return Answer(200, {"id": path, "location": self._groups[path.lower()]})
+
+    def network(self, group: str, path: str, method: str, body: Any) -> Answer:
+        with self._lock:
+            self._need_group(group)
+            if method == "PUT":
+                validation.virtual_network(body)
+                self._networks[path.lower()] = body
+                return Answer(201, {"id": path, **body})
+            if path.lower() not in self._networks:
+                raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
+            return Answer(200, {"id": path, **self._networks[path.lower()]})
+
+    # ---- virtual machines ----
+
+    def create(self, group: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        with self._lock:
+            self._settle()
+            self._need_group(group)
+            validation.virtual_machine(body)
+            before = self._vms.get(path.lower())
+            if before is not None and headers.get("If-None-Match") == "*":
+                raise Invalid("PreconditionFailed", "The condition '*' in the If-None-Match header is not met.", 412)
+            if before is not None:
+                text = "Changing property 'osProfile.customData' is not allowed."
+                raise Invalid("PropertyChangeNotAllowed", text, 409)
+            self._check(body)
+            self._admit(body)
+            vm = self._enter_in_books(path, body)
+            return self._accepted(vm, 201, vm.resource(with_view=False))
+
+    def get(self, group: str, path: str, query: Mapping[str, str]) -> Answer:
+        with self._lock:
+            self._settle()
+            self._need_group(group)
+            vm = self._vms.get(path.lower())
+            if vm is None or self._is_hidden(vm):
+                raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
+            return Answer(200, vm.resource(with_view=query.get("$expand") == "instanceView"))
+
+    def list(self, group: str, path: str, query: Mapping[str, str]) -> Answer:
+        with self._lock:
+            self._settle()
+            self._need_group(group)
+            listed = [vm for id, vm in self._vms.items() if id.startswith(path.lower()) and not self._is_hidden(vm)]
+            start = int(query.get("$skiptoken", "0"))
+            told: dict[str, Any] = {"value": [vm.resource(with_view=False) for vm in listed[start : start + PAGE]]}
+            if start + PAGE < len(listed):
+                version = query["api-version"]
+                told["nextLink"] = f"{self._base_url}{path}?api-version={version}&$skiptoken={start + PAGE}"
+            return Answer(200, told)
+
+    def delete(self, group: str, path: str) -> Answer:
+        with self._lock:
+            self._settle()
+            self._need_group(group)
+            vm = self._vms.get(path.lower())
+            if vm is None:
+                return Answer(204)
+            if vm.state != vms.DELETING:
+                vm.state, vm.settles_at = vms.DELETING, _now() + self._faults.delay_s
+                if self._machines:
+                    self._machines.terminate(vm.bought.id)
+            return self._accepted(vm, 202, None)
+
+    def simulate_eviction(self, group: str, path: str) -> Answer:
+        with self._lock:
+            self._settle()
+            self._need_group(group)
+            vm = self._vms.get(path.lower())
+            if vm is None:
+                raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
+            if vm.bought.market is not Market.SPOT:
+                raise Invalid("OperationNotAllowed", "The operation is supported for Azure Spot VMs only.", 409)
+            self._evict(vm, self._faults.evicted_after_s)
+            return Answer(204)
+
+    def operation(self, id: str) -> Answer:
+        """What Azure-AsyncOperation names."""
+        with self._lock:
+            self._settle()
+            if id not in self._operations:
+                raise Invalid("NotFound", f"The operation {id} was not found.", 404)
+            vm, ends_in = self._operations[id]
+            if ends_in == "delete":
+                return Answer(200, {"status": "Succeeded" if vm.is_gone else "InProgress"})
+            if vm.state == vms.CREATING:
+                return Answer(200, {"status": "InProgress"})
+            if vm.state == vms.FAILED and vm.failure:
+                told = {"code": vm.failure[0], "message": vm.failure[1]}
+                return Answer(200, {"status": "Failed", "error": told})
+            return Answer(200, {"status": "Succeeded"})
+
+    # ---- for tests ----
+
+    def bought(self) -> list[Bought]:
+        with self._lock:
+            self._settle()
+            return [vm.bought for vm in (*self._past, *self._vms.values())]
+
+    def evict(self, name: str, notice_s: float | None) -> None:
+        with self._lock:
+            self._evict(self._named(name), notice_s)
+
+    def delete_by_hand(self, name: str) -> None:
+        self.delete(self._named(name).id.partition("/providers/")[0], self._named(name).id)
+
+    def body_of(self, name: str) -> dict[str, Any]:
+        return self._named(name).body
+
+    def networks(self) -> dict[str, dict[str, Any]]:
+        return dict(self._networks)
+
+    def metadata_of(self, name: str) -> MetadataService:
+        return self._metadata[name]
+
+    # ---- creation ----
+
+    def _check(self, body: dict[str, Any]) -> None:
+        """What the models do not tell."""
+        properties = body["properties"]
+        if properties["hardwareProfile"]["vmSize"] not in TYPES:
+            text = f"The value {properties['hardwareProfile']['vmSize']} provided for the VM size is not valid."
+            raise Invalid("InvalidParameter", text)
+        if properties.get("priority") != "Spot" and ("evictionPolicy" in properties or "billingProfile" in properties):
+            text = "Eviction policy can be set only on Azure Spot Virtual Machines."
+            raise Invalid("EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines", text, 409)
+        for zone in body.get("zones", ()):
+            if zone not in REGIONS[body["location"]].zones:
+                raise Invalid("InvalidAvailabilityZone", f"The zone(s) '{zone}' is not supported.")
+        for nic in properties["networkProfile"].get("networkInterfaceConfigurations", ()):
+            subnet = nic["properties"]["ipConfigurations"][0]["properties"]["subnet"]["id"]
+            network = subnet.rpartition("/subnets/")[0]
+            if "/resourcegroups/own/" not in subnet.lower() and network.lower() not in self._networks:
+                text = f"Resource {network} referenced by resource was not found."
+                raise Invalid("InvalidResourceReference", text)
+        linux = properties["osProfile"]["linuxConfiguration"]
+        if linux["disablePasswordAuthentication"] and not linux.get("ssh", {}).get("publicKeys"):
+            text = "Authentication using either SSH or by user name and password must be enabled in Linux profile."
+            raise Invalid("InvalidParameter", text)
+
+    def _admit(self, body: dict[str, Any]) -> None:
+        zone = vms.zone_of(body)
+        if code := self._faults.refusal(zone, vms.market_of(body)):
+            raise Invalid(code, _text(code, body), STATUSES.get(code, 409))
+        living = sum(vm.bought.zone == zone and vm.state != vms.FAILED for vm in self._vms.values())
+        if living >= self._faults.capacity.get(zone, living + 1):
+            raise Invalid("SkuNotAvailable", _text("SkuNotAvailable", body), 409)
+
+    def _enter_in_books(self, path: str, body: dict[str, Any]) -> Vm:
+        zone, market = vms.zone_of(body), vms.market_of(body)
+        kind = TYPES[body["properties"]["hardwareProfile"]["vmSize"]]
+        tags = dict(body.get("tags") or {})
+        prices = {
+            Market.SPOT: spot_price(kind, body["location"]),
+            Market.ON_DEMAND: on_demand_price(kind, body["location"]),
+        }
+        bought = Bought(
+            id=path.rpartition("/")[2],
+            index=int(tags.get("holdfast:rank", 0)),
+            region=body["location"],
+            zone=zone,
+            instance_type=kind.name,
+            market=market,
+            token=tags.get("holdfast:token", ""),
+            price_per_hour=prices[market],
+            launched_at=_now(),
+            tags=tags,
+        )
+        vm = Vm(path, body, bought, vms.CREATING, _now() + self._faults.delay_s)
+        if code := self._faults.late.get(zone):
+            vm.failure = (code, _text(code, body))
+        elif self._machines:
+            self._start(vm)
+        self._vms[path.lower()] = vm
+        self._settle()
+        return vm
+
+    def _start(self, vm: Vm) -> None:
+        assert self._machines is not None
+        bought, vm.ip = vm.bought, self._machines.new_address()
+        service = self._metadata[bought.id] = MetadataService(bought.id, host=vm.ip)
+        script = base64.b64decode(vm.body["properties"]["osProfile"]["customData"]).decode()
+        place = (bought.region, bought.zone, bought.instance_type, bought.market)
+        self._machines.start([Hardware(bought.id, *place, script, vm.ip, metadata_endpoint=service.endpoint)])
+
+    # ---- time goes by ----
+
+    def _settle(self) -> None:
+        """What became of the machines meanwhile is told from now on."""
+        for id, vm in list(self._vms.items()):
+            self._settle_one(vm)
+            if vm.is_gone:
+                self._past.append(self._vms.pop(id))
+
+    def _settle_one(self, vm: Vm) -> None:
+        record = self._machines.find(vm.bought.id) if self._machines else None
+        if vm.state == vms.CREATING and vm.settles_at <= _now():
+            if vm.failure:
+                vm.state = vms.FAILED
+            elif self._machines is None or (record and not self._machines.is_booting(vm.bought.id)):
+                vm.state, vm.power = vms.SUCCEEDED, "running"
+        if record is not None and record.is_gone:
+            # One that powered off is stopped: Azure keeps it, and bills it, until it is deleted.
+            how = record.state.get("reason", layout.CRASHED)
+            vm.power = "stopped"
+            if vm.state == vms.DELETING or how == layout.PREEMPTED:
+                self._end(vm, how, record.state.get("ended_at", _now()))
+        elif record is None and vm.state == vms.DELETING and vm.settles_at <= _now():
+            self._end(vm, layout.TERMINATED, _now())
+        elif record is None and vm.evicted_at is not None and vm.evicted_at <= _now():
+            self._end(vm, layout.PREEMPTED, vm.evicted_at)
+
+    def _evict(self, vm: Vm, notice_s: float | None) -> None:
+        assert vm.bought.market is Market.SPOT, f"{vm.bought.id} is no spot machine: Azure does not take it"
+        vm.evicted_at = _now() + (notice_s or 0.0)
+        if self._machines is None:
+            return
+        if notice_s is not None:
+            self._metadata[vm.bought.id].schedule("Preempt", [vm.bought.id], vm.evicted_at)
+        timer = threading.Timer(notice_s or 0.0, self._machines.interrupt, (vm.bought.id, None))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    @staticmethod
+    def _end(vm: Vm, how: str, at: float) -> None:
+        vm.bought.ended_at, vm.bought.why = max(at, vm.bought.launched_at), how
+
+    # ---- small ----
+
+    def _accepted(self, vm: Vm, status: int, body: Any) -> Answer:
+        id = uuid.uuid4().hex
+        self._operations[id] = (vm, "delete" if body is None else "create")
+        subscription = vm.id.partition("/resourceGroups/")[0]
+        where = f"{subscription}/providers/Microsoft.Compute/locations/{vm.bought.region}/operations/{id}"
+        return Answer(status, body, {"Azure-AsyncOperation": f"{self._base_url}{where}?api-version=2026-04-01"})
+
+    def _is_hidden(self, vm: Vm) -> bool:
+        return _now() < vm.bought.launched_at + self._faults.listing_delay_s
+
+    def _named(self, name: str) -> Vm:
+        return next(vm for vm in self._vms.values() if vm.bought.id == name)
+
+    def _need_group(self, group: str) -> None:
+        if group.lower() not in self._groups:
+            raise _no_group(group)
+
+
+def subnets_of(network: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    return [subnet["properties"] for subnet in network["properties"]["subnets"]]
+
+
+def _text(code: str, body: dict[str, Any]) -> str:
+    size, zone = body["properties"]["hardwareProfile"]["vmSize"], vms.zone_of(body)
+    return TEXTS.get(code, code).format(zone=zone, region=body["location"], size=size)
+
+
+def _no_group(path: str) -> Invalid:
+    name = path.rpartition("/")[2]
+    return Invalid("ResourceGroupNotFound", f"Resource group '{name}' could not be found.", 404)
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - a cloud has its own clock

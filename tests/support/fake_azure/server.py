@@ -1,0 +1,285 @@
+"""The server: TLS under an authority of the tests' own, sign-in, and the routes of Resource Manager."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+from collections import Counter
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl, urlsplit
+
+import trustme
+
+from fake_azure import answers
+from fake_azure.answers import Answer, Invalid
+from fake_azure.arm import Arm
+from fake_azure.faults import STATUSES, TEXTS, Faults
+from fake_azure.metadata import MetadataService
+from hardware import Machines
+from ledger import Bought
+
+REGIONS = ("eastus", "northeurope")
+SUBSCRIPTION = "0b1f6471-1bf0-4dda-aec3-111122223333"
+TENANT, CLIENT, SECRET = "8a3b5f1c-0000-4000-8000-111122223333", "controller", "secret-that-shows-nowhere"
+TOKEN = "an-access-token"
+
+_GROUP = r"(?P<group>/subscriptions/[^/]+/resourceGroups/[^/]+)"
+_ROUTES = [
+    (re.compile(pattern, re.IGNORECASE), action)
+    for pattern, action in (
+        (rf"{_GROUP}", "Microsoft.Resources/subscriptions/resourceGroups"),
+        (rf"{_GROUP}/providers/Microsoft.Network/virtualNetworks/[^/]+", "Microsoft.Network/virtualNetworks"),
+        (rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines(/[^/]+)?", "Microsoft.Compute/virtualMachines"),
+        (
+            rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/simulateEviction",
+            "Microsoft.Compute/virtualMachines/simulateEviction/action",
+        ),
+        (
+            "/subscriptions/[^/]+/providers/Microsoft.Compute/locations/[^/]+/operations/[^/]+",
+            "Microsoft.Compute/locations/operations",
+        ),
+    )
+]
+_VERBS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
+
+
+class FakeAzure:
+    """See the package. `folder`: where machines live, None for an Azure without any; `hidden`: what they do not see."""
+
+    def __init__(self, folder: Path | None = None, *, hidden: Path | None = None, regions: tuple[str, ...] = REGIONS):
+        self.faults = Faults()
+        self.calls: Counter[str] = (
+            Counter()
+        )  # as roles name them, "Microsoft.Compute/virtualMachines/write" → how often
+        self.regions = regions
+        self._machines = Machines("azure", folder, hidden or folder) if folder else None
+        self._server = _Server(self)
+        self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
+        self._arm = Arm(self.faults, self._machines, self.url)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No machine is left behind."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._arm.close()
+        if self._machines:
+            self._machines.close()
+
+    # ---- for the controller ----
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """`azure` of config.yaml."""
+        return {
+            "subscription": SUBSCRIPTION,
+            "regions": list(self.regions),
+            "endpoint_url": self.url,
+            "ca_file": str(_authority()[1]),
+        }
+
+    @property
+    def config(self) -> str:
+        return f"azure: {json.dumps(self.section)}\n"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Credentials of an application, and where it signs in."""
+        return {
+            "AZURE_TENANT_ID": TENANT,
+            "AZURE_CLIENT_ID": CLIENT,
+            "AZURE_CLIENT_SECRET": SECRET,
+            "AZURE_AUTHORITY_HOST": self.url,
+        }
+
+    # ---- for tests ----
+
+    def bought(self) -> list[Bought]:
+        """All machines that ever were, in order of launch, as they stand now."""
+        return sorted(self._arm.bought(), key=lambda one: one.launched_at)
+
+    def living(self) -> list[Bought]:
+        return [one for one in self.bought() if one.ended_at is None]
+
+    def evict(self, id: str, *, notice_s: float | None = None) -> None:
+        """Take a spot machine back: after a scheduled event in its metadata, or at once."""
+        self._arm.evict(id, notice_s)
+
+    def delete_by_hand(self, id: str) -> None:
+        """As somebody would in the portal."""
+        self._arm.delete_by_hand(id)
+
+    def body_of(self, id: str) -> dict[str, Any]:
+        """What was asked for."""
+        return self._arm.body_of(id)
+
+    def networks(self) -> dict[str, dict[str, Any]]:
+        return self._arm.networks()
+
+    def metadata_of(self, id: str) -> MetadataService:
+        return self._arm.metadata_of(id)
+
+    def agent_log(self, id: str) -> str:
+        """What the machine wrote to its console."""
+        return self._machines.agent_log(id) if self._machines else ""
+
+    # ---- HTTP ----
+
+    def answer(self, method: str, target: str, headers: Any, body: bytes) -> Answer | None:
+        """None: the connection breaks."""
+        where = urlsplit(target)
+        if where.path.startswith(f"/{TENANT}/"):
+            return self._sign_in(where.path, body)
+        try:
+            group, action = _route(method, where.path)
+        except Invalid as invalid:
+            return answers.error(invalid.code, str(invalid), invalid.status)
+        self.calls[action] += 1
+        if _use_up(self.faults.lost_requests, action):
+            return None
+        try:
+            self._let_in(headers, dict(parse_qsl(where.query)))
+            told = self._do(method, group, action, target, headers, body)
+        except Invalid as invalid:
+            told = answers.error(invalid.code, str(invalid), invalid.status)
+            if invalid.status == 429:
+                told.headers["Retry-After"] = "7"
+        return None if _use_up(self.faults.lost_answers, action) else told
+
+    def _let_in(self, headers: Any, query: dict[str, str]) -> None:
+        if headers["Authorization"] != f"Bearer {TOKEN}":
+            raise Invalid("InvalidAuthenticationToken", TEXTS["InvalidAuthenticationToken"], 401)
+        if "api-version" not in query:
+            raise Invalid("MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required.")
+        if self.faults.throttle > 0:
+            self.faults.throttle -= 1
+            raise Invalid("TooManyRequests", TEXTS["TooManyRequests"], 429)
+        if code := self.faults.deny:
+            raise Invalid(code, TEXTS.get(code, code), STATUSES.get(code, 403))
+
+    def _do(self, method: str, group: str, action: str, target: str, headers: Any, body: bytes) -> Answer:
+        path, query = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
+        told = json.loads(body) if body else None
+        arm = self._arm
+        match action.rpartition("/"):
+            case ("Microsoft.Resources/subscriptions/resourceGroups", _, _):
+                return arm.group(path, method, told)
+            case ("Microsoft.Network/virtualNetworks", _, _):
+                return arm.network(group, path, method, told)
+            case ("Microsoft.Compute/virtualMachines", _, "write"):
+                return arm.create(group, path, told, headers)
+            case ("Microsoft.Compute/virtualMachines", _, "delete"):
+                return arm.delete(group, path)
+            case ("Microsoft.Compute/virtualMachines", _, _) if path.lower().endswith("/virtualmachines"):
+                return arm.list(group, path, query)
+            case ("Microsoft.Compute/virtualMachines", _, _):
+                return arm.get(group, path, query)
+            case ("Microsoft.Compute/virtualMachines/simulateEviction", _, _):
+                return arm.simulate_eviction(group, path.rpartition("/")[0])
+            case _:
+                return arm.operation(path.rpartition("/")[2])
+
+    def _sign_in(self, path: str, body: bytes) -> Answer:
+        """Entra ID: what it says of itself, and a token for whoever knows the secret."""
+        here = f"{self.url}/{TENANT}"
+        if path.endswith("/.well-known/openid-configuration"):
+            places = {
+                "authorization_endpoint": f"{here}/oauth2/v2.0/authorize",
+                "token_endpoint": f"{here}/oauth2/v2.0/token",
+                "issuer": f"{here}/v2.0",
+            }
+            return Answer(200, places)
+        form = dict(parse_qsl(body.decode()))
+        if (form.get("client_id"), form.get("client_secret")) != (CLIENT, SECRET):
+            text = "AADSTS7000215: Invalid client secret provided."
+            return Answer(401, {"error": "invalid_client", "error_description": text, "error_codes": [7000215]})
+        return Answer(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": TOKEN})
+
+
+def _route(method: str, path: str) -> tuple[str, str]:
+    """The resource group's path, and the action as roles name it. Raises Invalid."""
+    for pattern, action in _ROUTES:
+        if found := pattern.fullmatch(path):
+            if method not in _VERBS and not action.endswith("/action"):
+                raise Invalid("MethodNotAllowed", f"{method} is not allowed.", 405)
+            group = found.groupdict().get("group", "")
+            return group, action if action.endswith("/action") else f"{action}/{_VERBS[method]}"
+    raise Invalid("InvalidResourceType", f"The resource type of '{path}' could not be found.", 404)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, azure: FakeAzure) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.azure = azure
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _authority()[0].configure_cert(self._context)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Hands are shaken in the connection's own thread."""
+        connection, address = super().get_request()
+        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away are no news; all else is a mistake in here."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer = self.server.azure.answer(self.command, self.path, self.headers, body)
+        if answer is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        self.send_response(answer.status)
+        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = _handle
+
+    def log_message(self, *_: Any) -> None:
+        """A test's output is about the test."""
+
+
+@cache
+def _authority() -> tuple[trustme.LeafCert, Path, object]:
+    """A certificate for this computer, the file of the authority that vouches for it, and the folder of that file,
+    which goes with the process. Made once."""
+    authority, folder = trustme.CA(), tempfile.TemporaryDirectory(prefix="holdfast-fake-azure-")
+    path = Path(folder.name) / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return authority.issue_cert("127.0.0.1"), path, folder
+
+
+def _use_up(left: dict[str, int], action: str) -> bool:
+    if left.get(action, 0) <= 0:
+        return False
+    left[action] -= 1
+    return True

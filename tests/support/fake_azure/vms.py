@@ -1,0 +1,73 @@
+"""The virtual machines of the fake Azure: their lives, and how Azure tells of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.recovery.market import Market
+from ledger import Bought
+
+CREATING, SUCCEEDED, FAILED, DELETING = "Creating", "Succeeded", "Failed", "Deleting"
+
+
+@dataclass
+class Vm:
+    """`settles_at`: when what goes on is over (epoch seconds). `failure`: how its creation ends, or has ended.
+    `evicted_at`: when it is taken; None while it is not marked."""
+
+    id: str
+    body: dict[str, Any]
+    bought: Bought
+    state: str
+    settles_at: float
+    failure: tuple[str, str] | None = None
+    evicted_at: float | None = None
+    ip: str = ""
+    power: str = "starting"
+    operation: str = ""
+
+    @property
+    def is_gone(self) -> bool:
+        return self.bought.ended_at is not None
+
+    def resource(self, *, with_view: bool) -> dict[str, Any]:
+        """As GET tells it. What is secret in the body is not told again."""
+        properties = {name: value for name, value in self.body["properties"].items() if name != "networkProfile"}
+        properties["osProfile"] = {n: v for n, v in properties["osProfile"].items() if n != "customData"}
+        nic = f"{self.id.rpartition('/providers/')[0]}/providers/Microsoft.Network/networkInterfaces/{self.bought.id}"
+        properties |= {
+            "provisioningState": self.state,
+            "timeCreated": iso(self.bought.launched_at),
+            "vmId": f"00000000-0000-0000-0000-{abs(hash(self.id)) % 10**12:012d}",
+            "networkProfile": {"networkInterfaces": [{"id": nic, "properties": {"primary": True}}]},
+        }
+        if with_view:
+            properties["instanceView"] = self.view()
+        about = {"id": self.id, "name": self.bought.id, "type": "Microsoft.Compute/virtualMachines"}
+        return {**self.body, **about, "properties": properties}
+
+    def view(self) -> dict[str, Any]:
+        """What `$expand=instanceView` adds."""
+        code = f"ProvisioningState/{self.state.lower()}"
+        status = {"code": code, "level": "Info", "displayStatus": self.state, "time": iso(self.bought.launched_at)}
+        if self.state == FAILED and self.failure:
+            status |= {"code": f"{code}/{self.failure[0]}", "level": "Error", "message": self.failure[1]}
+            return {"statuses": [status]}
+        power = {"code": f"PowerState/{self.power}", "level": "Info", "displayStatus": f"VM {self.power}"}
+        return {"statuses": [status, power]}
+
+
+def market_of(body: dict[str, Any]) -> Market:
+    return Market.SPOT if body["properties"].get("priority") == "Spot" else Market.ON_DEMAND
+
+
+def zone_of(body: dict[str, Any]) -> str:
+    """As Holdfast names it: region and number, or the region alone where it has no zones."""
+    zones = body.get("zones")
+    return f"{body['location']}-{zones[0]}" if zones else str(body["location"])
+
+
+def iso(epoch_s: float) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
