@@ -165,6 +165,9 @@ class Arm:
     def body_of(self, name: str) -> dict[str, Any]:
         return self._named(name).body
 
+    def forget_networks(self) -> None:
+        self._networks.clear()
+
     def networks(self) -> dict[str, dict[str, Any]]:
         return dict(self._networks)
 

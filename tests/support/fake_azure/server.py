@@ -133,6 +133,10 @@ class FakeAzure:
     def networks(self) -> dict[str, dict[str, Any]]:
         return self._arm.networks()
 
+    def forget_networks(self) -> None:
+        """As somebody would who cleans up."""
+        self._arm.forget_networks()
+
     def metadata_of(self, id: str) -> MetadataService:
         return self._arm.metadata_of(id)
 

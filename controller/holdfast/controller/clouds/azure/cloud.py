@@ -24,6 +24,8 @@ from holdfast.recovery.market import FaultKind, Market, Offer
 CALLS_AT_ONCE = 16
 # A place that was found may be gone: it is looked for again before the next launch there.
 _PLACE_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
+# The second: with other words, such as an agent that has changed since.
+_IT_EXISTS = {"PreconditionFailed", "PropertyChangeNotAllowed"}
 
 T = TypeVar("T")
 Told = TypeVar("Told")
@@ -108,7 +110,7 @@ class AzureCloud:
     def _create(self, region: str, name: str, body: dict[str, object]) -> Instance:
         """Begin it, unless a machine of this name is there: then that is the one which was bought before."""
         from azure.core import MatchConditions
-        from azure.core.exceptions import ResourceModifiedError
+        from azure.core.exceptions import HttpResponseError
         from azure.mgmt.compute.models import VirtualMachine
 
         machines, group = self._connections.client().virtual_machines, self._places.group(region)
@@ -116,7 +118,9 @@ class AzureCloud:
             told = machines.begin_create_or_update(
                 group, name, VirtualMachine(body), match_condition=MatchConditions.IfMissing, polling=False
             ).result()
-        except ResourceModifiedError:
+        except HttpResponseError as error:
+            if faults.code_of(error) not in _IT_EXISTS:
+                raise
             told = machines.get(group, name, expand="instanceView")
         instance = reading.read(told, self.name)
         assert instance is not None, f"{name} came back without the tags that it was made with"

@@ -83,6 +83,7 @@ class Connections:
         try:
             self._get_credential().get_token(self._scope)
         except ClientAuthenticationError as error:
+            self._credential = None  # the next look reads the environment anew
             if "AADSTS" in str(error):  # somebody was asked, and said no
                 return f"Azure refuses the credentials that it was shown: {_refusal(error)}"
             return (

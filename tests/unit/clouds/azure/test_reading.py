@@ -1,0 +1,73 @@
+"""Azure's words for what became of a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.mgmt.compute.models import VirtualMachine
+
+from holdfast.controller.clouds.azure.reading import read
+from holdfast.controller.clouds.base import InstanceState, Owner
+from holdfast.recovery.reasons import Reason
+
+FAILED = "ProvisioningState/failed/"
+TAGS = {
+    "holdfast:controller": "ctl",
+    "holdfast:job": "7",
+    "holdfast:task": "0",
+    "holdfast:generation": "2",
+    "holdfast:token": "t",
+    "holdfast:rank": "3",
+}
+
+
+def told(provisioning: str, *statuses: str, tags: dict[str, str] | None = None, **more: Any) -> VirtualMachine:
+    properties = {
+        "provisioningState": provisioning,
+        "timeCreated": "2026-01-02T03:04:05.5Z",
+        "hardwareProfile": {"vmSize": "Standard_D2s_v5"},
+    }
+    if statuses:
+        properties["instanceView"] = {"statuses": [{"code": code} for code in statuses]}
+    about = {"location": "eastus", "zones": ["2"], "name": "t-3", "tags": TAGS if tags is None else tags}
+    return VirtualMachine({**about, "properties": properties, **more})
+
+
+@pytest.mark.parametrize(
+    ("machine", "state", "reason"),
+    [
+        (told("Creating"), InstanceState.PENDING, None),
+        (told("Creating", "ProvisioningState/creating"), InstanceState.PENDING, None),
+        (told("Creating", "ProvisioningState/creating", "PowerState/running"), InstanceState.RUNNING, None),
+        (told("Succeeded"), InstanceState.RUNNING, None),
+        (told("Updating", "PowerState/running"), InstanceState.RUNNING, None),
+        (told("Succeeded", "PowerState/stopped"), InstanceState.ENDING, Reason.MACHINE_STOPPED),
+        (told("Succeeded", "PowerState/deallocated"), InstanceState.ENDING, Reason.MACHINE_STOPPED),
+        (told("Deleting", "PowerState/running"), InstanceState.ENDING, None),
+        (told("Failed"), InstanceState.ENDING, None),
+        (told("Failed", f"{FAILED}AllocationFailed"), InstanceState.ENDING, Reason.NO_CAPACITY),
+        (told("Failed", f"{FAILED}OSProvisioningTimedOut", "PowerState/running"), InstanceState.RUNNING, None),
+    ],
+    ids=str,
+)
+def test_states(machine: VirtualMachine, state: InstanceState, reason: Reason | None) -> None:
+    instance = read(machine, "azure")
+    assert instance is not None
+    assert (instance.state, instance.gone_reason) == (state, reason)
+
+
+def test_what_is_told_of_a_machine() -> None:
+    instance = read(told("Succeeded", location="East US"), "azure")
+    assert instance is not None
+    assert (instance.id, instance.rank, instance.owner) == ("t-3", 3, Owner("ctl", 7, 0, 2, "t"))
+    assert (instance.region, instance.zone, instance.instance_type) == ("eastus", "eastus-2", "Standard_D2s_v5")
+    assert instance.launched_at == 1767323045.5
+    without = read(told("Succeeded", zones=None), "azure")
+    assert without is not None
+    assert without.zone == "eastus"
+
+
+@pytest.mark.parametrize("missing", TAGS)
+def test_a_machine_without_all_our_tags_is_not_ours(missing: str) -> None:
+    assert read(told("Succeeded", tags={name: v for name, v in TAGS.items() if name != missing}), "azure") is None
