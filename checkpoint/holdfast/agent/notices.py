@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from holdfast.agent.gce_metadata import GceMetadata
 from holdfast.agent.imds import ImdsV2
 from holdfast.agent.metadata import MetadataError
+from holdfast.agent.scheduled_events import ScheduledEvents
 from holdfast.agent.spec import NoticeSettings
 
 REBALANCE = "rebalance"
@@ -22,8 +23,8 @@ REBALANCE = "rebalance"
 class Notice:
     """A cloud's word that this node will be taken.
 
-    `action` is the cloud's ("terminate", "stop", "hibernate"), or "rebalance": the risk has grown, nothing is decided.
-    `deadline` is in epoch seconds; None for a rebalance.
+    `action` is the cloud's ("terminate", "stop", "hibernate", "reboot", "redeploy"), or "rebalance": the risk has
+    grown, nothing is decided. `deadline` is in epoch seconds; None for a rebalance.
     """
 
     deadline: float | None
@@ -54,7 +55,11 @@ class NoticeSource(Protocol):
         """Raises MetadataError."""
 
 
-SOURCES: dict[str, Callable[[str], NoticeSource]] = {"imds-v2": ImdsV2, "gce-metadata": GceMetadata}
+SOURCES: dict[str, Callable[[str], NoticeSource]] = {
+    "imds-v2": ImdsV2,
+    "gce-metadata": GceMetadata,
+    "azure-scheduled-events": ScheduledEvents,
+}
 
 
 class NoticeWatch:

@@ -20,6 +20,7 @@ _NOTICE_OF = {
     "aws": {"kind": "imds-v2", "endpoint": "http://169.254.169.254", "poll_s": 1.0},
     # A call is held until something changes.
     "gcp": {"kind": "gce-metadata", "endpoint": "http://metadata.google.internal", "poll_s": 0.1},
+    "azure": {"kind": "azure-scheduled-events", "endpoint": "http://169.254.169.254", "poll_s": 1.0},
 }
 
 # How long a node whose workload has ended waits for a controller to tell: it alone holds the outcome and the end of the
