@@ -149,4 +149,5 @@ def _is_installed(module: str) -> bool:
 
 
 def _refusal(error: Exception) -> str:
-    return next(line.strip() for line in str(error).splitlines() if "AADSTS" in line)
+    line = next(line for line in str(error).splitlines() if "AADSTS" in line)
+    return line[line.index("AADSTS") :].rstrip(" .")
