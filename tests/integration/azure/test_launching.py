@@ -113,6 +113,17 @@ def test_a_place_that_was_taken_away_is_made_again(azure: FakeAzure, cloud: Azur
     assert cloud.launch(request_of("t2"))
 
 
+def test_a_subnet_that_does_not_exist_is_told_by_its_setting(
+    new_cloud: Callable[..., AzureCloud], request_of: Requests
+) -> None:
+    subnet = (
+        f"/subscriptions/{SUBSCRIPTION}/resourceGroups/none/providers/Microsoft.Network/virtualNetworks/v/subnets/s"
+    )
+    fault = refused(new_cloud(subnets={"eastus": subnet}), request_of())
+    assert (fault.kind, fault.reason) == (FaultKind.AVOID_REGION, Reason.BAD_REQUEST)
+    assert "azure.subnets.eastus" in fault.message
+
+
 def test_an_answer_that_is_lost_buys_nothing_twice(azure: FakeAzure, cloud: AzureCloud, request_of: Requests) -> None:
     azure.faults.lost_answers[WRITE] = 1
     assert refused(cloud, request_of()).kind is FaultKind.FIND_OUT
@@ -128,6 +139,16 @@ def test_an_answer_that_is_lost_keeps_the_others_of_its_launch(
     assert refused(cloud, request_of(num_nodes=3)).kind is FaultKind.FIND_OUT
     assert [one.rank for one in cloud.launch(request_of(num_nodes=3))] == [0, 1, 2]
     assert (len(azure.bought()), azure.calls[DELETE]) == (3, 0)
+
+
+def test_what_a_list_shows_of_a_launch_is_not_taken_for_all_of_it(
+    azure: FakeAzure, cloud: AzureCloud, request_of: Requests
+) -> None:
+    azure.faults.lost_requests[WRITE] = 2
+    assert refused(cloud, request_of(num_nodes=3)).kind is FaultKind.FIND_OUT
+    assert len(cloud.list_owned("ctl")) == 1
+    assert [one.rank for one in cloud.launch(request_of(num_nodes=3))] == [0, 1, 2]
+    assert len(azure.bought()) == 3
 
 
 def test_another_daemon_finds_what_the_token_bought(

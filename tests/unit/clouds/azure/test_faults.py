@@ -68,6 +68,7 @@ ROWS = [
     ("RequestDisallowedByPolicy", "", REGION),
     ("LocationNotAvailableForResourceType", "", REGION),
     ("ResourceGroupBeingDeleted", "", REGION),
+    ("SubnetNotFound", "", REGION),
     ("TooManyRequests", "", AGAIN),
     ("SubscriptionRequestsThrottled", "", AGAIN),
     ("InternalServerError", "", AGAIN),

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.azure import catalog, faults, launching, reading
 from holdfast.controller.clouds.azure.connections import Connections
@@ -19,7 +21,11 @@ from holdfast.controller.clouds.azure.ended import Ended
 from holdfast.controller.clouds.azure.places import Places
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.faulting import Refused
 from holdfast.recovery.market import FaultKind, Market, Offer
+from holdfast.recovery.reasons import Reason
+
+log = structlog.get_logger(__name__)
 
 CALLS_AT_ONCE = 16
 # A place that was found may be gone: it is looked for again before the next launch there.
@@ -58,22 +64,23 @@ class AzureCloud:
         return self._offers
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
-        region, token = request.offer.region, request.owner.token
-        if before := self._ended.of_token(token):
-            return self.describe(region, before)
-        names = [launching.name_of(token, rank) for rank in range(request.num_nodes)]
+        region = request.offer.region
+        names = [launching.name_of(request.owner.token, rank) for rank in range(request.num_nodes)]
+        # A name that was bought before is not bought again, though Azure may have forgotten it since.
+        before = self.describe(region, self._ended.known(names))
         subnet = self._places.subnet(region)
-        bodies = [
-            launching.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
+        bodies = {
+            name: launching.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
             for rank, name in enumerate(names)
-        ]
-        begun = _all_at_once(lambda pair: self._create(region, *pair), zip(names, bodies, strict=True))
+            if name not in {instance.id for instance in before}
+        }
+        begun = _all_at_once(lambda item: self._create(region, *item), bodies.items())
         bought = [one for one in begun if isinstance(one, Instance)]
         failed = [one for one in begun if isinstance(one, Exception)]
         if failed:
             raise self._give_up(region, names, failed)
         self._ended.bought(bought, is_spot=request.offer.market is Market.SPOT)
-        return bought
+        return sorted((*before, *bought), key=lambda instance: instance.rank)
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
         names = [id for id in ids if launching.is_name(id)]
@@ -128,7 +135,9 @@ class AzureCloud:
 
     def _give_up(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
         """What to raise. Refused for good: what was begun is given back. In doubt: it is asked for again as it is."""
-        if any(faults.code_of(error) in _PLACE_IS_MISSING for error in failed):
+        if missing := [error for error in failed if faults.code_of(error) in _PLACE_IS_MISSING]:
+            if (own := self.settings.subnets.get(region)) is not None:
+                return Refused("SubnetNotFound", f"azure.subnets.{region} is {own}: {missing[0]}")
             self._places.forget(region)
         refused = [error for error in failed if faults.classify(error).kind is not FaultKind.FIND_OUT]
         if not refused:
@@ -151,6 +160,8 @@ class AzureCloud:
         instance = reading.read(told, self.name)
         if instance is not None:
             self._ended.shown(instance, is_spot=reading.is_spot(told))
+            if instance.gone_reason is Reason.NO_CAPACITY:
+                log.warning("azure.creation_failed", machine=name, zone=instance.zone, error=reading.trouble(told))
         return instance
 
     def _list(self, region: str) -> list[Instance]:

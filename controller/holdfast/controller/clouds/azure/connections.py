@@ -7,6 +7,7 @@ Ours has neither.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -98,11 +99,14 @@ class Connections:
         if self._credential is None:
             from azure.identity import DefaultAzureCredential
 
+            # It warns, in many lines, whenever there are no credentials; `unusable` says so in one.
+            logging.getLogger("azure.identity").setLevel(logging.ERROR)
             self._credential = DefaultAzureCredential(
                 exclude_shared_token_cache_credential=True,
                 exclude_visual_studio_code_credential=True,
                 exclude_powershell_credential=True,
                 exclude_developer_cli_credential=True,
+                exclude_broker_credential=True,
                 # Whoever names an endpoint and an authority of their own is not to ask Microsoft about it.
                 disable_instance_discovery=self._settings.endpoint_url is not None,
                 retry_total=0,

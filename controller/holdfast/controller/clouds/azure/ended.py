@@ -60,9 +60,10 @@ class Ended:
             for id in ids:
                 self._seen.pop(id, None)
 
-    def of_token(self, token: str) -> list[str]:
+    def known(self, ids: Iterable[str]) -> list[str]:
+        """Those of `ids` that were bought or seen."""
         with self._lock:
-            return [id for id, one in self._seen.items() if one.instance.owner.token == token]
+            return [id for id in ids if id in self._seen]
 
     def not_found(self, region: str, ids: Sequence[str]) -> list[Instance]:
         """What is known of those that Azure does not find there: gone, or bought too short a time ago to be shown."""

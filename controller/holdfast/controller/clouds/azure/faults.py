@@ -96,6 +96,14 @@ CODES: dict[str, Row] = {
     "ReferencedResourceNotProvisioned": _PASSING,
     "InvalidResourceReference": _PASSING,
     "ResourceGroupNotFound": _PASSING,
+    "SubnetNotFound": Row(
+        FaultKind.AVOID_REGION,
+        Reason.BAD_REQUEST,
+        _LONG_S,
+        any_market=True,
+        any_type=True,
+        hint="correct azure.subnets in config.yaml",
+    ),
     "ResourceGroupBeingDeleted": Row(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 600.0, any_market=True, any_type=True),
     # who we are, and what we may do
     "ClientAuthenticationError": _CREDENTIALS,

@@ -93,7 +93,7 @@ def virtual_machine(
             },
             "networkProfile": {
                 "networkApiVersion": NETWORK_API_VERSION,
-                "networkInterfaceConfigurations": [_interface(request, settings, subnet, name)],
+                "networkInterfaceConfigurations": [_interface(request, rank, settings, subnet, name)],
             },
         },
     }
@@ -137,17 +137,20 @@ def _disk(request: LaunchRequest) -> dict[str, Any]:
     }
 
 
-def _interface(request: LaunchRequest, settings: AzureSettings, subnet: str, name: str) -> dict[str, Any]:
+def _interface(request: LaunchRequest, rank: int, settings: AzureSettings, subnet: str, name: str) -> dict[str, Any]:
+    tags = tags_of(request, rank)
     address: dict[str, Any] = {"primary": True, "subnet": {"id": subnet}}
     if settings.wants_public_ip(request.offer.region):
         # The standard kind lets nobody in unless a security group says so, and there is none.
         address["publicIPAddressConfiguration"] = {
             "name": f"{name}-ip",
+            "tags": tags,
             "sku": {"name": "Standard", "tier": "Regional"},
             "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"},
         }
     return {
         "name": f"{name}-nic",
+        "tags": tags,
         "properties": {
             "primary": True,
             "deleteOption": "Delete",

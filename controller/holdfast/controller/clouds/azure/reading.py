@@ -68,6 +68,12 @@ def is_spot(told: VirtualMachine) -> bool:
     return told.properties is not None and told.properties.priority == "Spot"
 
 
+def trouble(told: VirtualMachine) -> str:
+    """What Azure says of a creation that failed."""
+    view = told.properties.instance_view if told.properties else None
+    return "; ".join(f"{one.code}: {one.message}" for one in (view.statuses if view else None) or () if one.message)
+
+
 def _state(properties: VirtualMachineProperties) -> tuple[InstanceState, Reason | None]:
     provisioning = (properties.provisioning_state or "").lower()
     power = _power(properties)
