@@ -56,6 +56,7 @@ LONG = (
     "e2e/several",
     "e2e/test_secrets.py",
     "e2e/aws",
+    "e2e/azure",
     "integration/network",
     "integration/api",
     "integration/aws",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from holdfast.recovery.market import Market
 
 # In the first region it never ends by itself; in the other it ends at once.
@@ -43,7 +41,6 @@ def test_a_job_is_evicted_with_notice_and_ends_where_there_is_room(on_azure: Any
     on_azure.cost_is_about_the_bill(job, within_s=20)
 
 
-@pytest.mark.long
 def test_a_machine_that_finds_no_room_after_all_is_bought_elsewhere(on_azure: Any) -> None:
     azure = on_azure.azure
     azure.faults.late = dict.fromkeys(EAST_US, "ZonalAllocationFailed")
@@ -56,7 +53,6 @@ def test_a_machine_that_finds_no_room_after_all_is_bought_elsewhere(on_azure: An
     on_azure.cost_is_about_the_bill(job, within_s=20)
 
 
-@pytest.mark.long
 def test_two_nodes_are_evicted_when_the_controller_rehearses_it(on_azure: Any) -> None:
     azure = on_azure.azure
     azure.faults.evicted_after_s = 5.0
