@@ -102,6 +102,16 @@ def test_several_jobs_alike_are_told_apart_by_their_rank(fresh: Any) -> None:
         assert fresh.holdfast("jobs", "logs", str(job_id)).stdout.count(f"{rank} of 3") == 1
 
 
+def test_many_jobs_are_cancelled_at_once_even_if_the_controller_dies_of_it(fresh: Any) -> None:
+    (fresh.home / "local").mkdir()
+    (fresh.home / "local" / "zones.json").write_text(json.dumps({zone: {"capacity": 0} for zone in ZONES}))
+    fresh.holdfast("jobs", "launch", "-n", "many", "--num-jobs", "60", "-y", "true")
+    assert "Jobs with IDs 1-60 are scheduled" in fresh.holdfast("jobs", "cancel", "-n", "many", "-y").stdout
+    kill(fresh)
+    fresh.holdfast("controller", "start")
+    fresh.until(lambda: fresh.client.jobs(limit=1)["counts"] == {"CANCELLED": 60}, "the end of all")
+
+
 def test_a_controller_that_was_stopped_stays_stopped_while_a_log_is_followed(fresh: Any) -> None:
     fresh.holdfast("controller", "start")
     follower = following(fresh, "launch", "echo begun; sleep 600", "--yes")

@@ -38,6 +38,7 @@ from holdfast.controller.leases import Lease, remembered
 from holdfast.controller.listener import CannotStart as CannotStart
 from holdfast.controller.listener import listen
 from holdfast.controller.logging import configure_logging
+from holdfast.controller.mail import LOOK_S, Incoming
 from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
@@ -51,7 +52,8 @@ from holdfast.controller.sharedlogs import SharedLogs
 from holdfast.controller.storage.configured import stores_of
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
-from holdfast.controller.store.database import open_database
+from holdfast.controller.store import letters
+from holdfast.controller.store.database import UNAVAILABLE, open_database
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
 from holdfast.controller.tls import tls_of
@@ -181,6 +183,7 @@ class Daemon:
 
         self.channel = channel
         self.reconciler.on_directive = tell_nodes
+        self.incoming = Incoming(self.database, self.lease.owner, self.reconciler.post)
         self.peers = None if settings.is_alone else self._peers(attendance, channel, market, changes)
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
@@ -206,6 +209,7 @@ class Daemon:
             reconciler=self.reconciler,
             channel=channel,
             changes=changes,
+            incoming=self.incoming,
             logs=self.logs,
             specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
             submissions=submissions,
@@ -267,12 +271,23 @@ class Daemon:
         self._ticker.add_job(self.ownership.tick, "interval", seconds=every_s, max_instances=1, coalesce=True)
         if self.peers is not None:
             self._ticker.add_job(self._let_go, "interval", seconds=every_s, max_instances=1, coalesce=True)
+        else:
+            self._ticker.add_job(self._read_letters, "interval", seconds=LOOK_S, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
         if self.prober is not None:
             self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
         self._ticker.start()
         self._publish()
         log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))
+
+    def _read_letters(self) -> None:
+        """What was said of many jobs at once, and not recorded yet."""
+        try:
+            if self.incoming.look():
+                with self.database.begin() as conn:
+                    letters.drop_settled(conn)
+        except UNAVAILABLE as error:
+            log.warning("database.refused", error=str(error))
 
     def _let_go(self) -> None:
         """Without its lease this daemon counts as dead: others must not take for silent whom only it can hear."""
@@ -302,6 +317,7 @@ class Daemon:
             ownership=self.ownership,
             market=market,
             changes=changes,
+            incoming=self.incoming,
         )
 
     def _archive(self, digest: str) -> Path:

@@ -7,13 +7,13 @@ transaction that records it deletes the letter.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.store import letters
@@ -27,6 +27,7 @@ from holdfast.recovery.statuses import NodePhase
 
 log = structlog.get_logger(__name__)
 
+LOOK_S = 1.0
 _RETRY_S = 0.5
 
 # What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
@@ -60,6 +61,13 @@ def read(letter: Letter) -> Turn:
         notes=tuple(_note(note) for note in body.get("notes", ())),
         letter=letter.id,
     )
+
+
+def leave(conn: Connection, job_ids: Sequence[int], event: events.Event, now: float) -> None:
+    """Say the same of many jobs, whoever owns them: safe once the transaction is, and read soon."""
+    body = written(Turn(0, event))
+    assert body is not None, f"{event} is no letter"
+    letters.put_all(conn, job_ids, body, now)
 
 
 class Outgoing:
@@ -100,7 +108,7 @@ class Incoming:
     """Reads the letters for this daemon's jobs, each into one turn at a time.
 
     One that a newer version wrote may say what this one can not read. It is left for a daemon that can, and holds up no
-    other.
+    other. From any thread.
     """
 
     def __init__(self, database: Engine, owner: str, post: Callable[[Turn], object]) -> None:
@@ -109,9 +117,21 @@ class Incoming:
         self._post = post
         self._reading: set[int] = set()
         self._unreadable: set[int] = set()
+        self._one_at_a_time = threading.Lock()
 
     def look(self) -> int:
-        """Post a turn for every letter that has none yet. Returns how many. Raises what the database raises."""
+        """Post a turn for every letter that has none yet, unless somebody else is just doing so. Returns how many.
+
+        Raises what the database raises.
+        """
+        if not self._one_at_a_time.acquire(blocking=False):
+            return 0
+        try:
+            return self._look()
+        finally:
+            self._one_at_a_time.release()
+
+    def _look(self) -> int:
         with self._database.connect() as conn:
             waiting = letters.waiting(conn, self._owner, but=self._unreadable)
         posted = 0

@@ -35,6 +35,7 @@ class Peers:
         ownership: Ownership,
         market: Market,
         changes: Changes,
+        incoming: Incoming,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
@@ -45,7 +46,7 @@ class Peers:
         self._changes = changes
         self._outgoing = Outgoing(database, clock)
         self._rounds = Rounds(database, reconciler, channel, attendance, monotonic)
-        self._watch = Watch(Incoming(database, attendance.owner, reconciler.post).look, self._round, monotonic)
+        self._watch = Watch(incoming.look, self._round, monotonic)
         reconciler.forward = self._outgoing.forward
 
     def start(self, url: str) -> None:

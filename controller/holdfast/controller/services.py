@@ -13,6 +13,7 @@ from holdfast.controller.clock import Clock, Pace
 from holdfast.controller.clouds.base import Cloud
 from holdfast.controller.files import Files
 from holdfast.controller.keyring import Keyring
+from holdfast.controller.mail import Incoming
 from holdfast.controller.nodelogs import Logs
 from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.probing import Prober
@@ -34,6 +35,7 @@ class Services:
     reconciler: Reconciler
     channel: Channel
     changes: Changes
+    incoming: Incoming
     logs: Logs
     specs: NodeSpecs
     submissions: Submissions

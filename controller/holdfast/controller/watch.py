@@ -9,13 +9,13 @@ from collections.abc import Callable
 import psycopg
 import structlog
 
+from holdfast.controller.mail import LOOK_S
 from holdfast.controller.store import wake
 from holdfast.controller.store.database import UNAVAILABLE, psycopg_url
 from holdfast.controller.store.wake import Topic
 
 log = structlog.get_logger(__name__)
 
-LOOK_S = 1.0
 _ROUND_S = 2.0
 _LISTEN_S = 1.0
 _RETRY_S = 1.0

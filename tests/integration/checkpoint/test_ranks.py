@@ -21,8 +21,10 @@ PRELUDE = """
     from holdfast.checkpoint.group import FilesGroup
     rank, world, root = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]
     if os.environ["HOW"] == "torch":
+        import atexit
         import torch.distributed as dist
         dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=world)
+        atexit.register(dist.destroy_process_group)  # else gloo's threads may abort the process as it ends
         group = None
     else:
         group = FilesGroup(root, rank, world, timeout_s=float(os.environ.get("TIMEOUT", "60")))

@@ -19,6 +19,7 @@ from holdfast.controller.files import FolderFiles
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.leases import Lease
+from holdfast.controller.mail import Incoming
 from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
@@ -164,12 +165,14 @@ class Parts:
         )  # fmt: skip
         self.reconciler.on_directive = self._tell_nodes
         changes = Changes()
+        self.incoming = Incoming(database, self.lease.owner, self.reconciler.post)
         self.peers = None if alone else self._peers(attendance, market, changes)
         self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._is_live, self.reconciler.look_later)
         self.specs = NodeSpecs(KEYRING, storage, DIGESTS, LIMITS)
         self.services = Services(
             settings=Settings(home, limits=LIMITS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
-            reconciler=self.reconciler, channel=self.channel, changes=changes, logs=self.logs, specs=self.specs,
+            reconciler=self.reconciler, channel=self.channel, changes=changes, incoming=self.incoming, logs=self.logs,
+            specs=self.specs,
             files=FolderFiles(home, home), controller_id=CONTROLLER, started_at=clock.now(),
             submissions=Submissions(
                 database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
@@ -190,7 +193,7 @@ class Parts:
         process = self._process
         peers = Peers(
             database=process.database, clock=process.clock, attendance=attendance, reconciler=self.reconciler,
-            channel=self.channel, ownership=self.ownership, market=market, changes=changes,
+            channel=self.channel, ownership=self.ownership, market=market, changes=changes, incoming=self.incoming,
             monotonic=process.world.scheduler.now,
         )  # fmt: skip
         stands_for: Any = peers._outgoing

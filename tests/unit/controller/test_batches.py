@@ -8,7 +8,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
+from holdfast.controller import mail
 from holdfast.controller.store import jobs
+from holdfast.recovery import events
 
 COLUMNS = {"name": "sweep", "user": "me", "priority": 0, "num_tasks": 1, "submitted_at": 1.0, "owner": None}
 
@@ -32,3 +34,22 @@ def test_of_two_batches_with_one_key_the_second_leaves_nothing(world: Any) -> No
     with world.database.connect() as conn:
         assert jobs.find_by_key(conn, "k") == ids
         assert conn.execute(select(jobs.Job.c.id)).scalars().all() == ids
+
+
+def test_what_is_said_of_many_jobs_is_safe_before_it_is_recorded(world: Any) -> None:
+    """Safe: whoever owns the jobs by then reads it, once, and of those that have ended nobody does."""
+    ids = [world.submit() for _ in range(4)]
+    world.settle()
+    world.tell(ids[0], events.CancelRequested(0))
+    world.pass_time(10)
+    assert world.view(ids[0]).is_settled
+    with world.database.begin() as conn:
+        mail.leave(conn, ids, events.CancelRequested(0), world.clock.now())
+    world.restart("two")
+    incoming = mail.Incoming(world.database, "two", world.reconciler.post)
+    assert incoming.look() == 3
+    assert incoming.look() == 0, "they are being read"
+    world.pass_time(10)
+    assert all(world.view(id).is_settled for id in ids)
+    assert [world.kinds(id).count("job.cancel") for id in ids] == [1] * 4
+    assert mail.Incoming(world.database, "two", world.reconciler.post).look() == 0

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast.controller import mail
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.clouds.base import Interruptible
@@ -35,6 +36,8 @@ _MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
 # How long a call waits for the reconciler to have recorded what it asked for.
 _RECORDED_WITHIN_S = 30.0
+# More jobs than that are cancelled by letters: safe at once, and recorded one by one afterwards.
+_MANY = 50
 
 
 class Body(BaseModel):
@@ -132,9 +135,14 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
         unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
         wanted = queries.find_ids(conn, unfinished)
         known = queries.find_ids(conn, replace(unfinished, skip_finished=False))
-    recorded = [daemon.reconciler.post(Turn(id, events.CancelRequested(grace * daemon.pace.speed))) for id in wanted]
-    for done in recorded:
-        done.result(_RECORDED_WITHIN_S)
+    asked = events.CancelRequested(grace * daemon.pace.speed)
+    if len(wanted) > _MANY:
+        with daemon.database.begin() as conn:
+            mail.leave(conn, wanted, asked, daemon.clock.now())
+        daemon.incoming.look()
+    else:
+        for done in [daemon.reconciler.post(Turn(id, asked)) for id in wanted]:
+            done.result(_RECORDED_WITHIN_S)
     reach("cancel.recorded")
     return {
         "cancelled": sorted(wanted),

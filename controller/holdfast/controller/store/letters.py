@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ _WAITING = (
     .order_by(Letters.c.id)
     .limit(bindparam("most"))
 )
+
+_AT_ONCE = 1000  # parameters of one statement
 
 _TAKE = delete(Letters).where(Letters.c.id == bindparam("letter"))
 _DROP_SETTLED = delete(Letters).where(Letters.c.job_id.in_(select(Job.c.id).where(Job.c.settled)))
@@ -47,6 +49,17 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
     if written:
         wake.notify(conn, Topic.LETTER, job_id)
     return written
+
+
+def put_all(conn: Connection, job_ids: Sequence[int], body: dict[str, Any], now: float) -> int:
+    """Leave the same letter for the owners of many jobs, who find it at their next look. Returns how many were left:
+    for those that are not settled."""
+    left = 0
+    for start in range(0, len(job_ids), _AT_ONCE):
+        some = Job.c.id.in_(job_ids[start : start + _AT_ONCE])
+        unsettled = select(Job.c.id, literal(now, Float), literal(body, JSON)).where(some, Job.c.settled.is_(False))
+        left += conn.execute(insert(Letters).from_select(["job_id", "at", "body"], unsettled)).rowcount
+    return left
 
 
 def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = ()) -> list[Letter]:
