@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import signal
 from typing import Any
 
+import psutil
 import pytest
 
 from holdfast.recovery.market import Market
@@ -66,4 +71,21 @@ def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: Any) -> N
     assert [one.region for one in gce.bought()] == ["us-central1"] * 2 + ["us-east4"] * 2
     tokens = [(one.token, one.index) for one in gce.bought()]
     assert len(tokens) == len(set(tokens)), "no attempt was bought twice"
+    on_gce.cost_is_the_bill(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_gce: Any) -> None:
+    gce, controller = on_gce.gce, on_gce.controller
+    gce.faults.lost_answers["instances.bulkInsert"] = 3
+    job = on_gce.launch("orphan", "echo ran as $SKYPILOT_TASK_ID", resources=ONE_TYPE)
+    controller.until(gce.living, "a machine that nobody knows of")
+    pid = int(re.findall(r'"pid": (\d+)', (controller.home / "controller.json").read_text())[0])
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait(10)
+    controller.holdfast("controller", "start")
+    on_gce.until(job, "SUCCEEDED")
+    assert len(gce.bought()) == 1, "the token found what it had bought"
     on_gce.cost_is_the_bill(job)
