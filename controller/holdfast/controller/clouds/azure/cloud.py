@@ -135,10 +135,9 @@ class AzureCloud:
 
     def _give_up(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
         """What to raise. Refused for good: what was begun is given back. In doubt: it is asked for again as it is."""
-        if missing := [error for error in failed if faults.code_of(error) in _PLACE_IS_MISSING]:
-            if (own := self.settings.subnets.get(region)) is not None:
-                return Refused("SubnetNotFound", f"azure.subnets.{region} is {own}: {missing[0]}")
+        if any(faults.code_of(error) in _PLACE_IS_MISSING for error in failed):
             self._places.forget(region)
+        failed = [self._in_our_words(region, error) for error in failed]
         refused = [error for error in failed if faults.classify(error).kind is not FaultKind.FIND_OUT]
         if not refused:
             return failed[0]
@@ -147,6 +146,13 @@ class AzureCloud:
                 self.terminate(region, names)
             self._ended.forget(names)
         return refused[0]
+
+    def _in_our_words(self, region: str, error: Exception) -> Exception:
+        """A network of ours that is missing is made again; one of the user's is for the user to correct."""
+        own = self.settings.subnets.get(region)
+        if own is None or faults.code_of(error) != "InvalidResourceReference":
+            return error
+        return Refused("SubnetNotFound", f"azure.subnets.{region} is {own}: {error}")
 
     def _get(self, region: str, name: str) -> Instance | None:
         """None if it is not there."""
