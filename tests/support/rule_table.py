@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.recovery import events
 from holdfast.recovery.job import View
 from holdfast.recovery.observe import observe
@@ -14,7 +12,7 @@ from holdfast.recovery.turns import Context
 def check_no_rule_was_missed(view: View, event: events.Event, now: float) -> None:
     job = observe(view.job, event, now, [])
     for task in job.tasks:
-        quick, slow = (Context(replace(view, job=job), now, []) for _ in range(2))
+        quick, slow = (Context(job, view, now, []) for _ in range(2))
         is_current = task is job.current_task
         found, expected = settle(task, quick, is_current=is_current), task
         rules = RULES if is_current else CLEARING_RULES

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import JobView
 from holdfast.recovery.market import Offer, Refusal
 from holdfast.recovery.reasons import Reason
+from holdfast.recovery.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ has an answer to each in every state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.recovery.market import Refusal
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import NodePhase
+from holdfast.recovery.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ week is known while it lasts and forgiven afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import field
 from math import exp, inf, log
 
 from holdfast.recovery.offers import OfferKey
 from holdfast.recovery.survival import cumulative_hazard, remaining_life_s
-from holdfast.recovery.values import replace
+from holdfast.recovery.values import cached, dataclass, replace
 
 # Evidence counts half after this long.
 _HALF_LIFE_S = 3 * 86400.0
@@ -126,14 +125,14 @@ class StartUps:
         x = log(max(1.0, seconds) / _START_MEDIAN_S)
         return StartUps(self.count + 1, self.total + x, self.squares + x * x)
 
-    @cached_property
+    @cached
     def _law(self) -> tuple[float, float]:
         # The spread is that about the mean of those seen: how far they are from the guess says nothing of it.
         about_mean = max(0.0, self.squares - self.total**2 / self.count) if self.count else 0.0
         variance = (_SPREAD_WEIGHT * _START_SIGMA**2 + about_mean) / (_SPREAD_WEIGHT + self.count)
         return self.total / (_MEDIAN_WEIGHT + self.count), variance
 
-    @cached_property
+    @cached
     def usual_s(self) -> float:
         mean, variance = self._law
         return _START_MEDIAN_S * exp(mean + variance / 2)
@@ -143,7 +142,7 @@ class StartUps:
         """The spread of their logarithms."""
         return float(self._law[1] ** 0.5)
 
-    @cached_property
+    @cached
     def worst_s(self) -> float:
         """Longer than all but a few start-ups in ten thousand, the doubt about their mean counted in."""
         mean, variance = self._law

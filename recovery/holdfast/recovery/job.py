@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import field
 
 from holdfast.recovery.market import MarketView, Offer
 from holdfast.recovery.needs import Need
 from holdfast.recovery.reasons import Reason, terminal_status
 from holdfast.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
-from holdfast.recovery.values import replace
+from holdfast.recovery.values import cached, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,7 @@ class NodeView:
 
 # Tuples: to look a member of an enumeration up in them takes a fraction of what a set's hash would.
 _ENDING = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
+_GONE, _ENDED = AttemptState.GONE, TaskState.ENDED
 _HAS_NO_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE)
 
 
@@ -109,7 +109,7 @@ class AttemptView:
     checked_at: float | None = None
     check_asked_at: float | None = None
 
-    @cached_property
+    @cached
     def is_well(self) -> bool:
         """Nothing was heard or seen that speaks against any of its nodes."""
         return all(
@@ -120,9 +120,15 @@ class AttemptView:
             for n in self.nodes
         )
 
+    @cached
+    def runs_undisturbed(self) -> bool:
+        """It runs, nothing is amiss, and nobody is being asked about it: the machines' mere presence is awaited."""
+        runs = self.state is AttemptState.RUNNING and not self.terminating and self.failing_since is None
+        return runs and self.is_well and not any(n.has_stopped or n.failed_stage is not None for n in self.nodes)
+
     @property
     def is_live(self) -> bool:
-        return self.state is not AttemptState.GONE
+        return self.state is not _GONE
 
     @property
     def is_wanted(self) -> bool:
@@ -191,14 +197,16 @@ class TaskView:
         """Seconds that the task runs for in all when nothing is lost: as the user said, else as its steps tell."""
         return self.estimated_s if self.recovery.work_s is None else self.recovery.work_s
 
-    @cached_property
+    @property
     def current(self) -> AttemptView | None:
         """The attempt that runs, else the newest that is meant to run; None while there is none."""
+        if len(self.attempts) == 1:  # nearly always: no list is made of it
+            return self.attempts[0] if self.attempts[0].is_wanted else None
         wanted = [a for a in self.attempts if a.is_wanted]
-        running = [a for a in wanted if a.state is AttemptState.RUNNING] if len(wanted) > 1 else None
+        running = [a for a in wanted if a.state is AttemptState.RUNNING]
         return (running or wanted)[-1] if wanted else None
 
-    @cached_property
+    @property
     def replacement(self) -> AttemptView | None:
         """The newer attempt that shall take over from `current`, which runs on until then; None while there is none."""
         if len(self.attempts) < 2:
@@ -233,7 +241,7 @@ class TaskView:
 
     def with_attempt(self, attempt: AttemptView) -> TaskView:
         return replace(
-            self, attempts=tuple(attempt if a.generation == attempt.generation else a for a in self.attempts)
+            self, attempts=tuple([attempt if a.generation == attempt.generation else a for a in self.attempts])
         )
 
     def attempt(self, generation: int) -> AttemptView | None:
@@ -252,7 +260,7 @@ class JobView:
     def current_task(self) -> TaskView | None:
         """The first task that has not ended; None when all have."""
         for task in self.tasks:
-            if task.state is not TaskState.ENDED:
+            if task.state is not _ENDED:
                 return task
         return None
 
@@ -268,7 +276,8 @@ class JobView:
     def with_task(self, task: TaskView) -> JobView:
         if self.tasks[task.index] is task:
             return self
-        return replace(self, tasks=(*self.tasks[: task.index], task, *self.tasks[task.index + 1 :]))
+        tasks = (*self.tasks[: task.index], task, *self.tasks[task.index + 1 :])
+        return JobView(self.id, tasks, self.cancel)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from holdfast.recovery.history import History
 from holdfast.recovery.offers import Market, Offer, OfferKey
+from holdfast.recovery.values import cached, dataclass
 
 __all__ = ["FaultKind", "Market", "MarketView", "Offer", "OfferKey", "Refusal"]
 
@@ -40,6 +41,13 @@ class Refusal:
     code: str = ""
     message: str = ""
     from_preemption: bool = False
+
+    @cached
+    def exact(self) -> OfferKey | None:
+        """The one offer that it concerns, as nearly all do; None if it may concern several."""
+        if self.region is None or self.zone is None or self.instance_type is None or self.market is None:
+            return None
+        return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)
 
     def covers(self, offer: Offer) -> bool:
         """Whether `offer` lies within this refusal's scope, whatever the time."""

@@ -38,8 +38,7 @@ def reconsider(task: TaskView, ctx: Context) -> TaskView | None:
         case Stay(until):
             return replace(task, wake_at=until if until is None else max(until, ctx.now + SOONEST_S))
         case Move(offer, why):
-            requested = request(task, offer, ctx, why=why)
-            return replace(requested, state=TaskState.RUNNING)
+            return request(task, offer, ctx, state=TaskState.RUNNING, why=why)
 
 
 def take_over(task: TaskView, ctx: Context) -> TaskView | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from holdfast.recovery.market import Market
+from holdfast.recovery.values import cached
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ class Need:
     use_spot: bool = True
     max_price_per_hour: float | None = None
     rank: int = 0
+
+    @cached
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, f.name) for f in fields(self)))
+
+    def __hash__(self) -> int:
+        """Worked out once: what was found for a task's needs is kept by them."""
+        return self._hash
 
     @property
     def market(self) -> Market:

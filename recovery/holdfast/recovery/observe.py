@@ -100,8 +100,8 @@ def _launch_answered(
             },
         )
     )
-    in_vain = int(attempt is not task.replacement)  # who has a place is not searching
-    task = replace(task, refused_in_a_row=task.refused_in_a_row + in_vain)
+    if attempt is not task.replacement:  # who has a place is not searching
+        task = replace(task, refused_in_a_row=task.refused_in_a_row + 1)
     if not event.may_exist:
         return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
     # The attempt ends as one with machines does, by a termination that looks for them.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from typing import NamedTuple
+
+from holdfast.recovery.values import cached, dataclass
 
 
 class Market(StrEnum):
@@ -14,9 +15,8 @@ class Market(StrEnum):
     __hash__ = str.__hash__  # an enumeration's own is slow, and every look-up of an offer needs it
 
 
-@dataclass(frozen=True, order=True)
-class OfferKey:
-    """Names an offer; the price is not part of the name."""
+class OfferKey(NamedTuple):
+    """Names an offer; the price is not part of the name. A tuple: every question to a history looks one up."""
 
     cloud: str
     region: str
@@ -25,7 +25,7 @@ class OfferKey:
     market: Market
 
     def __str__(self) -> str:
-        return f"{self.cloud}/{self.region}/{self.zone} {self.instance_type} {self.market.value}"
+        return f"{self.cloud}/{self.region}/{self.zone} {self.instance_type} {self.market}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,6 @@ class Offer:
     memory_gib: float
     accelerators: tuple[str, float] | None = None
 
-    @cached_property
+    @cached
     def key(self) -> OfferKey:
         return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)

@@ -68,20 +68,18 @@ def _is_quiet(task: TaskView, ctx: Context) -> bool:
 
     That is how a task is found nearly always: looking no further makes a decision half as dear.
     """
-    if task.outcome is not None or ctx.view.job.cancel is not None or len(task.attempts) > 1:
+    if task.outcome is not None or ctx.job.cancel is not None or len(task.attempts) > 1:
         return False
     if not task.attempts:
         return task.state is not TaskState.ENDED
-    attempt = task.attempts[0]
-    runs = attempt.state is AttemptState.RUNNING and not attempt.terminating and attempt.failing_since is None
-    return runs and attempt.is_well and not any(n.has_stopped or n.failed_stage is not None for n in attempt.nodes)
+    return task.attempts[0].runs_undisturbed
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
 def cancel(task: TaskView, ctx: Context) -> TaskView | None:
-    wish = ctx.view.job.cancel
+    wish = ctx.job.cancel
     if wish is None or task.outcome not in (None, Reason.USER_CANCELLED):
         return None
     until = wish.at + wish.grace_s if wish.grace_s > 0 else abruptly(wish.at)
@@ -116,17 +114,16 @@ def succeed(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
-    if all(a.is_live for a in task.attempts):
+    left = tuple([a for a in task.attempts if a.is_live])
+    if len(left) == len(task.attempts):
         return None
-    left = tuple(a for a in task.attempts if a.is_live)
     newest_went = not task.attempts[-1].is_live
-    task = replace(task, attempts=left)
     if newest_went and task.state is TaskState.PLACING:
-        return replace(task, state=TaskState.WAITING, wake_at=ctx.now)
-    if newest_went and task.state is TaskState.RUNNING:
+        return replace(task, attempts=left, state=TaskState.WAITING, wake_at=ctx.now)
+    if newest_went and task.state is TaskState.RUNNING and task.wake_at is None:
         # A replacement that was not to be had: is there another? One that failed says itself when to ask.
-        return replace(task, wake_at=ctx.now if task.wake_at is None else task.wake_at)
-    return task
+        return replace(task, attempts=left, wake_at=ctx.now)
+    return replace(task, attempts=left)
 
 
 def drained(task: TaskView, ctx: Context) -> TaskView | None:
@@ -293,14 +290,14 @@ def prepare_storage(task: TaskView, ctx: Context) -> TaskView | None:
 
 def foresee_lateness(task: TaskView, ctx: Context) -> TaskView | None:
     """The user is told once, at the moment when not even a machine that stays would end the task in time."""
-    asked = task.recovery
-    if asked.deadline_at is None or task.work_s is None or task.late_since is not None or task.outcome is not None:
+    deadline_at, work_s = task.recovery.deadline_at, task.work_s
+    if deadline_at is None or work_s is None or task.late_since is not None or task.outcome is not None:
         return None
     start_s = ctx.market.history.start_ups.usual_s if task.state is TaskState.WAITING else 0.0
-    ends_at = ctx.now + start_s + max(0.0, task.work_s - task.progress_s(ctx.now))
-    if ends_at <= asked.deadline_at:
+    ends_at = ctx.now + start_s + max(0.0, work_s - task.progress_s(ctx.now))
+    if ends_at <= deadline_at:
         return None
-    late_s = ends_at - asked.deadline_at
+    late_s = ends_at - deadline_at
     message = f"even on-demand would now end it about {late_s / 60:.0f} min after its deadline; it goes on all the same"
     ctx.out.append(Note("task.late", task.index, message=message, data={"late_s": round(late_s)}))
     return replace(task, late_since=ctx.now)
@@ -326,7 +323,7 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
 
 def _backoff_s(task: TaskView, ctx: Context) -> float:
     """Longer with every refusal, and different for each job: what was sold out is not asked for by all at once."""
-    limits, seed = ctx.view.limits, f"{ctx.view.job.id}-{task.index}"
+    limits, seed = ctx.view.limits, f"{ctx.job.id}-{task.index}"
     return delay(task.refused_in_a_row, limits.backoff_first_s, limits.backoff_cap_s, seed)
 
 

@@ -25,13 +25,13 @@ def step(view: View, event: Event, now: float) -> Step:
     job = observe(view.job, event, now, out)
     while True:
         current = job.current_task
-        ctx = Context(view if job is view.job else replace(view, job=job), now, out)
+        ctx = Context(job, view, now, out)
         for task in job.tasks:
             if task is current or task.attempts:
                 job = job.with_task(settle(task, ctx, is_current=task is current))
         following = job.current_task
         if following is None or current is None or following.index == current.index:
-            return Step(job, tuple(out), _wake_at(view, job))
+            return Step(job, tuple(out), _wake_at(view, job, following))
         job = _go_on(job, job.tasks[current.index], now, out)
 
 
@@ -49,10 +49,13 @@ def _go_on(job: JobView, ended: TaskView, now: float, out: list[Action]) -> JobV
     return job
 
 
-def _wake_at(view: View, job: JobView) -> float | None:
+def _wake_at(view: View, job: JobView, current: TaskView | None) -> float | None:
     """When `job` must be looked at again if nothing happens; None when only an observation can move it."""
-    times = [t for task in job.tasks for a in task.attempts for t in _attempt_times(a, view)]
-    current = job.current_task
+    times: list[float] = []
+    for task in job.tasks:
+        for attempt in task.attempts:
+            if not (attempt.terminating or attempt.runs_undisturbed):
+                times += _attempt_times(attempt, view)
     if current is not None and current.state is TaskState.WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
     if current is not None and current.state is TaskState.RUNNING and current.wake_at is not None:
@@ -61,8 +64,6 @@ def _wake_at(view: View, job: JobView) -> float | None:
 
 
 def _attempt_times(attempt: AttemptView, view: View) -> list[float]:
-    if attempt.terminating:
-        return []
     times = [boot_timeout_at(attempt, view), recheck_at(attempt, view.limits)]
     if attempt.state is AttemptState.DRAINING:
         times.append(overdue_at(attempt, view))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
 from holdfast.recovery.attempts import wind_down
 from holdfast.recovery.history import Sighting, learn
-from holdfast.recovery.job import AttemptView, NodeView, TaskView, View
+from holdfast.recovery.job import AttemptView, JobView, NodeView, TaskView, View
 from holdfast.recovery.market import FaultKind, MarketView, Offer
 from holdfast.recovery.policies.cooldown import launch_refusal, preemption_refusal
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, TaskState
-from holdfast.recovery.values import replace
+from holdfast.recovery.values import dataclass, replace
 
 # A task that never says what is durable is taken to lose so much of each run: one that saves less often says so.
 _ASSUMED_LOSS_S = 3600.0
@@ -36,8 +36,9 @@ _TAKEN = {Reason.PREEMPTED, Reason.PREEMPTION_NOTICE}
 
 @dataclass(frozen=True)
 class Context:
-    """What rules may look at besides the task, and where they leave what is to be done."""
+    """What rules may look at besides the task, and where they leave what is to be done. `job`: after the event."""
 
+    job: JobView
     view: View
     now: float
     out: list[Action]
@@ -49,11 +50,14 @@ class Context:
         read, market = self._learned[-1] if self._learned else (0, self.view.market)
         if read == len(self.out):
             return market
+        refused, history = [], market.history
         for action in self.out[read:]:
             if isinstance(action, Refuse):
-                market = replace(market, refusals=(*market.refusals, action.refusal))
+                refused.append(action.refusal)
             elif isinstance(action, Learn):
-                market = replace(market, history=learn(market.history, action.sighting))
+                history = learn(history, action.sighting)
+        if refused or history is not market.history:
+            market = replace(market, refusals=(*market.refusals, *refused), history=history)
         self._learned.append((len(self.out), market))
         return market
 
@@ -106,7 +110,10 @@ def look_for_another(task: TaskView, attempt: AttemptView, reason: Reason, until
     return replace(task, state=TaskState.WAITING, reason=reason, wake_at=now)
 
 
-def request(task: TaskView, offer: Offer, ctx: Context, *, why: str = "") -> TaskView:
+def request(
+    task: TaskView, offer: Offer, ctx: Context, *, state: TaskState = TaskState.PLACING, why: str = ""
+) -> TaskView:
+    """`task`, in `state`, with an attempt more: machines of `offer` are asked for."""
     generation = task.next_generation
     attempt = AttemptView(
         generation=generation,
@@ -122,7 +129,7 @@ def request(task: TaskView, offer: Offer, ctx: Context, *, why: str = "") -> Tas
     )
     return replace(
         task,
-        state=TaskState.PLACING,
+        state=state,
         attempts=(*task.attempts, attempt),
         next_generation=generation + 1,
         last_offer=offer,

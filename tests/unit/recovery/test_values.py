@@ -1,4 +1,4 @@
-"""`values.replace` does what `dataclasses.replace` does."""
+"""`values` does what `dataclasses` does."""
 
 from __future__ import annotations
 
@@ -28,3 +28,8 @@ def test_what_was_worked_out_from_the_old_value_is_not_believed_of_the_new_one()
 def test_there_are_no_other_fields() -> None:
     with pytest.raises(TypeError, match="StartUps has no sum"):
         replace(StartUps(), sum=1.0)  # type: ignore[call-arg]
+
+
+def test_values_are_told_apart_by_what_they_are_and_can_be_looked_up() -> None:
+    assert {StartUps(1.0): "one"}[StartUps(1.0)] == "one"
+    assert StartUps(1.0) != StartUps(2.0)

@@ -146,11 +146,11 @@ def task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> TaskView:
 
 def sighting_columns(sighting: Sighting) -> dict[str, object]:
     values = asdict(sighting)
-    return {**values.pop("key"), **values, "market": sighting.key.market.value}
+    return {**values.pop("key")._asdict(), **values, "market": sighting.key.market.value}
 
 
 def sighting(row: Mapping[str, Any]) -> Sighting:
-    key = OfferKey(**{**{f.name: row[f.name] for f in fields(OfferKey)}, "market": Market(row["market"])})
+    key = OfferKey(**{**{name: row[name] for name in OfferKey._fields}, "market": Market(row["market"])})
     return Sighting(key, row["at"], row["available"], row["held_since"], row["started_s"])
 
 

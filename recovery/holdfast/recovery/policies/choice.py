@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import MarketView, Offer
+from holdfast.recovery.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from holdfast.recovery.market import FaultKind, Offer, Refusal
 from holdfast.recovery.reasons import Reason
@@ -104,13 +105,14 @@ def cooldown_s(kind: FaultKind, earlier: int) -> float:
 
 def repeats(offer: Offer, refusals: Iterable[Refusal], now: float, *, kind: FaultKind) -> int:
     """How often `offer` was tried in vain lately: refusals of one kind, those that ran side by side counted once."""
+    since, key = now - _REMEMBERED_S, offer.key
     alike = [
         r
         for r in refusals
-        if r.kind is kind and not r.from_preemption and r.at > now - _REMEMBERED_S and r.covers(offer)
+        if r.at > since and r.kind is kind and not r.from_preemption and (r.exact == key or r.covers(offer))
     ]
     count, until = 0, 0.0
-    for refusal in sorted(alike, key=lambda r: r.at):
+    for refusal in sorted(alike, key=attrgetter("at")):
         if refusal.at >= until:
             count, until = count + 1, refusal.until
     return count

@@ -12,7 +12,6 @@ Slack is what may still be lost: the time to the deadline, less the work that is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from holdfast.recovery.job import TaskView
@@ -23,7 +22,7 @@ from holdfast.recovery.policies.choice import Choice, Move, Place, Reconsidered,
 from holdfast.recovery.policies.elsewhere import better_place
 from holdfast.recovery.policies.selection import LOOK_AGAIN_S, choose
 from holdfast.recovery.policies.worth import Appraisal
-from holdfast.recovery.values import replace
+from holdfast.recovery.values import dataclass, replace
 
 # The share of the work that is left which is kept as slack. The optimum over a semi-Markov model of spot (see
 # docs/policies.md) keeps 0.09 to 0.2 of it, nearly whatever the prices; cost is flat from 0.08 to 0.12.
@@ -44,14 +43,14 @@ class Deadline:
         appraisal = Appraisal(task, market.history, now)
         worst_s = market.history.start_ups.worst_s
         slack_s = _slack_s(task, market, now)
-        spot = _having(task, Market.SPOT)
-        found = choose(spot, market, now, worth=appraisal.cost) if spot.needs else None
+        spot = _on_spot(task.needs)
+        found = choose(task, market, now, worth=appraisal.cost, needs=spot) if spot else None
         if isinstance(found, Place) and slack_s > worst_s:
             return found
         idle_s = slack_s - max(worst_s, self.reserve * appraisal.work_left_s)
         if idle_s > 0 and isinstance(found, Wait):
             return replace(found, until=min(found.until, now + idle_s))
-        certain = choose(_having(task, Market.ON_DEMAND), market, now, worth=appraisal.cost)
+        certain = choose(task, market, now, worth=appraisal.cost, needs=_on_demand(task.needs))
         return found if found is not None and not isinstance(certain, Place) else certain
 
     def reconsider(self, task: TaskView, market: MarketView, now: float) -> Reconsidered:
@@ -60,14 +59,14 @@ class Deadline:
             return Stay()
         slack_s = _slack_s(task, market, now)
         if here.offer.market is Market.SPOT and slack_s <= 0:
-            certain = choose(_having(task, Market.ON_DEMAND), market, now)
+            certain = choose(task, market, now, needs=_on_demand(task.needs))
             if isinstance(certain, Place):
                 return Move(certain.offer, "losing this machine would endanger the deadline")
             return Stay(now + LOOK_AGAIN_S)
         if here.offer.market is Market.ON_DEMAND and slack_s <= 2 * market.history.start_ups.usual_s:
             # Were nothing saved there, slack would soon be gone, and the stay not be worth its own start and the next.
             return Stay(now + LOOK_AGAIN_S)
-        found = better_place(task, market, now, here.offer, _needs_of(task.needs, Market.SPOT))
+        found = better_place(task, market, now, here.offer, _on_spot(task.needs))
         if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
             return Stay(min(found.until, now + slack_s))
         return found
@@ -75,21 +74,19 @@ class Deadline:
 
 def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
     """Seconds that may still be lost. On spot, work counts once it is durable; on on-demand, as it is done."""
-    deadline_at, work_s = task.recovery.deadline_at, task.work_s
+    deadline_at, work_s, here = task.recovery.deadline_at, task.work_s, task.current
     if deadline_at is None or work_s is None:
         return 0.0  # nothing to go by: the safe side
-    on_demand = task.current is not None and task.current.offer.market is Market.ON_DEMAND
+    on_demand = here is not None and here.offer.market is Market.ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
     return deadline_at - now - max(0.0, work_s - done_s) - market.history.start_ups.worst_s - _MARGIN_S
 
 
-def _having(task: TaskView, market: Market) -> TaskView:
-    """`task`, restricted to one market. What it asks of spot machines it takes on-demand as well."""
-    return replace(task, needs=_needs_of(task.needs, market))
+def _on_spot(needs: tuple[Need, ...]) -> tuple[Need, ...]:
+    return tuple([n for n in needs if n.use_spot])
 
 
 @lru_cache(maxsize=64)
-def _needs_of(needs: tuple[Need, ...], market: Market) -> tuple[Need, ...]:
-    if market is Market.SPOT:
-        return tuple(n for n in needs if n.use_spot)
+def _on_demand(needs: tuple[Need, ...]) -> tuple[Need, ...]:
+    """What the task asks of spot machines it takes on-demand as well, at any price."""
     return tuple(dict.fromkeys(replace(n, use_spot=False, max_price_per_hour=None) for n in needs))

@@ -22,14 +22,15 @@ def better_place(
     A launch is the only way to learn whether an offer can be had: one that is refused cools down like any other.
     """
     appraisal = Appraisal(task, market.history, now)
-    index = RefusalIndex(r for r in market.refusals if r.until > now)
+    index = RefusalIndex([r for r in market.refusals if r.until > now])
     fit = fitting(needs or task.needs, market.offers)
     # The price of where it runs may have moved since it was bought.
-    rank_here, here = next((ranked for ranked in fit if ranked[1].key == here.key), (None, here))
+    key = here.key
+    rank_here, here = next((ranked for ranked in fit if ranked[1].key == key), (None, here))
     ceiling = appraisal.hourly(here)
     # What the user likes less is not moved to, however cheap.
-    liked = ((rank, o) for rank, o in fit if rank_here in (None, rank) and o.price_per_hour < ceiling)
-    best = first_free((ranked for ranked in liked if ranked[1].key != here.key), index, appraisal.cost, [])
+    liked = [r for r in fit if r[1].price_per_hour < ceiling and rank_here in (None, r[0]) and r[1].key != key]
+    best = first_free(liked, index, appraisal.cost, [])
     gain = appraisal.gain(here, best) if best else 0.0
     if best is None or gain <= 0:
         return Stay(now + LOOK_AGAIN_S)

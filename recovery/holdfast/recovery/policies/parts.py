@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 from holdfast.recovery.history import History, StartUps
@@ -13,7 +12,7 @@ from holdfast.recovery.offers import Market, OfferKey
 from holdfast.recovery.policies.choice import Choice, Move, Policy, Reconsidered, Stay
 from holdfast.recovery.policies.deadline import Deadline
 from holdfast.recovery.policies.selection import LOOK_AGAIN_S
-from holdfast.recovery.values import replace
+from holdfast.recovery.values import dataclass, replace
 
 PARTS: dict[str, str] = {
     "reserve": "slack is waited away to the last start-up",

@@ -43,7 +43,7 @@ def policy(name: str) -> Policy:
 
     Raises `UnknownStrategy`.
     """
-    found = _POLICIES.get(name.upper()) or _short_of_a_part(name)
+    found = _POLICIES.get(name) or _POLICIES.get(name.upper()) or _short_of_a_part(name)
     if found is None:
         raise UnknownStrategy(f"no recovery strategy is called {name!r}; choose one of {', '.join(STRATEGIES)}")
     return found

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from heapq import nlargest, nsmallest
 from math import inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from holdfast.recovery.job import TaskView
-from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
+from holdfast.recovery.market import FaultKind, MarketView, Offer, OfferKey, Refusal
 from holdfast.recovery.matching import fitting, why_nothing_fits
+from holdfast.recovery.needs import Need
 from holdfast.recovery.policies.choice import Choice, Never, Place, Wait
 from holdfast.recovery.policies.cooldown import EARLY_RETRY_S
 
 # Prices move and other jobs learn: a longer wait is cut short to look again.
 LOOK_AGAIN_S = 600.0
 _MOST_LINES = 20
+
+_GIVE_UP = FaultKind.GIVE_UP
 
 # Offers for which this is greater are tried later, among those of one rank.
 Reluctance = Callable[[Offer], tuple[bool, ...]]
@@ -36,16 +39,24 @@ class _Avoided(NamedTuple):
 
 
 def choose(
-    task: TaskView, market: MarketView, now: float, reluctance: Reluctance | None = None, *, worth: Worth | None = None
+    task: TaskView,
+    market: MarketView,
+    now: float,
+    reluctance: Reluctance | None = None,
+    *,
+    worth: Worth | None = None,
+    needs: tuple[Need, ...] | None = None,
 ) -> Choice:
     """The first of the offers that may be tried now: by turn, rank, `reluctance`, price; or by turn, rank and `worth`.
+    `needs`: instead of all of the task's.
 
     *Turn*: within one search (launches refused in a row) no offer is tried twice before every other one that is free
     was tried once, so neither a short refusal nor a slow cloud can make a cheap offer starve the rest.
     """
-    fit = fitting(task.needs, market.offers)
+    needs = task.needs if needs is None else needs
+    fit = fitting(needs, market.offers)
     if not fit:
-        return Never(why_nothing_fits(task.needs, market))
+        return Never(why_nothing_fits(needs, market))
     index = RefusalIndex(_standing(market.refusals, task.refused_in_a_row, now))
     if reluctance is not None:
         willing = _least_reluctant(fit, index, reluctance)
@@ -99,30 +110,30 @@ def _standing(refusals: Iterable[Refusal], refused_in_a_row: int, now: float) ->
     """
     turns = nlargest(refused_in_a_row, (r.at for r in refusals if not r.from_preemption)) if refused_in_a_row else ()
     began = turns[-1] if turns else inf
-    return [
-        r for r in refusals if r.until > now or r.kind is FaultKind.GIVE_UP or (r.at >= began and not r.from_preemption)
-    ]
+    return [r for r in refusals if r.until > now or r.kind is _GIVE_UP or (r.at >= began and not r.from_preemption)]
 
 
 def _least_bad(avoided: Sequence[_Avoided], now: float) -> Choice:
     """When something stands against every offer: whose turn it is among those that are free again, else a wait."""
-    left = [a for a in avoided if not any(r.kind is FaultKind.GIVE_UP for r in a.refusals)]
+    left = [a for a in avoided if not any([r.kind is _GIVE_UP for r in a.refusals])]
     if not left:
         return Never(_why_given_up(avoided), is_request=True)
-    ready = [a for a in left if _free_at(a) <= now] or [a for a in left if _early_at(a) <= now]
+    ready = [a for a in left if _free_at(a) <= now]
+    early = [] if ready else [(_early_at(a), a) for a in left]
+    ready = ready or [a for at, a in early if at <= now]
     if ready:
         return Place(min(ready, key=_last_turn).offer)
-    soonest = min(_early_at(a) for a in left)
-    return Wait(min(soonest, now + LOOK_AGAIN_S), _why_avoided(left, now))
+    soonest = min(at for at, _ in early)
+    return Wait(min(soonest, now + LOOK_AGAIN_S), _why_avoided(early, now))
 
 
 def _free_at(avoided: _Avoided) -> float:
-    return max(r.until for r in avoided.refusals)
+    return max([r.until for r in avoided.refusals])
 
 
 def _early_at(avoided: _Avoided) -> float:
     """Like `_free_at`, but a preemption counts for a minute only: the last resort before idling."""
-    return max(min(r.until, r.at + EARLY_RETRY_S) if r.from_preemption else r.until for r in avoided.refusals)
+    return max([min(r.until, r.at + EARLY_RETRY_S) if r.from_preemption else r.until for r in avoided.refusals])
 
 
 def _last_turn(avoided: _Avoided) -> float:
@@ -132,9 +143,10 @@ def _last_turn(avoided: _Avoided) -> float:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-def _why_avoided(avoided: Sequence[_Avoided], now: float) -> tuple[str, ...]:
-    first = nsmallest(_MOST_LINES, avoided, key=_early_at)
-    lines = [f"{c.offer.key}: avoided for {_early_at(c) - now:.0f} s: {_said(_longest(c))}" for c in first]
+def _why_avoided(avoided: Sequence[tuple[float, _Avoided]], now: float) -> tuple[str, ...]:
+    """`avoided`: until when, and what."""
+    first = nsmallest(_MOST_LINES, avoided, key=itemgetter(0))
+    lines = [f"{a.offer.key}: avoided for {at - now:.0f} s: {_said(_longest(a))}" for at, a in first]
     if len(avoided) > len(first):
         lines.append(f"and {len(avoided) - len(first)} more")
     return tuple(lines)
@@ -147,7 +159,7 @@ def _why_given_up(avoided: Sequence[_Avoided]) -> tuple[str, ...]:
 
 
 def _longest(avoided: _Avoided) -> Refusal:
-    return max(avoided.refusals, key=lambda r: r.until)
+    return max(avoided.refusals, key=attrgetter("until"))
 
 
 def _said(refusal: Refusal) -> str:
@@ -165,12 +177,12 @@ class RefusalIndex:
 
     def __init__(self, refusals: Iterable[Refusal]) -> None:
         shapes: dict[tuple[int, ...], dict[Hashable, list[Refusal]]] = {}
-        exact: dict[Hashable, list[Refusal]] = {}  # that name every field: nearly all
+        exact: dict[OfferKey, list[Refusal]] = {}
         for r in refusals:
-            scope = (r.cloud, r.region, r.zone, r.instance_type, r.market)
-            if None not in scope:
-                exact.setdefault(scope, []).append(r)
+            if r.exact is not None:
+                exact.setdefault(r.exact, []).append(r)
                 continue
+            scope = (r.cloud, r.region, r.zone, r.instance_type, r.market)
             named = tuple([i for i, field in enumerate(scope) if field is not None])
             shapes.setdefault(named, {}).setdefault(itemgetter(*named)(scope), []).append(r)
         self._exact = exact
@@ -178,6 +190,8 @@ class RefusalIndex:
 
     def covering(self, offer: Offer) -> list[Refusal]:
         """As `[r for r in refusals if r.covers(offer)]`, in no particular order."""
-        scope = (offer.cloud, offer.region, offer.zone, offer.instance_type, offer.market)
-        exact = self._exact.get(scope, ())
-        return [*exact, *(r for fields, table in self._tables for r in table.get(fields(scope), ()))]
+        key = offer.key
+        exact = self._exact.get(key, [])
+        if not self._tables:
+            return exact
+        return [*exact, *(r for fields, table in self._tables for r in table.get(fields(key), ()))]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import field
 from math import exp
 
 from holdfast.recovery.history import History
 from holdfast.recovery.job import TaskView
-from holdfast.recovery.offers import Market, Offer
+from holdfast.recovery.offers import Market, Offer, OfferKey
+from holdfast.recovery.values import cached, dataclass
 
 _HOUR_S = 3600.0
 
@@ -28,8 +29,9 @@ class Appraisal:
     task: TaskView
     history: History
     now: float
+    _stays: dict[OfferKey, float] = field(default_factory=dict)
 
-    @property
+    @cached
     def work_left_s(self) -> float:
         """Seconds of running until the task is done, from what is durable or being done now."""
         work_s = self.task.work_s
@@ -37,6 +39,12 @@ class Appraisal:
 
     def stay_s(self, offer: Offer) -> float:
         """The mean time that the task would run there: until the offer is lost or the work is done."""
+        known = self._stays.get(offer.key)
+        if known is None:
+            known = self._stays[offer.key] = self._stay_s(offer)
+        return known
+
+    def _stay_s(self, offer: Offer) -> float:
         work_s = self.work_left_s
         if offer.market is Market.ON_DEMAND:
             return work_s

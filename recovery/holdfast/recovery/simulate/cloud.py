@@ -6,6 +6,7 @@ policies, the baselines and the optimum meet the same world.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -23,16 +24,28 @@ class TraceCloud:
     """The scenario's zones as a cloud. Times in epoch seconds."""
 
     scenario: Scenario
-    _offers: dict[tuple[float, ...], tuple[Offer, ...]] = field(default_factory=dict)
+    _offers: dict[int, tuple[Offer, ...]] = field(default_factory=dict)
     _drawn: dict[tuple[int, Market, int], float] = field(default_factory=dict)
 
     def offers(self, at: float) -> tuple[Offer, ...]:
         """What is on the price list; the same tuple as long as prices stay the same."""
-        prices = tuple([zone.price(at) for zone in self.scenario.zones])
-        known = self._offers.get(prices)
+        number = bisect_right(self._price_changes, at)
+        known = self._offers.get(number)
         if known is None:
-            known = self._offers[prices] = tuple(self._price_list(prices))
+            prices = tuple([zone.price(at) for zone in self.scenario.zones])
+            known = self._offers[number] = tuple(self._price_list(prices))
         return known
+
+    @cached_property
+    def _zones(self) -> dict[tuple[str, str], int]:
+        return {(zone.region, zone.zone): i for i, zone in enumerate(self.scenario.zones)}
+
+    @cached_property
+    def _price_changes(self) -> list[float]:
+        """When any zone's price becomes another, in order."""
+        zones = self.scenario.zones
+        ticks = ((z, i) for z in zones for i in range(1, len(z.prices)) if z.prices[i] != z.prices[i - 1])
+        return sorted({zone.time(tick) for zone, tick in ticks})
 
     def _price_list(self, prices: tuple[float, ...]) -> list[Offer]:
         return [
@@ -52,7 +65,7 @@ class TraceCloud:
         ]
 
     def zone_of(self, offer: Offer) -> int:
-        return next(i for i, z in enumerate(self.scenario.zones) if (z.region, z.zone) == (offer.region, offer.zone))
+        return self._zones[offer.region, offer.zone]
 
     def has(self, zone: int, market: Market, at: float) -> bool:
         """Whether all the scenario's machines can be kept there. On-demand always can."""

@@ -143,6 +143,10 @@ class World:
 
     def _perform(self, action: actions.Action) -> None:
         match action:
+            case actions.Note():
+                if self.keep_notes:
+                    at = self.now - self.start_at
+                    self.notes.append(f"{at:.0f} {action.kind} {action.message} {action.data or ''}")
             case actions.Launch():
                 self._launch(action)
             case actions.Terminate():
@@ -157,8 +161,6 @@ class World:
                 self.history = learn(self.history, action.sighting)
             case actions.PrepareStorage():
                 self._inbox.append(events.StorageReady(_TASK))
-            case actions.Note() if self.keep_notes:
-                self.notes.append(f"{self.now - self.start_at:.0f} {action.kind} {action.message} {action.data or ''}")
 
     def _follow(self) -> None:
         """Have the workload do what its attempt's state says."""
