@@ -63,6 +63,16 @@ def test_on_on_demand_spot_is_tried_beside_it_unless_too_little_slack_is_left_fo
     assert isinstance(deadline.reconsider(running(600, CERTAIN), MARKET, NOW), Stay)
 
 
+def test_with_little_slack_spot_is_tried_where_the_newest_checkpoint_is_young() -> None:
+    ran = running(600 - HOUR, CERTAIN, ran_s=HOUR)
+    found = deadline.reconsider(replace(ran, saved_s=HOUR - 200), MARKET, NOW)
+    assert isinstance(found, Move)
+    assert found.offer == SPOT
+    assert isinstance(deadline.reconsider(replace(ran, saved_s=HOUR - 400), MARKET, NOW), Stay)
+    none_left = running(-HOUR - 1, CERTAIN, ran_s=HOUR)
+    assert isinstance(deadline.reconsider(replace(none_left, saved_s=HOUR), MARKET, NOW), Stay)
+
+
 def test_work_on_spot_counts_once_it_is_durable() -> None:
     """Five hours of slack, then six hours of work of which nothing was saved: all of it may be lost."""
     ran = running(-HOUR, SPOT, ran_s=6 * HOUR)

@@ -63,8 +63,7 @@ class Deadline:
             if isinstance(certain, Place):
                 return Move(certain.offer, "losing this machine would endanger the deadline")
             return Stay(now + LOOK_AGAIN_S)
-        if here.offer.market is Market.ON_DEMAND and slack_s <= 2 * market.history.start_ups.usual_s:
-            # Were nothing saved there, slack would soon be gone, and the stay not be worth its own start and the next.
+        if here.offer.market is Market.ON_DEMAND and slack_s <= _until_saved_s(task, market, now):
             return Stay(now + LOOK_AGAIN_S)
         found = better_place(task, market, now, here.offer, _on_spot(task.needs))
         if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
@@ -80,6 +79,18 @@ def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
     on_demand = here is not None and here.offer.market is Market.ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
     return deadline_at - now - max(0.0, work_s - done_s) - market.history.start_ups.worst_s - _MARGIN_S
+
+
+def _until_saved_s(task: TaskView, market: MarketView, now: float) -> float:
+    """How long a stay on spot has to be worth its own start and the next: until something of it is durable, or slack is
+    gone before.
+
+    An interval between checkpoints is, on average, twice as long as the newest one is old at any one moment. It need be
+    no longer than two usual start-ups; it is as long as that for a task that has never said what is durable.
+    """
+    starts_s = 2 * market.history.start_ups.usual_s
+    newest_s = max(0.0, task.progress_s(now) - task.durable_s)
+    return starts_s if task.saved_s is None else min(starts_s, 2 * newest_s)
 
 
 def _on_spot(needs: tuple[Need, ...]) -> tuple[Need, ...]:
