@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,6 +91,8 @@ def simulate(**given: Any) -> None:
     names = [name.strip() for several in given["policies"] for name in several.split(",") if name.strip()]
     if not names:
         raise Failure(f"no policy was named\n  give --policy one of {', '.join(STRATEGIES)}", EXIT_WRONG_INPUT)
+    if given["deadline"] is None and "DEADLINE" in (name.upper() for name in names):
+        raise Failure("DEADLINE was asked for, but no deadline\n  give --deadline, such as 60h", EXIT_WRONG_INPUT)
     names += [f"{name} without {part}" for part in given["parts"] for name in names]
     try:
         _check_plot(given["plot"])
@@ -203,6 +206,11 @@ def _check_plot(path: str | None) -> None:
 
     if not path.endswith(ENDINGS):
         raise Failure(f"--plot {path}: unknown kind of picture\n  end it in {', '.join(ENDINGS)}", EXIT_WRONG_INPUT)
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise Failure(
+            f"--plot {path}: there is no folder {folder}\n  make it first, or draw elsewhere", EXIT_WRONG_INPUT
+        )
 
 
 # --- doing it ---------------------------------------------------------------------------------------------------------

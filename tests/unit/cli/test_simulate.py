@@ -83,6 +83,8 @@ def test_a_picture(asked, tmp_path, monkeypatch) -> None:
         (["{asked}", "--starts", "3", "--window", "3h"], "--starts and --window were both given"),
         (["{asked}", "--part", "0.5"], "--part 0.5 is no part"),
         (["{asked}", "--plot", "it.bmp"], "unknown kind of picture"),
+        (["{asked}", "--plot", "/nowhere/it.png"], "there is no folder /nowhere"),
+        (["--trace", "{trace}", "--unavailable-is", "1", "--policy", "deadline", "--work", "5h"], "but no deadline"),
         (["{asked}", "--trace", "/nowhere"], "/nowhere can not be read"),
         (["{asked}", "--work", "5h1s"], "is no duration"),
     ],

@@ -67,7 +67,9 @@ def draw(
         text = StringIO()
         figure.savefig(text, format="svg")
         svg = text.getvalue()
-        head = f"<!doctype html><meta charset='utf-8'><title>{escape(', '.join(policies))}</title>\n"
+        title = escape(f"{', '.join(policies)}: simulated")
+        style = "body { margin: 1em auto; max-width: 75em; } svg { width: 100%; height: auto; }"
+        head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{title}</title><style>{style}</style>\n"
         with open(path, "w", encoding="utf-8") as file:
             file.write(head + svg[svg.index("<svg") :])
     else:
@@ -108,15 +110,26 @@ def _sweep(
 def _cost_by_slack(axes: Axes, swept: dict[float, Simulation], colours: dict[str, str]) -> None:
     slacks = list(swept)
     names = list(next(iter(swept.values())).runs) if swept else []
+    any_late = False
     for name in names:
         costs = [_mean([r.cost for r in found.runs[name]]) for found in swept.values()]
         axes.plot(slacks, costs, marker="o", color=colours[name], label=name)
+        # Who may be late can be cheaper than the optimum.
+        late = [i for i, found in enumerate(swept.values()) if _is_ever_late(found, name)]
+        any_late = any_late or bool(late)
+        axes.plot(
+            [slacks[i] for i in late], [costs[i] for i in late], "o", color=colours[name], markerfacecolor="white"
+        )
     least = [_mean(next(iter(found.least.values()))) for found in swept.values()]
     axes.plot(slacks, least, marker="s", linestyle="--", color="black", label="optimum")
-    axes.set_xlabel("deadline / work")
+    axes.set_xlabel("deadline / work" + (" (hollow: late in some windows)" if any_late else ""))
     axes.set_xticks(slacks, [f"{slack:g}" for slack in slacks])
     axes.set_ylim(bottom=0)
     _dress(axes, "Cost against the deadline's slack")
+
+
+def _is_ever_late(found: Simulation, name: str) -> bool:
+    return any(run.is_late(found.scenario(i).deadline_s) for i, run in enumerate(found.runs[name]))
 
 
 def _cost_by_delay(axes: Axes, simulation: Simulation, colours: dict[str, str]) -> None:
@@ -170,11 +183,11 @@ def _timeline(axes: Axes, scenario: Scenario, run: Run, policy: str) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, (until - run.start_at) / 3600 * 1.01)
     if scenario.deadline_s is not None:
-        axes.axvline(scenario.deadline_s / 3600, color="black", linestyle=":", label="deadline")
+        axes.axvline(scenario.deadline_s / 3600, color="black", linestyle=":")
     axes.set_xlabel("hours after the start")
     took = "not done" if run.finish_s is None else f"done after {run.finish_s / 3600:.1f} h"
     axes.set_title(f"{policy}: a typical window, ${run.cost:.2f}, {took}, {run.preemptions} preemptions", loc="left")
-    _explain(axes)
+    _explain(axes, has_deadline=scenario.deadline_s is not None)
 
 
 def _room(scenario: Scenario, zone: int, begin: float, end: float) -> list[tuple[float, float]]:
@@ -199,9 +212,12 @@ def _draw_stay(axes: Axes, stay: Stay, start_at: float, on_demand_row: int) -> N
         axes.broken_barh([((begin - start_at) / 3600, (end - begin) / 3600)], (row - 0.25, 0.5), color=colour)
 
 
-def _explain(axes: Axes) -> None:
+def _explain(axes: Axes, *, has_deadline: bool) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     meanings = {"spot to be had": _HAS_ROOM, "starts": _STARTS, "works on spot": _WORKS, "works on-demand": _DEAR}
-    patches = [Patch(color=colour, label=label) for label, colour in meanings.items()]
-    axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    shown: list[Patch | Line2D] = [Patch(color=colour, label=label) for label, colour in meanings.items()]
+    if has_deadline:
+        shown.append(Line2D([], [], color="black", linestyle=":", label="deadline"))
+    axes.legend(handles=shown, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
