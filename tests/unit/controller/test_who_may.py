@@ -106,10 +106,8 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
     gone_at = {"gone": clock.now() - AFTERLIFE_S + 1, "expired": clock.now() - AFTERLIFE_S}
     with daemon.database.begin() as conn:
         for job in (1, 2):
-            assert (
-                reserve(conn, {"name": "j", "submitted_at": clock.now(), "user": "", "priority": 0, "num_tasks": 1})
-                == job
-            )
+            columns = {"name": "j", "submitted_at": clock.now(), "user": "", "priority": 0, "num_tasks": 1}
+            assert reserve(conn, columns) == [job]
             spec = {
                 "setup": None, "run": None, "envs": {}, "gpus_per_node": 0, "uploads": [], "mounts": [], "buckets": [],
                 "workdir": {"upload": DIGEST} if job == 1 else None,
