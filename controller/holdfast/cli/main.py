@@ -12,6 +12,7 @@ from holdfast.cli.lazy import Lazy, LazyGroup
 COMMANDS = {
     "jobs": Lazy("holdfast.cli.jobs:jobs", "Launch jobs, watch them, read their logs, cancel them."),
     "check": Lazy("holdfast.cli.check:check", "Which clouds can be used, and why the others can not."),
+    "gpus": Lazy("holdfast.cli.gpus:gpus", "What accelerators can be had, where, and for how much."),
     "controller": Lazy("holdfast.cli.controller:controller", "Start, stop and look at the controller."),
     "simulate": Lazy(
         "holdfast.cli.simulate:simulate", "Which recovery policy would have cost what, on recorded markets."

@@ -74,6 +74,13 @@ class Client:
     def clouds(self) -> list[records.Cloud]:
         return cast("list[records.Cloud]", self._call("GET", "/clouds"))
 
+    def gpus(
+        self, *, name: str = "", count: float | None = None, cloud: str = "", region: str = ""
+    ) -> list[records.Gpu]:
+        """What can be had with accelerators, where, and for how much."""
+        query = {"name": name or None, "count": count, "cloud": cloud or None, "region": region or None}
+        return cast("list[records.Gpu]", self._call("GET", "/gpus", query=query))
+
     def has_upload(self, sha256: str) -> bool:
         try:
             self._call("HEAD", f"/uploads/{sha256}")

@@ -161,6 +161,21 @@ class JobPage(TypedDict):
     total: int
 
 
+class Gpu(TypedDict):
+    """A type of machine in a region. Prices in USD an hour for the whole machine; `zones`: that sell it as spot."""
+
+    accelerator: str
+    count: float
+    cloud: str
+    region: str
+    instance_type: str
+    vcpus: float
+    memory_gib: float
+    zones: int
+    spot_per_hour: float | None
+    on_demand_per_hour: float | None
+
+
 class Submitted(TypedDict):
     job_id: int
     job_ids: list[int]

@@ -49,6 +49,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/api/v1/controller/stop"): USERS,
     ("GET", "/api/v1/controller/logs"): NOT_THERE,
     ("GET", "/api/v1/clouds"): USERS,
+    ("GET", "/api/v1/gpus"): USERS,
     ("POST", "/api/v1/plan"): REFUSED,
     ("POST", "/api/v1/jobs"): REFUSED,
     ("GET", "/api/v1/jobs"): USERS,

@@ -1,15 +1,16 @@
-"""Routes about the controller itself: health, status, stop, clouds."""
+"""Routes about the controller itself and what it can buy: health, status, stop, clouds, GPUs."""
 
 from __future__ import annotations
 
 import os
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from holdfast.controller.api.auth import Parts, User
 from holdfast.controller.api.schemas import answer, refusals
+from holdfast.controller.gpus import gpu_rows
 from holdfast.controller.probing import Prober
 from holdfast.controller.store import queries
 from holdfast.controller.submission import Refused
@@ -77,3 +78,18 @@ def clouds(daemon: User) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+@router.get("/api/v1/gpus", responses=answer(list[records.Gpu]) | _REFUSALS)
+def gpus(
+    daemon: User,
+    *,
+    name: Annotated[str, Query(max_length=200, description="of one accelerator")] = "",
+    count: Annotated[float | None, Query(gt=0, description="that many on a machine")] = None,
+    cloud: Annotated[str, Query(max_length=200)] = "",
+    region: Annotated[str, Query(max_length=200)] = "",
+) -> list[dict[str, Any]]:
+    """What can be had with accelerators, where, and for how much an hour, in the clouds that can be used."""
+    usable = (one for one in daemon.clouds.values() if cloud in ("", one.name) and one.unusable() is None)
+    offers = (offer for one in usable for offer in one.offers() if region in ("", offer.region))
+    return gpu_rows(offers, name=name, count=count)
