@@ -21,15 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 TOKEN = "user-token"
 NOW = "2026-11-21T02:00:00.000000Z"
-FINAL = {
-    "SUCCEEDED",
-    "CANCELLED",
-    "FAILED",
-    "FAILED_SETUP",
-    "FAILED_PRECHECKS",
-    "FAILED_NO_RESOURCE",
-    "FAILED_CONTROLLER",
-}
+FAILED = {f"FAILED{why}" for why in ("", "_SETUP", "_PRECHECKS", "_NO_RESOURCE", "_CONTROLLER")}
+FINAL = {"SUCCEEDED", "CANCELLED", *FAILED}
 FORECAST = {
     "why_not": None,
     "assumed": "what was learned of 3 offers",
@@ -66,6 +59,7 @@ class Controller:
     timelines: dict = field(default_factory=dict)
     attempts: dict = field(default_factory=dict)
     clouds: list = field(default_factory=list)
+    gpus: list = field(default_factory=list)
     calls: list = field(default_factory=list)  # (method, path with query, body or None)
     cut_log_at: list = field(default_factory=list)  # absolute offsets at which a log's connection is broken off
     close_log_at: list = field(default_factory=list)  # the same, but in good order
@@ -180,6 +174,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def cloud_list(self):
         self.answer(self.controller.clouds)
+
+    def gpu_list(self):
+        name = self.query.get("name")
+        self.answer([one for one in self.controller.gpus if name in (None, one["accelerator"])])
 
     def put_upload(self, digest):
         if hashlib.sha256(self.body).hexdigest() != digest:
@@ -348,6 +346,7 @@ ROUTES = {
     ("POST", "/controller/stop"): Handler.stop,
     ("GET", "/controller/logs"): Handler.controller_log,
     ("GET", "/clouds"): Handler.cloud_list,
+    ("GET", "/gpus"): Handler.gpu_list,
     ("PUT", "/uploads/([0-9a-f]{64})"): Handler.put_upload,
     ("HEAD", "/uploads/([0-9a-f]{64})"): Handler.head_upload,
     ("POST", "/plan"): Handler.plan,

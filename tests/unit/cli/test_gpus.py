@@ -1,0 +1,57 @@
+"""holdfast gpus."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.cli.gpus import ROWS
+
+
+def gpu(accelerator, count, cloud, region, spot, on_demand, zones=2):
+    return {
+        "accelerator": accelerator, "count": count, "cloud": cloud, "region": region, "instance_type": f"m{count:g}",
+        "vcpus": 8.0, "memory_gib": 32.0, "zones": zones, "spot_per_hour": spot, "on_demand_per_hour": on_demand,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def some(named):
+    named.gpus = [
+        gpu("A100", 1.0, "gcp", "us-central1", 1.1, 3.67),
+        gpu("A100", 8.0, "aws", "us-east-1", 9.5, 32.77),
+        gpu("T4", 1.0, "aws", "us-east-1", None, 0.526, zones=0),
+    ]
+    return named
+
+
+def test_without_a_name_each_accelerator_has_a_line(holdfast, some):
+    lines = holdfast("gpus").stdout.splitlines()
+    assert [line.split() for line in lines[:3]] == [
+        ["GPU", "COUNTS", "CLOUDS", "SPOT", "$/HR", "ON-DEMAND", "$/HR"],
+        ["A100", "1,", "8", "aws,", "gcp", "1.100", "3.670"],
+        ["T4", "1", "aws", "-", "0.526"],
+    ]
+    assert "holdfast gpus NAME" in lines[-1]
+
+
+def test_with_a_name_each_region_has_a_line(holdfast, some):
+    lines = holdfast("gpus", "T4").stdout.splitlines()
+    assert lines[1].split() == ["T4:1", "aws/us-east-1", "m1", "8", "32", "-", "-", "0.526"]
+
+
+def test_the_cheapest_are_shown_unless_all_are_asked_for(holdfast, named):
+    named.gpus = [gpu("L4", 1.0, "gcp", f"region-{n}", 0.2, 0.7) for n in range(ROWS + 3)]
+    assert "and 3 more" in holdfast("gpus", "L4").stdout
+    assert len(holdfast("gpus", "L4", "--all").stdout.splitlines()) == ROWS + 4
+
+
+def test_json_for_scripts(holdfast, some):
+    assert [one["cloud"] for one in json.loads(holdfast("gpus", "-o", "json").stdout)] == ["gcp", "aws", "aws"]
+
+
+def test_what_can_not_be_had_is_said(holdfast, some):
+    nowhere = holdfast("gpus", "H100", "--infra", "aws/us-east-1")
+    assert (nowhere.exit_code, "no H100 can be had in aws/us-east-1" in nowhere.stderr) == (1, True)
+    assert holdfast("gpus", "A100:").exit_code == 2
