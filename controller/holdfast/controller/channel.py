@@ -288,7 +288,14 @@ class Channel:
         if held.log_size <= held.kept and held.seq <= connection.told_seq:
             self._let_go(held)
         else:
-            asyncio.get_running_loop().call_later(self._held_s, self._let_go, held)
+            asyncio.get_running_loop().call_later(self._held_s, self._wait_no_more, held)
+
+    def _wait_no_more(self, held: _Held) -> None:
+        """While the database was away the node could not say the rest: it is given its time from then on."""
+        if self._held.get(held.connection.place) is held and self._reconciler.was_deaf_within(self._held_s):
+            asyncio.get_running_loop().call_later(self._held_s, self._wait_no_more, held)
+        else:
+            self._let_go(held)
 
     def _let_go(self, held: _Held) -> None:
         place = held.connection.place

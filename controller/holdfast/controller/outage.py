@@ -21,10 +21,15 @@ class Outage:
         self._database = database
         self._clock = clock
         self._since: float | None = None
+        self._over_at = float("-inf")
 
     @property
     def is_on(self) -> bool:
         return self._since is not None
+
+    def was_on_within(self, seconds: float) -> bool:
+        """Whether it is on, or ended less than that ago."""
+        return self.is_on or self._clock.now() - self._over_at < seconds
 
     def began(self) -> None:
         if self._since is None:
@@ -39,4 +44,5 @@ class Outage:
             log.warning("database.refused", error=str(error))
             return None
         since, self._since = self._since, None
+        self._over_at = self._clock.now()
         return None if since is None else self._clock.now() - since

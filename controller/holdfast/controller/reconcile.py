@@ -50,8 +50,6 @@ _IDLE_S = 5.0
 _SLEPT_S = 15.0
 
 OnDirective = Callable[[AttemptKey, Directive], None]
-
-
 _Timed = Turn | Intent | Adopt | Recheck
 _Item = Turn | Adopt | Recheck | Look | Performed | Seen
 
@@ -122,6 +120,10 @@ class Reconciler:
     def database_is_away(self) -> None:
         """Decide nothing before it is back: what nodes had to say could not be heard."""
         self._outage.began()
+
+    def was_deaf_within(self, seconds: float) -> bool:
+        """Whether nodes could not be heard, for want of the database, at some time in the world's last `seconds`."""
+        return self._outage.was_on_within(seconds * self._speed)
 
     def view(self, job_id: int) -> JobView | None:
         owned = self._jobs.get(job_id)
@@ -195,7 +197,7 @@ class Reconciler:
             self._take_turn(Turn(job_id))
 
     def next_due(self) -> float | None:
-        """When a timer is due next. For whoever takes turns without blocking."""
+        """When a timer is due, for whoever takes turns without blocking."""
         return self._timers[0][0] if self._timers else None
 
     def _due(self, timer: tuple[float, int, _Timed]) -> None:
@@ -232,12 +234,10 @@ class Reconciler:
     def _take_adoption(self, command: Adopt) -> None:
         new = [claim for claim in command.claims if not self._has(claim)]
         if not new:
-            command.done.set_result(None)
-            return
-        ids = [claim.job_id for claim in new]
+            return command.done.set_result(None)
         try:
             with self._database.connect() as conn:
-                standing = jobs.still_standing(conn, new)
+                ids, standing = [claim.job_id for claim in new], jobs.still_standing(conn, new)
                 views = jobs.load(conn, ids)
                 open_intents = intents.open_intents(conn, ids)
                 heard = connections.held(conn, ids, self._clock.now())

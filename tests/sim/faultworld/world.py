@@ -257,10 +257,11 @@ class World:
         """Whether what truly happened to a node explains that its attempt was given up as `reason`."""
         now = self.scheduler.now()
         match reason:
-            case Reason.UNREACHABLE:
-                return node.longest_trouble(now) >= LIMITS.silent_s - 25
+            case Reason.UNREACHABLE:  # or its machine is gone, and its cloud answers nobody
+                return node.was_taken or node.longest_trouble(now) >= LIMITS.silent_s - 25
             case Reason.BOOT_TIMEOUT:
-                return node.is_stuck or node.longest_trouble(now) >= LIMITS.boot_timeout_s - 40
+                in_vain = node.longest_trouble(now) >= LIMITS.boot_timeout_s - 40
+                return node.is_stuck or node.was_taken or in_vain
             case Reason.MOUNT_LOST:
                 return node.mount_was_lost
             case Reason.PREEMPTION_NOTICE:

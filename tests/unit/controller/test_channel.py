@@ -31,6 +31,10 @@ class Reconciler:
     def __init__(self) -> None:
         self.told: list[events.Event] = []
         self.wanted: Directive | None = None
+        self.deaf = iter(())
+
+    def was_deaf_within(self, _seconds: float) -> bool:
+        return next(self.deaf, False)
 
     def tell(self, _job_id: int, event: events.Event) -> None:
         self.told.append(event)
@@ -105,6 +109,20 @@ def test_an_end_waits_for_a_node_whose_line_broke_but_not_for_ever(channel: Chan
 
     asyncio.run(asyncio.wait_for(story(), 20))
     assert reconciler.exit_codes == [3], "the outcome counts more than the rest of the log"
+
+
+def test_an_end_waits_longer_while_nobody_could_be_heard(channel: Channel, reconciler: Reconciler) -> None:
+    """The database was away: the node could not send the rest of its log."""
+
+    async def story() -> None:
+        asked = reconciler.deaf = iter([True, True])
+        await channel._message(connection(), {"type": "report", **ENDED, "logs": {"size": SIZE}})
+        while not reconciler.exit_codes:
+            assert channel._held
+            await asyncio.sleep(0.01)
+        assert next(asked, None) is None, "it was asked until it could be heard again"
+
+    asyncio.run(asyncio.wait_for(story(), 20))
 
 
 def test_an_end_is_told_before_the_machines(channel: Channel, reconciler: Reconciler) -> None:
