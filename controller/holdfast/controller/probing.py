@@ -162,9 +162,9 @@ class Prober:
             "use_spot": True,
             "job_recovery": {"strategy": "CHEAPEST"},
         }
-        accepted = self._submissions.accept(
-            name="probe", configs=[{"resources": resources, "run": "true"}], user=USER, key=key
-        )
+        # It is ended once it was answered, which has to come first wherever a machine boots at once.
+        config = {"resources": resources, "run": "sleep 60"}
+        accepted = self._submissions.accept(name="probe", configs=[config], user=USER, key=key)
         if accepted.claims:
             log.info("probe.sent", job=accepted.job_id, offer=str(offer.key), price_per_hour=offer.price_per_hour)
             self._reconciler.adopt(accepted.claims)
