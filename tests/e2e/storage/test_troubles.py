@@ -91,12 +91,14 @@ def test_an_s3_that_is_down_is_waited_for(controller: Any, s3: Any, jobs: Any) -
     assert unwanted not in s3.buckets()
 
 
-@pytest.mark.parametrize("uri", ["gs://some-bucket/data", "r2://some-bucket"])
-def test_a_store_that_can_not_be_used_is_refused_at_launch(controller: Any, jobs: Any, uri: str) -> None:
+@pytest.mark.parametrize(
+    ("uri", "why"), [("gs://some-bucket/data", "not supported"), ("r2://some-bucket", "a section `r2:`")]
+)
+def test_a_store_that_can_not_be_used_is_refused_at_launch(controller: Any, jobs: Any, uri: str, why: str) -> None:
     before = controller.client.jobs(limit=1)["total"]
     done = jobs.submit(controller, f"/data: {uri}", "echo never")
     assert done.returncode == 2
     assert uri in done.stderr
-    assert "not supported" in done.stderr
+    assert why in done.stderr
     assert "file_mounts" in done.stderr
     assert controller.client.jobs(limit=1)["total"] == before

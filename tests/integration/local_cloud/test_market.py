@@ -218,7 +218,7 @@ def test_one_market_may_be_closed_alone(site: Site) -> None:
     on_demand = next(
         o
         for o in site.cloud.offers()
-        if replace(o.key, market=Market.SPOT) == request.offer.key and o.market is Market.ON_DEMAND
+        if o.key._replace(market=Market.SPOT) == request.offer.key and o.market is Market.ON_DEMAND
     )
     assert site.cloud.launch(replace(request, offer=on_demand))
 
