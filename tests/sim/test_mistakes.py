@@ -7,7 +7,7 @@ import pytest
 from faultworld.history import run
 from faultworld.mistakes import MISTAKES, shows
 
-WITHIN = 400
+WITHIN = 200
 
 
 @pytest.mark.slow

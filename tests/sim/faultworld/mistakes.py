@@ -163,7 +163,7 @@ def a_bucket_is_its_makers_alone(patch: Patch) -> None:
     patch.setattr(intending, "removable", lambda *said: [b for b in buckets.removable(*said) if b.created])
 
 
-@_mistake
+@_mistake_of_several
 def the_sweep_reads_what_it_believes_first(patch: Patch) -> None:
     def run(self: sweep.Sweep) -> int:
         for cloud in self.clouds.values():
