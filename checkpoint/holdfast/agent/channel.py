@@ -132,7 +132,7 @@ class Channel:
             if closing:
                 return
             self._hear(ws.receive(beat_s / 4, self._outbox.wake_fd))
-            _keep_alive(ws, beat_s)
+            _keep_alive(ws, beat_s, by_ping=welcome.get("beat") == "ping")
 
     def _hear(self, text: str | bytes | None) -> None:
         if not isinstance(text, str):
@@ -161,11 +161,15 @@ def _await_welcome(ws: WebSocket) -> dict[str, Any]:
     return welcome
 
 
-def _keep_alive(ws: WebSocket, beat_s: float) -> None:
-    """Beat when nothing else was said, and ask for a sign of life: a connection may only look alive."""
+def _keep_alive(ws: WebSocket, beat_s: float, *, by_ping: bool) -> None:
+    """Beat when nothing else was said, and ask for a sign of life: a connection may only look alive.
+
+    `by_ping`: the controller takes the question for a beat.
+    """
     now = time.monotonic()
     if now - ws.last_received > max(SILENT_MIN_S, SILENT_BEATS * beat_s):
         raise Disconnected("the controller has gone silent")
     if now - ws.last_sent >= beat_s * 0.9:
-        ws.send_text(json.dumps({"type": "beat", "at": time.time()}))
+        if not by_ping:
+            ws.send_text(json.dumps({"type": "beat", "at": time.time()}))
         ws.ping()

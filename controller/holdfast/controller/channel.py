@@ -24,9 +24,11 @@ from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Logs
-from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
+from holdfast.controller.patience import Patience
+from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.store.connections import Place as Place
 from holdfast.controller.store.database import UNAVAILABLE
+from holdfast.controller.turns import Checkpoint, Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.directive import Directive
@@ -58,6 +60,7 @@ class Connection:
     report: dict[str, Any] | None = None
     passed_on_at: float = 0.0
     is_over: bool = False
+    heard_at: float = 0.0
     is_leaving: bool = False
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
@@ -126,6 +129,7 @@ class Channel:
         self._held_s = min(_HELD_S, silent_s / 2)
         self._held: dict[Place, _Held] = {}
         self._connections: dict[Place, Connection] = {}
+        self._ranks: dict[AttemptKey, set[int]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_log: Callable[[int], None] = lambda _job_id: None
 
@@ -135,9 +139,8 @@ class Channel:
             self._loop.call_soon_threadsafe(self._push, key, wanted)
 
     def _push(self, key: AttemptKey, wanted: Directive) -> None:
-        for place, connection in self._connections.items():
-            if place[0] == key:
-                self.tell(connection, wanted)
+        for rank in self._ranks.get(key, ()):
+            self.tell(self._connections[key, rank], wanted)
 
     def tell(self, connection: Connection, wanted: Directive) -> None:
         """Tell one node its directive, on the event loop. Who has to call again for it hears it then."""
@@ -161,6 +164,12 @@ class Channel:
         log.warning("agents.let_go", nodes=len(self._connections))
         for connection in self._connections.values():
             connection.hang_up()
+
+    def hold(self, connection: Connection) -> None:
+        """From now on this is the node's connection."""
+        key, rank = connection.place
+        self._connections[connection.place] = connection
+        self._ranks.setdefault(key, set()).add(rank)
 
     def connections(self) -> list[Connection]:
         """Those that there are. From any thread."""
@@ -187,6 +196,9 @@ class Channel:
         if self._connections.get(place) is not connection:
             return
         del self._connections[place]
+        self._ranks[place[0]].discard(place[1])
+        if not self._ranks[place[0]]:
+            del self._ranks[place[0]]
         held = self._held.get(place)
         if held is not None and connection.is_leaving:
             self._let_go(held)  # the machine may be gone before it calls again, and the next attempt waits for this end
@@ -200,14 +212,24 @@ class Channel:
             self._reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
 
     async def _listen(self, socket: WebSocket, connection: Connection) -> None:
-        while True:
-            message = await asyncio.wait_for(socket.receive(), self._beat_s * _MISSED_BEATS)
-            if message["type"] == "websocket.disconnect":
-                return
-            if message.get("bytes") is not None:
-                await self._log_bytes(connection, message["bytes"])
-            else:
-                await self._message(connection, json.loads(message["text"]))
+        """Raises TimeoutError once nothing has been heard for three beats, be it a mere ping."""
+        loop = asyncio.get_running_loop()
+        connection.heard_at = loop.time()
+
+        def heard_at() -> float:
+            return max(connection.heard_at, getattr(socket, "heard_at", 0.0))
+
+        async with Patience(heard_at, self._beat_s * _MISSED_BEATS) as patience:
+            while True:
+                patience.is_busy = False
+                message = await socket.receive()
+                connection.heard_at, patience.is_busy = loop.time(), True
+                if message["type"] == "websocket.disconnect":
+                    return
+                if message.get("bytes") is not None:
+                    await self._log_bytes(connection, message["bytes"])
+                else:
+                    await self._message(connection, json.loads(message["text"]))
 
     async def _log_bytes(self, connection: Connection, frame: bytes) -> None:
         header, _, data = frame.partition(b"\n")
@@ -250,12 +272,12 @@ class Channel:
         before = self._connections.get(connection.place)
         if before is not None:
             before.hang_up()
-        self._connections[connection.place] = connection
+        self.hold(connection)
         # What the reconciler knows is newer than what was read, if it has the job; it tells of no change before this.
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
-        welcome |= {"beat_s": self._beat_s, **_in_world(connection.told, self._clock.now(), self._pace)}
+        welcome |= {"beat_s": self._beat_s, "beat": "ping", **_in_world(connection.told, self._clock.now(), self._pace)}
         connection.outbox.put_nowait(welcome)
         await self._report_or_hold(connection, {**message, **message["report"]})
 

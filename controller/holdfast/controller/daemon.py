@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+import uvloop
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from holdfast.controller import crashpoints
 from holdfast.controller.acting import Actor
-from holdfast.controller.api.app import create_app
+from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
-from holdfast.controller.callers import MAX_MESSAGE_BYTES, HeadInTime, allow_many
+from holdfast.controller.callers import MAX_MESSAGE_BYTES, AgentLine, HeadInTime, allow_many
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
@@ -101,7 +102,7 @@ def serve(home: Path) -> None:
         except OSError as error:
             raise CannotStart(f"{error}; see that {home} has room, and is yours") from error
         try:
-            asyncio.run(daemon.run())
+            uvloop.run(daemon.run())
         finally:
             daemon.close()
 
@@ -228,12 +229,15 @@ class Daemon:
     async def run(self) -> None:
         """Serve until told to stop."""
         config = uvicorn.Config(
-            create_app(self.services),
+            application(self.services),
             log_config=None,
             http=HeadInTime,
             ws_max_size=MAX_MESSAGE_BYTES,
-            ws="websockets-sansio",
+            ws=AgentLine,
             ws_per_message_deflate=False,
+            ws_ping_interval=None,  # nodes give signs of life by themselves
+            access_log=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
             lifespan="off",
             server_header=False,

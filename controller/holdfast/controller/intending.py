@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from holdfast.controller.store import codec, intents
 from holdfast.controller.store.buckets import removable
@@ -17,6 +17,12 @@ from holdfast.recovery.job import JobView
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
+
+_NAMED = (
+    select(Task.c.spec, Job.c.name)
+    .join(Job, Job.c.id == Task.c.job_id)
+    .where(Task.c.job_id == bindparam("job_id"), Task.c.index == bindparam("index"))
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,7 @@ class Intending:
         return f"hf-{self.controller}-{job_id}-{task}-{generation}"
 
     def _launch_request(self, conn: Connection, job_id: int, action: actions.Launch) -> dict[str, Any]:
-        row = conn.execute(
-            select(Task.c.spec, Job.c.name)
-            .join(Job, Job.c.id == Task.c.job_id)
-            .where(Task.c.job_id == job_id, Task.c.index == action.task)
-        ).one()
+        row = conn.execute(_NAMED, {"job_id": job_id, "index": action.task}).one()
         return {
             "controller": self.controller,
             "offer": codec.offer_json(action.offer),

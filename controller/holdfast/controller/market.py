@@ -12,6 +12,7 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Advising, Cloud
 from holdfast.controller.store import codec
 from holdfast.controller.store.tables import RefusalRow, SightingRow
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.history import Advice, History, Sighting, advised, learn
 from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
 
@@ -22,6 +23,10 @@ _RECORDED = (
     .where(Refusals.c.until > bindparam("ran_out"), Refusals.c.id > bindparam("known"))
     .order_by(Refusals.c.id)
 )
+_INSERT_REFUSAL, _INSERT_SIGHTING = insert(Refusals), insert(Sightings)
+_FORGET_REFUSALS = delete(Refusals).where(Refusals.c.until <= bindparam("ran_out"))
+_FORGET_SIGHTINGS = delete(Sightings).where(Sightings.c.at <= bindparam("ran_out"))
+
 log = structlog.get_logger(__name__)
 
 # A price list is read again after this long; a cloud keeps its own cache of what is slow to crawl.
@@ -134,16 +139,18 @@ def concerns_one_job(refusal: Refusal) -> bool:
     return refusal.kind is FaultKind.GIVE_UP
 
 
-def record_sightings(conn: Connection, sightings: Sequence[Sighting], now: float) -> None:
+def record_sightings(writes: Writes, sightings: Sequence[Sighting], now: float) -> None:
     """Keep sightings, and forget those that count no longer."""
+    for sighting in sightings:
+        writes.put(_INSERT_SIGHTING, codec.sighting_columns(sighting))
     if sightings:
-        conn.execute(insert(Sightings), [codec.sighting_columns(s) for s in sightings])
-        conn.execute(delete(Sightings).where(Sightings.c.at <= now - _HISTORY_S))
+        writes.conn.execute(_FORGET_SIGHTINGS, {"ran_out": now - _HISTORY_S})
 
 
-def record_refusals(conn: Connection, refusals: list[Refusal], job_id: int, now: float) -> None:
-    """Keep refusals, and forget those that count no longer."""
+def record_refusals(writes: Writes, refusals: Sequence[tuple[int, Refusal]], now: float) -> None:
+    """Keep refusals, each that of a job (id), and forget those that count no longer."""
+    for job_id, refusal in refusals:
+        row = {**codec.refusal_columns(refusal), "job_id": job_id if concerns_one_job(refusal) else None}
+        writes.put(_INSERT_REFUSAL, row)
     if refusals:
-        rows = [{**codec.refusal_columns(r), "job_id": job_id if concerns_one_job(r) else None} for r in refusals]
-        conn.execute(insert(Refusals), rows)
-        conn.execute(delete(Refusals).where(Refusals.c.until <= now - _MEMORY_S))
+        writes.conn.execute(_FORGET_REFUSALS, {"ran_out": now - _MEMORY_S})

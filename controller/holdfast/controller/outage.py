@@ -1,4 +1,4 @@
-"""Times in which the database took nothing: no node could be heard then, whatever the timers say afterwards."""
+"""Times in which no node could be heard, whatever the timers say afterwards: this process slept, or had no database."""
 
 from __future__ import annotations
 
@@ -11,17 +11,37 @@ from holdfast.controller.store.tables import Meta
 
 log = structlog.get_logger(__name__)
 
+# The reconcile loop comes round more often: when so much time has passed unseen, the process or its computer slept.
+_SLEPT_S = 15.0
+
 Metas = Meta.__table__  # type: ignore[attr-defined]
 
 
-class Outage:
-    """The one that is on, if any. `began` may be said from any thread, by whoever the database refused."""
+class Sleep:
+    """Tells when the loop that asks it has not come round for long. `speed`: of `clock` beside the world."""
 
-    def __init__(self, database: Engine, clock: Clock) -> None:
+    def __init__(self, clock: Clock, speed: float) -> None:
+        self._speed = speed
+        self.seen_at = clock.now()
+
+    def is_over(self, now: float) -> bool:
+        """Whether much time has passed since the last call."""
+        slept_s, self.seen_at = (now - self.seen_at) / self._speed, now
+        if slept_s > _SLEPT_S:
+            log.warning("controller.slept", seconds=round(slept_s, 1))
+        return slept_s > _SLEPT_S
+
+
+class Outage:
+    """The time without a database that is on, if any. `began` may be said from any thread, by whoever was refused."""
+
+    def __init__(self, database: Engine, clock: Clock, speed: float) -> None:
         self._database = database
         self._clock = clock
+        self._speed = speed
         self._since: float | None = None
         self._over_at = float("-inf")
+        self.was_long = False  # the last one, once it is over
 
     @property
     def is_on(self) -> bool:
@@ -35,14 +55,18 @@ class Outage:
         if self._since is None:
             self._since = self._clock.now()
 
-    def ended_after_s(self) -> float | None:
-        """How long it was, if it is over now; else None. Asks by a write: a full disk lets itself be read."""
+    def ends(self) -> bool:
+        """Look whether it is over, by a write: a full disk lets itself be read."""
         try:
             with self._database.begin() as conn:
                 conn.execute(update(Metas).where(Metas.c.name == "controller").values(value=Metas.c.value))
         except UNAVAILABLE as error:
             log.warning("database.refused", error=str(error))
-            return None
+            return False
         since, self._since = self._since, None
         self._over_at = self._clock.now()
-        return None if since is None else self._clock.now() - since
+        away_s = 0.0 if since is None else (self._over_at - since) / self._speed
+        self.was_long = away_s > _SLEPT_S
+        if self.was_long:
+            log.warning("database.was_away", seconds=round(away_s, 1))
+        return True

@@ -24,12 +24,13 @@ from sqlalchemy import Engine, select
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.market import Market
-from holdfast.controller.reconcile import Reconciler, Turn
+from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.settings import ConfigFile, Settings
 from holdfast.controller.store import queries
 from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.jobs import Job
 from holdfast.controller.submission import Refused, Submissions
+from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import JobView

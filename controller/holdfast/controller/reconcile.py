@@ -6,17 +6,15 @@ of wake times, rebuilt from the database, never a sleeping task.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import structlog
 from sqlalchemy import Engine
 
-from holdfast.controller.acting import Later, Outcome
+from holdfast.controller import adopting, turns
+from holdfast.controller.acting import Later
+from holdfast.controller.agenda import Agenda, Nothing
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
@@ -24,18 +22,15 @@ from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.machines import Machines, machines_of
 from holdfast.controller.market import Market
-from holdfast.controller.outage import Outage
-from holdfast.controller.recording import RecordedBefore, Recorder
-from holdfast.controller.store import connections, intents, jobs
+from holdfast.controller.outage import Outage, Sleep
+from holdfast.controller.recording import Decision, RecordedBefore, Recorder
 from holdfast.controller.store.database import UNAVAILABLE, is_away
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, LeaseLost
-from holdfast.controller.turns import Adopt, Look, Owned, Recheck, attempt_of, resolve, risk_noted, silences
-from holdfast.controller.turns import Checkpoint as Checkpoint
-from holdfast.controller.turns import Turn as Turn
+from holdfast.controller.turns import Adopt, Look, Owned, Recheck, TryLater, Turn, resolve
 from holdfast.recovery import actions, events
-from holdfast.recovery.actions import Note, Step
-from holdfast.recovery.directive import STOP, Directive, directive
+from holdfast.recovery.actions import Note
+from holdfast.recovery.directive import Directive
 from holdfast.recovery.history import at_risk
 from holdfast.recovery.job import JobView, Limits, View
 from holdfast.recovery.step import step
@@ -46,18 +41,21 @@ log = structlog.get_logger(__name__)
 _DATABASE_RETRY_S = 1.0
 _ERROR_RETRY_S = 30.0
 _IDLE_S = 5.0
+# So many turns that wait are recorded in one transaction; a longer one would keep others from the database for long.
+_MOST_AT_ONCE = 64
 # The loop comes round at least every `_IDLE_S`: when so much time has passed unseen, the process or its computer slept.
 _SLEPT_S = 15.0
 
 OnDirective = Callable[[AttemptKey, Directive], None]
 _Timed = Turn | Intent | Adopt | Recheck
-_Item = Turn | Adopt | Recheck | Look | Performed | Seen
+_Item = Turn | Adopt | Recheck | Look | TryLater
 
 
 class Reconciler:
     """Owns the jobs that this daemon claimed. `post`, `adopt` and `directive_of` may be called from any thread.
 
     `speed`: of `clock` beside the world, in whose seconds pauses after failures are; `limits` are in the clock's.
+    `most_at_once`: how many turns, of as many jobs, are recorded together at most.
     """
 
     def __init__(
@@ -68,15 +66,14 @@ class Reconciler:
         self._market = market
         self._limits = limits
         self._speed = speed
-        self._recorder = Recorder(database, market, intending, self._has_open)
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self.most_at_once = _MOST_AT_ONCE
+        self._decided: dict[int, Decision] = {}
+        self._recorder = Recorder(database, market, intending, lambda job, but: self.dispatcher.has_open(job, but=but))
+        self._agenda: Agenda[_Item, _Timed] = Agenda(clock, speed)
         self._jobs: dict[int, Owned] = {}
-        self._timers: list[tuple[float, int, _Timed]] = []
-        self._order = itertools.count()
-        self._thread: threading.Thread | None = None
-        self._seen_at = clock.now()
+        self._sleep = Sleep(clock, speed)
         self._paused_until = 0.0
-        self._outage = Outage(database, clock)
+        self._outage = Outage(database, clock, speed)
         self.on_directive: OnDirective = lambda _key, _directive: None
         self.forward: Callable[[Turn], None] = resolve
         self.dispatcher: Dispatcher
@@ -86,36 +83,36 @@ class Reconciler:
     def post(self, turn: Turn) -> Future[None]:
         """Have `turn` taken; the future is answered when it is recorded. One for a job that is not ours goes to
         `forward`, which answers it."""
-        self._queue.put(turn)
+        self._agenda.put(turn)
         return turn.done
 
     def tell(self, job_id: int, event: events.Event) -> None:
-        self._queue.put(Turn(job_id, event))
+        self._agenda.put(Turn(job_id, event))
 
     def adopt(self, claims: Sequence[Claim]) -> Future[None]:
         """Take up jobs that were claimed: their views, their open intents, their wake times."""
-        command = Adopt(tuple(claims))
-        self._queue.put(command)
-        return command.done
+        return self._command(Adopt(tuple(claims)))
 
     def recheck(self) -> Future[None]:
         """Let go of jobs that others have claimed, before anything more is done for them."""
-        command = Recheck()
-        self._queue.put(command)
+        return self._command(Recheck())
+
+    def _command(self, command: Adopt | Recheck) -> Future[None]:
+        self._agenda.put(command)
         return command.done
 
     def answer(self, answer: Performed | Seen) -> None:
-        self._queue.put(answer)
+        self._agenda.put(turns.turn_of(answer))
 
     def at_risk(self, key: AttemptKey, rank: int) -> None:
         """A cloud says that a node of the attempt is more likely than usual to be taken: evidence, no order."""
-        if (attempt := attempt_of(self.view(key[0]), key)) is not None:
+        if (attempt := turns.attempt_of(self.view(key[0]), key)) is not None:
             self._market.advise([at_risk(attempt.offer.key, self._clock.now())])
-            self.post(risk_noted(key, rank))
+            self.post(turns.risk_noted(key, rank))
 
     def look_later(self, key: AttemptKey) -> None:
         """Have the cloud asked about an attempt's machines."""
-        self._queue.put(Look(key))
+        self._agenda.put(Look(key))
 
     def database_is_away(self) -> None:
         """Decide nothing before it is back: what nodes had to say could not be heard."""
@@ -134,75 +131,65 @@ class Reconciler:
 
     def directive_of(self, key: AttemptKey) -> Directive | None:
         """What the attempt's nodes shall do: STOP for one that is gone. None: the job is not in this daemon's hands."""
-        view = self.view(key[0])
-        if view is None:
-            return None
-        attempt = attempt_of(view, key)
-        return directive(attempt) if attempt else STOP
+        return turns.directive_of(view, key) if (view := self.view(key[0])) else None
 
     # --- the thread -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
-        self._thread.start()
+        self._agenda.begin("reconcile", lambda: self.turn(block=True))
 
     def stop(self) -> None:
         """End the thread after what is queued. Jobs stay as they are."""
-        self._queue.put(None)
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while self.turn(block=True):
-            pass
+        self._agenda.end()
 
     def turn(self, *, block: bool) -> bool:
-        """Take one item: what is due first, else what is queued. False once stopped, or when not `block` and idle."""
+        """Take one item, what is due first, else what is queued, and what waits behind it. False once stopped, or when
+        not `block` and idle."""
+        goes_on = self._take_next(block=block)
+        for _ in range(self.most_at_once - 1):
+            if not goes_on or not self._decided or not self._agenda.has_more:
+                break
+            goes_on = self._take_next(block=False)
+        self._record()
+        return goes_on
+
+    def _take_next(self, *, block: bool) -> bool:
         now = self._clock.now()
-        self._notice_sleep(now)
+        if self._sleep.is_over(now):
+            self._give_time(now)
         if self._outage.is_on and now >= self._paused_until:
             self._await_database(now)
-        if self._timers and self._timers[0][0] <= now:
-            self._due(heapq.heappop(self._timers))
+        if (due := self._agenda.due()) is not None:
+            self._due(*due)
             return True
-        due_s = max(0.0, self._timers[0][0] - now) / self._speed if self._timers else _IDLE_S
         try:
-            item = self._queue.get(block, min(_IDLE_S, due_s))
-        except queue.Empty:
+            item = self._agenda.next(block=block)
+        except Nothing:
             return block
         if item is None:
             return False
         self._take(item)
         return True
 
-    def _notice_sleep(self, now: float) -> None:
-        """A controller that slept heard nobody: before any timer says that a node was silent, all are given time."""
-        slept_s, self._seen_at = (now - self._seen_at) / self._speed, now
-        if slept_s > _SLEPT_S:
-            log.warning("controller.slept", seconds=round(slept_s, 1))
-            self._give_time(now)
-
     def _await_database(self, now: float) -> None:
-        """A controller without its database heard nobody, either: nodes that call are turned away."""
-        away_s = self._outage.ended_after_s()
-        if away_s is None:
+        if not self._outage.ends():
             self._paused_until = now + _DATABASE_RETRY_S * self._speed
-        elif away_s / self._speed > _SLEPT_S:
-            log.warning("database.was_away", seconds=round(away_s / self._speed, 1))
+        elif self._outage.was_long:
             self._give_time(now)
 
     def _give_time(self, now: float) -> None:
+        """Nobody was heard for a while: before any timer says that a node was silent, all are given time."""
         for job_id, owned in list(self._jobs.items()):
             owned.since = now
             self._take_turn(Turn(job_id))
 
     def next_due(self) -> float | None:
         """When a timer is due, for whoever takes turns without blocking."""
-        return self._timers[0][0] if self._timers else None
+        return self._agenda.next_due
 
-    def _due(self, timer: tuple[float, int, _Timed]) -> None:
-        at, _, what = timer
+    def _due(self, at: float, what: _Timed) -> None:
         if isinstance(what, Intent):
+            self._record_first(what.job_id)
             if self.dispatcher.knows(what):
                 self.dispatcher.perform(what, self._machines(what))
             return
@@ -224,41 +211,35 @@ class Reconciler:
                 self._take_recheck(item)
             case Look(key):
                 self._look(key)
-            case Seen():
-                self._take_turn(Turn(item.job_id, item.event))
-            case Performed(intent, Outcome() as outcome):
-                self._take_turn(Turn(intent.job_id, outcome.event, performed=(intent, outcome)))
-            case Performed(intent, Later() as later):
+            case TryLater(intent, later):
                 self._take_later(intent, later)
 
     def _take_adoption(self, command: Adopt) -> None:
+        self._record()
         new = [claim for claim in command.claims if not self._has(claim)]
         if not new:
             return command.done.set_result(None)
         try:
-            with self._database.connect() as conn:
-                ids, standing = [claim.job_id for claim in new], jobs.still_standing(conn, new)
-                views = jobs.load(conn, ids)
-                open_intents = intents.open_intents(conn, ids)
-                heard = connections.held(conn, ids, self._clock.now())
+            found = adopting.read(self._database, new, self._clock.now())
         except UNAVAILABLE as error:
             self._try_again(command, error)
             return
-        for claim in standing:
-            self._jobs[claim.job_id] = Owned(claim, views[claim.job_id], since=self._clock.now())
-        self._take_up([intent for intent in open_intents if intent.job_id in self._jobs])
-        for claim in (claim for claim in new if claim in standing):
-            for event in silences(views[claim.job_id], heard):
+        for claim in found.standing:
+            self._jobs[claim.job_id] = Owned(claim, found.views[claim.job_id], since=self._clock.now())
+        self._take_up([intent for intent in found.open_intents if intent.job_id in self._jobs])
+        for claim in (claim for claim in new if claim in found.standing):
+            for event in turns.silences(found.views[claim.job_id], found.heard):
                 self._take_turn(Turn(claim.job_id, event))
             self._take_turn(Turn(claim.job_id))
+        self._record()
         reach("jobs.adopted")
         command.done.set_result(None)
 
     def _take_recheck(self, command: Recheck) -> None:
+        self._record()
         claims = [owned.claim for owned in self._jobs.values()]
         try:
-            with self._database.connect() as conn:
-                lost = set(claims) - jobs.still_standing(conn, claims)
+            lost = set(claims) - set(adopting.standing(self._database, claims))
         except UNAVAILABLE as error:
             self._try_again(command, error)
             return
@@ -273,6 +254,7 @@ class Reconciler:
         self._at(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
+        self._record_first(intent.job_id)
         if not self.dispatcher.knows(intent):
             return  # the job has gone to another controller
         if later.found is not None:
@@ -282,15 +264,12 @@ class Reconciler:
         if later.error is not None and tries == 1:
             said = Note(f"{intent.kind}.again", intent.task, intent.generation or None, message=later.error)
             self._take_turn(Turn(intent.job_id, notes=(said,)))
-        if later.error is not None:
-            try:
-                with self._database.begin() as conn:
-                    intents.tried(conn, intent.id, error=later.error, wake_at=wake_at)
-            except UNAVAILABLE as error:
-                log.warning("database.refused", error=str(error))
+        self._recorder.tried(intent, later, wake_at)
         self._at(wake_at, intent)
 
     def _take_turn(self, turn: Turn) -> None:
+        """Decide on a turn. What was decided counts when it is recorded, together with others'."""
+        self._record_first(turn.job_id)
         owned = self._jobs.get(turn.job_id)
         if owned is None:
             self.forward(turn)
@@ -303,46 +282,70 @@ class Reconciler:
             if owned.is_doubtful:
                 self._look_again(owned)
             view = View(owned.view, self._market.view(turn.job_id), self._limits, owned.since)
-            decided = step(view, turn.event, now)
-            added = self._recorder.record(owned, turn, decided, now)
-        except LeaseLost as lost:
-            log.warning("lease.lost", job=turn.job_id, why=str(lost))
-            self._drop(turn.job_id)
-            self.forward(turn)
-        except RecordedBefore:
-            resolve(turn)
-        except Exception as error:
-            owned.is_doubtful = True
-            if is_away(error):
-                log.warning("database.refused", job=turn.job_id, error=str(error))
-                self._outage.began()
-                self._paused_until = now + _DATABASE_RETRY_S * self._speed
-                self._at(self._paused_until, turn)
-            else:
-                # A bug of ours must not harm the job: it is left as it is, and looked at again.
-                log.exception("turn.failed", job=turn.job_id, turn=repr(turn.event))
-                self._at(now + _ERROR_RETRY_S * self._speed, turn)
+            self._decided[turn.job_id] = Decision(owned, turn, step(view, turn.event, now))
+        except Exception as error:  # noqa: BLE001 - told apart there
+            self._failed(owned, turn, error, now)
+        if len(self._decided) >= self.most_at_once:
+            self._record()
+
+    def _record_first(self, job_id: int) -> None:
+        """What was decided for the job comes before what follows."""
+        if job_id in self._decided:
+            self._record()
+
+    def _record(self) -> None:
+        """Record all that was decided, and act on it. What can not be recorded together is taken again, one by one."""
+        decided, self._decided = list(self._decided.values()), {}
+        if not decided:
+            return
+        now = self._clock.now()
+        try:
+            added = self._recorder.record(decided, now)
+        except Exception as error:  # noqa: BLE001 - told apart there
+            if len(decided) == 1 or is_away(error):
+                for decision in decided:
+                    self._failed(decision.owned, decision.turn, error, now)
+                return
+            for decision in decided:  # nothing was written
+                self._take_turn(decision.turn)
+                self._record()
         else:
-            self._after(owned, turn, decided, added)
-            resolve(turn)
+            for decision, intents_added in zip(decided, added, strict=True):
+                self._after(decision, intents_added)
+                resolve(decision.turn)
+
+    def _failed(self, owned: Owned, turn: Turn, error: Exception, now: float) -> None:
+        """The turn was not recorded, as far as is known."""
+        if isinstance(error, RecordedBefore):
+            return resolve(turn)
+        if isinstance(error, LeaseLost):
+            log.warning("lease.lost", job=turn.job_id, why=str(error))
+            self._drop(turn.job_id)
+            return self.forward(turn)
+        owned.is_doubtful = True
+        if is_away(error):
+            log.warning("database.refused", job=turn.job_id, error=str(error))
+            self._outage.began()
+            self._paused_until = now + _DATABASE_RETRY_S * self._speed
+            self._at(self._paused_until, turn)
+        else:
+            # A bug of ours must not harm the job: it is left as it is, and looked at again.
+            log.error("turn.failed", job=turn.job_id, turn=repr(turn.event), exc_info=error)
+            self._at(now + _ERROR_RETRY_S * self._speed, turn)
 
     def _look_again(self, owned: Owned) -> None:
         """Take up what is recorded of a job: a transaction whose end was not heard may have ended well.
 
         Raises LeaseLost.
         """
-        job_id = owned.claim.job_id
-        with self._database.connect() as conn:
-            if not jobs.still_standing(conn, [owned.claim]):
-                raise LeaseLost(f"job {job_id} is settled, or another's")
-            view = jobs.load(conn, [job_id])[job_id]
-            open_intents = intents.open_intents(conn, [job_id])
+        view, open_intents = adopting.read_again(self._database, owned.claim)
         before, owned.view, owned.is_doubtful = owned.view, view, False
         self._take_up([intent for intent in open_intents if not self.dispatcher.knows(intent)])
         self._tell_nodes(before, view)
 
-    def _after(self, owned: Owned, turn: Turn, decided: Step, added: list[Intent] | None) -> None:
+    def _after(self, decision: Decision, added: list[Intent] | None) -> None:
         """What was recorded is now true: act on it, and tell the nodes."""
+        owned, turn, decided = decision.owned, decision.turn, decision.step
         before, owned.view = owned.view, decided.job
         if decided.wake_at is not None and decided.wake_at != owned.wake_at:
             self._at(decided.wake_at, Turn(owned.view.id, is_wake=True))
@@ -369,14 +372,10 @@ class Reconciler:
     # --- small parts ------------------------------------------------------------------------------------
 
     def _at(self, at: float, what: _Timed) -> None:
-        heapq.heappush(self._timers, (at, next(self._order), what))
-
-    def _has_open(self, job_id: int, but: int | None) -> bool:
-        return self.dispatcher.has_open(job_id, but=but)
+        self._agenda.at(at, what)
 
     def _has(self, claim: Claim) -> bool:
-        owned = self._jobs.get(claim.job_id)
-        return owned is not None and owned.claim == claim
+        return (owned := self._jobs.get(claim.job_id)) is not None and owned.claim == claim
 
     def _drop(self, job_id: int) -> None:
         self._jobs.pop(job_id, None)
@@ -384,17 +383,13 @@ class Reconciler:
         self._market.forget_job(job_id)
 
     def _look(self, key: AttemptKey) -> None:
-        attempt = attempt_of(self.view(key[0]), key)
+        attempt = turns.attempt_of(self.view(key[0]), key)
         if attempt is not None:
             self.dispatcher.look(key, attempt.offer, machines_of(attempt))
 
     def _machines(self, intent: Intent) -> Machines:
-        return machines_of(attempt_of(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation)))
+        return machines_of(turns.attempt_of(self.view(intent.job_id), (intent.job_id, intent.task, intent.generation)))
 
     def _tell_nodes(self, before: JobView, after: JobView) -> None:
-        told = {(t.index, a.generation): directive(a) for t in before.tasks for a in t.attempts}
-        now = {(t.index, a.generation): directive(a) for t in after.tasks for a in t.attempts}
-        for place in told.keys() | now.keys():
-            wanted = now.get(place, STOP)
-            if told.get(place) != wanted:
-                self.on_directive((after.id, *place), wanted)
+        for key, wanted in turns.new_directives(before, after):
+            self.on_directive(key, wanted)

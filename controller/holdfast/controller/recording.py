@@ -1,91 +1,146 @@
-"""How a decision is written down: one guarded transaction per turn, before anything outside is touched."""
+"""How decisions are written down: one guarded transaction for all that wait, before anything outside is touched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import structlog
 from sqlalchemy import Connection, Engine
 
-from holdfast.controller.acting import Outcome
+from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.intending import Intending
 from holdfast.controller.market import Market, record_refusals, record_sightings
 from holdfast.controller.store import intents, jobs, letters, wake
+from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.controller.store.wake import Topic
+from holdfast.controller.store.writes import Writes
 from holdfast.controller.turns import Checkpoint, Owned, Turn
 from holdfast.recovery import actions
 from holdfast.recovery.actions import Note, Step
+from holdfast.recovery.history import Sighting
+from holdfast.recovery.market import Refusal
+
+log = structlog.get_logger(__name__)
 
 
 class RecordedBefore(Exception):
     """The turn came by a letter that is gone."""
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What was decided on a turn of a job in hand."""
+
+    owned: Owned
+    turn: Turn
+    step: Step
+
+    @property
+    def is_news(self) -> bool:
+        """Whether anything of it has to be written."""
+        turn, before, after = self.turn, self.owned.view, self.step.job
+        said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
+        return bool(after != before or self.step.actions or said or after.is_settled)
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        return [a.refusal for a in self.step.actions if isinstance(a, actions.Refuse)]
+
+    @property
+    def sightings(self) -> list[Sighting]:
+        return [a.sighting for a in self.step.actions if isinstance(a, actions.Learn)]
+
+    @property
+    def columns(self) -> dict[str, float | None]:
+        """What the guard of its job writes."""
+        cancel = self.step.job.cancel
+        return {
+            "wake_at": self.step.wake_at,
+            "cancel_at": cancel.at if cancel else None,
+            "cancel_grace_s": cancel.grace_s if cancel else None,
+        }
+
+
 @dataclass(eq=False)
 class Recorder:
-    """Records turns and what follows from them. `has_open(job, but)`: whether the job has intents that are not closed,
-    but for one."""
+    """Records decisions and what follows from them. `has_open(job, but)`: whether the job has intents that are not
+    closed, but for one."""
 
     database: Engine
     market: Market
     intending: Intending
     has_open: Callable[[int, int | None], bool]
 
-    def record(self, owned: Owned, turn: Turn, decided: Step, now: float) -> list[Intent] | None:
-        """One guarded transaction. Returns the new intents, or None where nothing had to be written.
+    def record(self, decisions: Sequence[Decision], now: float) -> list[list[Intent] | None]:
+        """One guarded transaction for decisions on as many jobs. Returns each one's new intents, or None where nothing
+        had to be written.
 
         Raises LeaseLost, RecordedBefore, and what the database raises; then nothing has changed.
         """
-        before, after = owned.view, decided.job
-        said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
-        if after == before and not decided.actions and not said and not after.is_settled:
-            return None
-        notes = [*turn.notes, *(a for a in decided.actions if isinstance(a, Note))]
-        refusals = [a.refusal for a in decided.actions if isinstance(a, actions.Refuse)]
-        sightings = [a.sighting for a in decided.actions if isinstance(a, actions.Learn)]
-        performed = turn.performed[0].id if turn.performed else None
+        news = [decision for decision in decisions if decision.is_news]
+        added: dict[int, list[Intent]] = {}
+        if news:
+            added = self._record(news, now)
+        return [added.get(decision.step.job.id) for decision in decisions]
+
+    def _record(self, news: Sequence[Decision], now: float) -> dict[int, list[Intent]]:
+        """Returns the new intents of each job."""
         with self.database.begin() as conn:
-            if turn.letter is not None and not letters.take(conn, turn.letter):
-                raise RecordedBefore
-            cancel = after.cancel
-            jobs.guard(
-                conn,
-                owned.claim,
-                {
-                    "wake_at": decided.wake_at,
-                    "cancel_at": cancel.at if cancel else None,
-                    "cancel_grace_s": cancel.grace_s if cancel else None,
-                },
-            )
-            jobs.save(conn, before, after, now)
-            if turn.performed is not None:
-                _close(conn, *turn.performed, now)
-            if turn.checkpoint is not None and _is_new(conn, turn.checkpoint):
-                notes.append(turn.checkpoint.note)
-            jobs.record_notes(conn, after.id, notes, now)
-            record_refusals(conn, refusals, after.id, now)
-            record_sightings(conn, sightings, now)
-            added = self.intending.write_down(conn, after, decided.actions, now)
-            if after.is_settled and not added and not self.has_open(after.id, performed):
-                added = self.intending.write_down_removal(conn, after, now)
-                if not added:
-                    jobs.guard(conn, owned.claim, {"settled": True})
-                    reach("job.settling")
-            wake.notify(conn, Topic.JOB, after.id)
+            writes = Writes(conn)
+            for decision in news:
+                if decision.turn.letter is not None and not letters.take(conn, decision.turn.letter):
+                    raise RecordedBefore
+            jobs.guard_all(conn, [(decision.owned.claim, decision.columns) for decision in news])
+            added = {decision.step.job.id: self._write(writes, decision, now) for decision in news}
+            writes.flush()
+            wake.notify_all(conn, Topic.JOB, list(added))
             reach("turn.recording")
-        reach("turn.recorded")
-        _reach_recorded(turn)
-        self.market.remember(refusals, after.id)
-        self.market.learn(sightings)
+        for decision in news:
+            reach("turn.recorded")
+            _reach_recorded(decision.turn)
+            self.market.remember(decision.refusals, decision.step.job.id)
+            self.market.learn(decision.sightings)
+        return added
+
+    def tried(self, intent: Intent, later: Later, wake_at: float) -> None:
+        """Keep what a try said that settled nothing; where that can not be kept, the next one says it again."""
+        if later.error is None:
+            return
+        try:
+            with self.database.begin() as conn:
+                intents.tried(conn, intent.id, error=later.error, wake_at=wake_at)
+        except UNAVAILABLE as error:
+            log.warning("database.refused", error=str(error))
+
+    def _write(self, writes: Writes, decision: Decision, now: float) -> list[Intent]:
+        turn, before, after = decision.turn, decision.owned.view, decision.step.job
+        conn = writes.conn
+        notes = [*turn.notes, *(a for a in decision.step.actions if isinstance(a, Note))]
+        jobs.save(writes, before, after, now)
+        if turn.performed is not None:
+            _close(writes, *turn.performed, now)
+        if turn.checkpoint is not None and _is_new(conn, turn.checkpoint):
+            notes.append(turn.checkpoint.note)
+        jobs.record_notes(writes, after.id, notes, now)
+        record_refusals(writes, [(after.id, refusal) for refusal in decision.refusals], now)
+        record_sightings(writes, decision.sightings, now)
+        added = self.intending.write_down(conn, after, decision.step.actions, now)
+        performed = turn.performed[0].id if turn.performed else None
+        if after.is_settled and not added and not self.has_open(after.id, performed):
+            added = self.intending.write_down_removal(conn, after, now)
+            if not added:
+                jobs.guard(conn, decision.owned.claim, {"settled": True})
+                reach("job.settling")
         return added
 
 
-def _close(conn: Connection, intent: Intent, outcome: Outcome, now: float) -> None:
-    intents.close(conn, intent.id, outcome=outcome.result, error=outcome.error, now=now)
+def _close(writes: Writes, intent: Intent, outcome: Outcome, now: float) -> None:
+    intents.close(writes, intent.id, outcome=outcome.result, error=outcome.error, now=now)
     if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE):
-        jobs.record_lifetimes(conn, (intent.job_id, intent.task, intent.generation), outcome.lifetimes)
+        jobs.record_lifetimes(writes, (intent.job_id, intent.task, intent.generation), outcome.lifetimes)
     reach("intent.closing")
 
 

@@ -24,6 +24,7 @@ from holdfast.controller.storage.service import StorageService
 from holdfast.controller.storage.stores import StorageError
 from holdfast.controller.store import codec, jobs
 from holdfast.controller.store.jobs import Claim, NewTask
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
@@ -125,8 +126,10 @@ class Submissions:
                 }
                 jobs.add_tasks(conn, compiled, task_ids)
                 note = Note("job.submitted", data={"tasks": count, "user": user})
+                writes = Writes(conn)
                 for id in job_ids:
-                    jobs.record_notes(conn, id, [note], now)
+                    jobs.record_notes(writes, id, [note], now)
+                writes.flush()
                 reach("job.accepting")
         except IntegrityError:
             # Another controller has just accepted the same submission.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from holdfast.controller.acting import Outcome
+from holdfast.controller.acting import Later, Outcome
+from holdfast.controller.dispatch import Performed, Seen
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
+from holdfast.recovery.directive import STOP, Directive, directive
 from holdfast.recovery.job import AttemptView, JobView
 
 
@@ -65,6 +67,14 @@ class Look:
     key: AttemptKey
 
 
+@dataclass(frozen=True)
+class TryLater:
+    """A worker's answer on an intent that settles nothing."""
+
+    intent: Intent
+    later: Later
+
+
 @dataclass
 class Owned:
     """A job in hand, `since` then (epoch seconds; the controller that slept begins anew).
@@ -77,6 +87,16 @@ class Owned:
     since: float
     wake_at: float | None = None
     is_doubtful: bool = False
+
+
+def turn_of(answer: Performed | Seen) -> Turn | TryLater:
+    """What follows from a worker's answer."""
+    if isinstance(answer, Seen):
+        return Turn(answer.job_id, answer.event)
+    intent, result = answer.intent, answer.result
+    if isinstance(result, Later):
+        return TryLater(intent, result)
+    return Turn(intent.job_id, result.event, performed=(intent, result))
 
 
 def resolve(turn: Turn) -> None:
@@ -96,6 +116,22 @@ def attempt_of(job: JobView | None, key: AttemptKey) -> AttemptView | None:
     if job is None or key[1] >= len(job.tasks):
         return None
     return job.tasks[key[1]].attempt(key[2])
+
+
+def directive_of(job: JobView, key: AttemptKey) -> Directive:
+    """What the attempt's nodes shall do: STOP for one that is gone."""
+    attempt = attempt_of(job, key)
+    return directive(attempt) if attempt else STOP
+
+
+def new_directives(before: JobView, after: JobView) -> Iterator[tuple[AttemptKey, Directive]]:
+    """What the nodes of each attempt shall do, where that has changed."""
+    told = {(t.index, a.generation): directive(a) for t in before.tasks for a in t.attempts}
+    now = {(t.index, a.generation): directive(a) for t in after.tasks for a in t.attempts}
+    for place in told.keys() | now.keys():
+        wanted = now.get(place, STOP)
+        if told.get(place) != wanted:
+            yield (after.id, *place), wanted
 
 
 def silences(job: JobView, heard: Collection[tuple[AttemptKey, int]]) -> list[events.NodeSilent]:

@@ -23,6 +23,7 @@ from holdfast.controller.store import jobs
 from holdfast.controller.store.database import make_engine, open_database
 from holdfast.controller.store.jobs import NewTask
 from holdfast.controller.store.tables import Meta
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.needs import Amount, Need
@@ -44,7 +45,9 @@ def home(tmp_path: Path) -> Path:
             view = TaskView(0, (Need(cpus=Amount(4)),), wake_at=2.5)
             new = NewTask(view, name, {"run": "true"}, {"x": [1, None]}, b"\x00\xff")
             jobs.add_tasks(conn, [new], {job: [name]})
-            jobs.record_notes(conn, job, [Note("job.submitted", data={"tasks": 1})], 3.5)
+            writes = Writes(conn)
+            jobs.record_notes(writes, job, [Note("job.submitted", data={"tasks": 1})], 3.5)
+            writes.flush()
         conn.execute(text("DELETE FROM task WHERE job_id = 3"))
         conn.execute(text("DELETE FROM job WHERE id = 3"))
         conn.execute(insert(Meta).values(name="controller", value="abc"))

@@ -198,7 +198,7 @@ def adoption_forgets_open_intents(patch: Patch) -> None:
 
 @_mistake
 def a_new_start_takes_nodes_for_connected(patch: Patch) -> None:
-    patch.setattr(reconcile, "silences", lambda job, heard: [])
+    patch.setattr("holdfast.controller.turns.silences", lambda job, heard: [])
 
 
 @_mistake

@@ -120,6 +120,10 @@ class MortalStore:
         return found
 
 
+# Turns are recorded one by one, by twos and threes, or all that wait.
+_MOST_AT_ONCE = (1, 3, 64)
+
+
 class _Reconciler(Reconciler):
     """Whoever waits for it waits on virtual time."""
 
@@ -152,6 +156,7 @@ class Parts:
         self.reconciler = _Reconciler(
             database=database, clock=clock, market=market, limits=LIMITS, intending=Intending(CONTROLLER)
         )
+        self.reconciler.most_at_once = _MOST_AT_ONCE[(world.scenario.seed + process.number) % len(_MOST_AT_ONCE)]
         self.reconciler.process = process
         self.ownership = Ownership(self.lease, self.reconciler)
         self.ownership._one_at_a_time = Lock(process.threads)  # type: ignore[assignment]

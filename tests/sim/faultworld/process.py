@@ -197,7 +197,7 @@ class Process:
         """After anything happened: have the reconcile thread run, if there is something for it."""
         if self._reconciling or not self.is_alive or self.is_frozen or self.parts is None:
             return
-        if not self.parts.reconciler._queue.empty():
+        if not self.parts.reconciler._agenda._queue.empty():
             self._reconciling = True
             self.soon(0.02, self._reconcile)
 
@@ -211,7 +211,7 @@ class Process:
         assert self.parts is not None
         reconciler = self.parts.reconciler
         if not self._was_frozen:
-            reconciler._seen_at = self.clock.now()  # its thread comes round every few seconds
+            reconciler._sleep.seen_at = self.clock.now()  # its thread comes round every few seconds
         self._was_frozen = False
         turns = 0
         while reconciler.turn(block=False):

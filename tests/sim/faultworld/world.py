@@ -25,9 +25,9 @@ from faultworld.workload import Progress
 from holdfast.controller.api import jobs as api
 from holdfast.controller.clouds.fake import Faults
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.reconcile import Turn
 from holdfast.controller.store import queries
 from holdfast.controller.store.wake import Topic
+from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.reasons import Reason
 

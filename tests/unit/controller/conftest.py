@@ -21,11 +21,12 @@ from holdfast.controller.dispatch import Dispatcher
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.market import Market
-from holdfast.controller.reconcile import Reconciler, Turn
+from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.database import open_database
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, NewTask
+from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.directive import Directive, Want
 from holdfast.recovery.job import JobView, Limits, TaskView

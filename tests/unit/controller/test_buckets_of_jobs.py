@@ -23,6 +23,7 @@ from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import buckets, jobs
 from holdfast.controller.store.intents import Intent, IntentKind, close
 from holdfast.controller.store.jobs import LeaseLost, Task
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
@@ -110,7 +111,9 @@ class Scene:
         answer = self.controller("one").remove(intent)
         assert isinstance(answer, Outcome)
         with self.world.database.begin() as conn:
-            assert close(conn, intent.id, outcome=answer.result, error=None, now=self.world.clock.now())
+            writes = Writes(conn)
+            close(writes, intent.id, outcome=answer.result, error=None, now=self.world.clock.now())
+            writes.flush()
 
     def removable(self) -> list[str]:
         with self.world.database.connect() as conn:

@@ -11,10 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from holdfast.controller.clouds.base import VISIBLE_WITHIN_S
-from holdfast.controller.reconcile import Checkpoint, Turn
 from holdfast.controller.store import jobs
 from holdfast.controller.store.intents import Intents
 from holdfast.controller.store.jobs import Job
+from holdfast.controller.turns import Checkpoint, Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.directive import Want

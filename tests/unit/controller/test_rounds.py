@@ -11,8 +11,9 @@ import pytest
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.channel import Channel, Connection
 from holdfast.controller.nodelogs import NodeLogs
-from holdfast.controller.reconcile import Reconciler, Turn
+from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.rounds import Rounds
+from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.statuses import NodePhase
 
@@ -43,7 +44,7 @@ class Beside:
         """A new one of the node's, as it says hello."""
         made = Connection(self.place, report=SAID)
         made.told = self.attendance.arrive(self.place, made.token).wanted
-        self.channel._connections[self.place] = made
+        self.channel.hold(made)
         return made
 
     def goes_round(self) -> list[Turn]:

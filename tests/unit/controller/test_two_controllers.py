@@ -12,10 +12,11 @@ from sqlalchemy.exc import DataError, OperationalError
 
 from holdfast.controller.leases import Controllers
 from holdfast.controller.mail import Incoming, Outgoing, read, written
-from holdfast.controller.reconcile import Checkpoint, Reconciler, Turn
+from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.store import connections, jobs, letters
 from holdfast.controller.store.database import database_now
 from holdfast.controller.store.letters import Letter, Letters
+from holdfast.controller.turns import Checkpoint, Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.reasons import Reason
@@ -231,9 +232,9 @@ def test_a_commit_whose_answer_was_lost_counts_once(world: Any, monkeypatch: pyt
     """Every transaction is recorded, and for each the connection breaks before that is heard."""
     record, broken = world.reconciler._recorder.record, set()
 
-    def break_once(owned: Any, turn: Any, decided: Any, now: float) -> Any:
-        added = record(owned, turn, decided, now)
-        if added is not None and id(turn) not in broken:
+    def break_once(decisions: Any, now: float) -> Any:
+        added, turn = record(decisions, now), decisions[0].turn
+        if added[0] is not None and id(turn) not in broken:
             broken.add(id(turn))
             kept.append(turn)
             raise OperationalError("COMMIT", {}, Exception("server closed the connection unexpectedly"))
@@ -261,10 +262,10 @@ def test_what_the_database_never_takes_holds_up_nobody_else(world: Any, monkeypa
     stuck, other = world.submit(), world.submit()
     record = world.reconciler._recorder.record
 
-    def refuse(owned: Any, turn: Any, decided: Any, now: float) -> Any:
-        if turn.job_id == stuck:
+    def refuse(decisions: Any, now: float) -> Any:
+        if any(decision.turn.job_id == stuck for decision in decisions):
             raise DataError("UPDATE", {}, Exception("text fields cannot contain NUL"))
-        return record(owned, turn, decided, now)
+        return record(decisions, now)
 
     monkeypatch.setattr(world.reconciler._recorder, "record", refuse)
     world.report(stuck, NodePhase.BOOTED)

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from holdfast.controller import keyring as holdfast_keyring
 from holdfast.controller.api import auth as holdfast_auth
-from holdfast.controller.api.app import create_app
+from holdfast.controller.api.agents import CHANNEL
+from holdfast.controller.api.app import application, create_app
 from holdfast.controller.api.auth import AFTERLIFE_S
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.daemon import Daemon
@@ -124,22 +125,19 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surroundings]:
     keyring = daemon.services.keyring
     tokens = {who: keyring.attempt_token(key) for who, key in keys.items()}
     given = {**tokens, "nobody": None, "wrong": "wrong", "user": keyring.user_token}
-    yield Surroundings(TestClient(create_app(daemon.services), base_url="http://127.0.0.1"), daemon, clock, given)
+    yield Surroundings(TestClient(application(daemon.services), base_url="http://127.0.0.1"), daemon, clock, given)
     daemon.socket.close()
     daemon.close()
 
 
 def routes(around: Surroundings) -> set[tuple[str, str]]:
     """Every (method, path) that the application answers."""
-    found = set()
-    for route in _flat(around.client.app.routes):
-        if isinstance(route, WebSocketRoute):
-            found.add(("WEBSOCKET", route.path))
-        else:
-            assert isinstance(route, Route), f"{route} answers too"
-            methods = route.methods or set()
-            # Starlette answers HEAD wherever it answers GET, by the same function.
-            found |= {(method, route.path) for method in methods - ({"HEAD"} if "GET" in methods else set())}
+    found = {("WEBSOCKET", CHANNEL)}  # the one that is answered before any route
+    for route in _flat(create_app(around.daemon.services).routes):
+        assert isinstance(route, Route), f"{route} answers too"
+        methods = route.methods or set()
+        # Starlette answers HEAD wherever it answers GET, by the same function.
+        found |= {(method, route.path) for method in methods - ({"HEAD"} if "GET" in methods else set())}
     return found
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from typing import Any
 
-from fastapi import APIRouter, WebSocket
+from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from holdfast.controller.api.auth import Node, Parts, admit
-from holdfast.controller.api.gate import bearer
+from holdfast.controller.api.gate import bearer, is_ours
 from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.api.uploads import Digest, checked
+from holdfast.controller.callers import LINE
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=refusals(400, 401, 503))
 
+CHANNEL = "/agent/v1/channel"
 _NO_ATTEMPT = {"error": {"message": "this token is worth no attempt", "where": "Authorization", "fix": ""}}
 _FILE = content("application/octet-stream") | refusals(404)
 
@@ -48,16 +53,42 @@ def artifact(_: Node, daemon: Parts, digest: Digest) -> FileResponse:
     return _file(daemon, digest)
 
 
-@router.websocket("/channel")
-async def channel(socket: WebSocket) -> None:
-    daemon: Services = socket.app.state.services
-    token, rank = bearer(socket.headers.get("authorization", "")), socket.headers.get("holdfast-rank", "0")
-    node = await run_in_threadpool(admit, daemon, token, rank)
-    if node is None:
-        with contextlib.suppress(OSError):  # it went away without waiting for the answer
-            await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
-        return
-    await daemon.channel.serve(socket, node.place)
+class AgentSocket(WebSocket):
+    """A node's end of the line, as ASGI has it."""
+
+    @property
+    def heard_at(self) -> float:
+        """When anything came of it, by the loop's clock; 0 where the server does not tell."""
+        line = self.scope.get("extensions", {}).get(LINE)
+        return float(line.heard_at) if line else 0.0
+
+
+class Channels:
+    """Takes nodes' connections before any route does, and leaves the rest to `app`: there are thousands, they last for
+    weeks, and each layer that one comes through is kept in memory for as long. `hosts`: as `Gate` has them."""
+
+    def __init__(self, app: ASGIApp, daemon: Services, hosts: Collection[str]) -> None:
+        self._app = app
+        self._daemon = daemon
+        self._hosts = frozenset(hosts) | {"localhost"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        socket = AgentSocket(scope, receive, send)
+        if scope["path"] != CHANNEL or not is_ours(socket.headers.get("host", ""), self._hosts):
+            await socket.close(1008)
+            return
+        token, rank = bearer(socket.headers.get("authorization", "")), socket.headers.get("holdfast-rank", "0")
+        node = await run_in_threadpool(admit, self._daemon, token, rank)
+        if node is None:
+            with contextlib.suppress(OSError):  # it went away without waiting for the answer
+                await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
+            return
+        place = node.place
+        del node
+        await self._daemon.channel.serve(socket, place)
 
 
 def _file(daemon: Services, digest: str) -> FileResponse:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
 from holdfast.controller.api import agents, control, jobs, logs, uploads
 from holdfast.controller.api.gate import Gate
@@ -29,8 +30,13 @@ _HELP = "nothing was changed; see that its disk has room (HOLDFAST_HOME), then d
 _DATABASE_HELP = "do it again when it answers; what was begun was done wholly, or not at all"
 
 
+def application(services: Services) -> ASGIApp:
+    """All that the daemon serves: the API, and the nodes' channel."""
+    return agents.Channels(create_app(services), services, services.settings.hosts)
+
+
 def create_app(services: Services) -> FastAPI:
-    """The application. Handlers find the daemon's parts as `request.app.state.services`."""
+    """The API. Handlers find the daemon's parts as `request.app.state.services`."""
     app = FastAPI(title="Holdfast", version="1", docs_url=None, redoc_url=None)
     app.state.services = services
     app.add_middleware(Gate, hosts=services.settings.hosts, is_user=services.keyring.is_user)

@@ -13,11 +13,11 @@ from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.clouds.base import Interruptible
 from holdfast.controller.crashpoints import reach
-from holdfast.controller.reconcile import Turn
 from holdfast.controller.services import Services
 from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.queries import Filter
 from holdfast.controller.submission import Refused
+from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import AttemptView

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 
 from holdfast.controller.store.tables import IntentRow
+from holdfast.controller.store.writes import Writes
 
 Intents = IntentRow.__table__  # type: ignore[attr-defined]
 
@@ -82,10 +83,9 @@ def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
     ]
 
 
-def close(conn: Connection, intent_id: int, *, outcome: str, error: str | None, now: float) -> bool:
-    """Record the outcome. False if it was recorded before."""
-    columns = {"done_at": now, "outcome": outcome, "error": error}
-    return conn.execute(_CLOSE, {"intent": intent_id, **columns}).rowcount == 1
+def close(writes: Writes, intent_id: int, *, outcome: str, error: str | None, now: float) -> None:
+    """Record the outcome, if it was not recorded before."""
+    writes.put(_CLOSE, {"intent": intent_id, "done_at": now, "outcome": outcome, "error": error})
 
 
 def tried(conn: Connection, intent_id: int, *, error: str, wake_at: float) -> None:

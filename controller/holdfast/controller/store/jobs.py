@@ -11,6 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, insert, or_, select
 from holdfast.controller.store import codec
 from holdfast.controller.store.database import DATABASE_NOW, as_of
 from holdfast.controller.store.tables import AttemptRow, ControllerRow, EventRow, JobRow, NodeRow, TaskRow
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
 from holdfast.recovery.statuses import AttemptState
@@ -32,7 +33,15 @@ _UPDATE_JOB = _by_key(Job, "id", "owner", "epoch")
 _UPDATE_TASK = _by_key(Task, "job_id", "index")
 _UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
 _UPDATE_NODE = _by_key(Node, "job_id", "task_index", "generation", "rank")
-_INSERT_EVENT = insert(EventT)
+_INSERT_EVENT, _INSERT_ATTEMPT, _INSERT_NODE = insert(EventT), insert(Attempt), insert(Node)
+_NODE_BY_KEY = tuple(
+    Node.c[name] == bindparam(f"key_{name}") for name in ("job_id", "task_index", "generation", "rank")
+)
+_STOP_NODES = update(Node).where(*_NODE_BY_KEY[:3]).values(connected=False)
+_ADVANCE = (
+    update(Node).where(*_NODE_BY_KEY, Node.c.checkpoint_seq < bindparam("seq")).values(checkpoint_seq=bindparam("seq"))
+)
+_CHECKPOINT_SEQ = select(Node.c.checkpoint_seq).where(*_NODE_BY_KEY)
 _OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
 _TASKS = select(Task).where(Task.c.job_id.in_(_OF_JOBS)).order_by(Task.c.index)
 _JOBS = select(Job).where(Job.c.id.in_(_OF_JOBS))
@@ -176,9 +185,18 @@ def held(conn: Connection, job_id: int, owner: str) -> Claim | None:
 
 def guard(conn: Connection, claim: Claim, columns: Mapping[str, Any]) -> None:
     """Write `columns` of the job if it is still ours. Raises LeaseLost: the caller's transaction must roll back."""
-    key = {"key_id": claim.job_id, "key_owner": claim.owner, "key_epoch": claim.epoch}
-    if conn.execute(_UPDATE_JOB, {**columns, **key}).rowcount != 1:
-        raise LeaseLost(f"job {claim.job_id} is not owned at epoch {claim.epoch} any more")
+    guard_all(conn, [(claim, columns)])
+
+
+def guard_all(conn: Connection, wanted: Sequence[tuple[Claim, Mapping[str, Any]]]) -> None:
+    """`guard` for several jobs, all with the same columns. Raises LeaseLost if one of them is not ours any more."""
+    rows = [
+        {**columns, "key_id": claim.job_id, "key_owner": claim.owner, "key_epoch": claim.epoch}
+        for claim, columns in wanted
+    ]
+    if conn.execute(_UPDATE_JOB, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
+        claims = ", ".join(f"{claim.job_id} at epoch {claim.epoch}" for claim, _ in wanted)
+        raise LeaseLost(f"not owned any more, or one of them: {claims}")
 
 
 def confirm(conn: Connection, claim: Claim) -> None:
@@ -216,35 +234,35 @@ def load_attempts(conn: Connection, job_ids: Iterable[int]) -> dict[tuple[int, i
     return {key: codec.attempt(dict(row), tuple(nodes.get(key, ()))) for key, row in keys_and_rows}
 
 
-def save(conn: Connection, before: JobView, after: JobView, now: float) -> None:
+def save(writes: Writes, before: JobView, after: JobView, now: float) -> None:
     """Write what differs. The job's own row is `guard`'s."""
     old_tasks = {t.index: t for t in before.tasks}
     for task in after.tasks:
         old = old_tasks[task.index]
-        if task == old:
+        if task is old or task == old:
             continue
         changed = codec.changed_task_columns(old, task)
         if changed:
-            conn.execute(_UPDATE_TASK, {**changed, "key_job_id": after.id, "key_index": task.index})
-        _save_attempts(conn, after.id, old, task, now)
+            writes.put(_UPDATE_TASK, {**changed, "key_job_id": after.id, "key_index": task.index})
+        _save_attempts(writes, after.id, old, task, now)
 
 
-def _save_attempts(conn: Connection, job_id: int, old: TaskView, new: TaskView, now: float) -> None:
+def _save_attempts(writes: Writes, job_id: int, old: TaskView, new: TaskView, now: float) -> None:
     known = {a.generation: a for a in old.attempts}
     kept = {a.generation for a in new.attempts}
     for attempt in new.attempts:
         if attempt.generation in known:
-            _update_attempt(conn, (job_id, new.index), known[attempt.generation], attempt, now)
+            _update_attempt(writes, (job_id, new.index), known[attempt.generation], attempt, now)
         else:
-            _insert_attempt(conn, (job_id, new.index), attempt)
+            _insert_attempt(writes, (job_id, new.index), attempt)
     born_and_gone = range(old.next_generation, new.next_generation)
     assert all(g in kept for g in born_and_gone), "an attempt was requested and forgotten in one step"
     for generation, attempt in known.items():
         if generation not in kept:
             key = _key((job_id, new.index), generation)
             stopped = {} if _has_stopped(attempt) else {"stopped_at": now}
-            conn.execute(_UPDATE_ATTEMPT, {**key, "state": AttemptState.GONE.value, "gone_at": now, **stopped})
-            conn.execute(update(Node).where(*_nodes_of((job_id, new.index), generation)).values(connected=False))
+            writes.put(_UPDATE_ATTEMPT, {**key, "state": AttemptState.GONE.value, "gone_at": now, **stopped})
+            writes.put(_STOP_NODES, key)
 
 
 def _has_stopped(attempt: AttemptView) -> bool:
@@ -256,51 +274,43 @@ def _key(task: tuple[int, int], generation: int) -> dict[str, int]:
     return {"key_job_id": task[0], "key_task_index": task[1], "key_generation": generation}
 
 
-def _nodes_of(task: tuple[int, int], generation: int) -> tuple[Any, ...]:
-    return (Node.c.job_id == task[0], Node.c.task_index == task[1], Node.c.generation == generation)
-
-
-def _insert_attempt(conn: Connection, task: tuple[int, int], attempt: AttemptView) -> None:
+def _insert_attempt(writes: Writes, task: tuple[int, int], attempt: AttemptView) -> None:
     key = {"job_id": task[0], "task_index": task[1], "generation": attempt.generation}
-    conn.execute(insert(Attempt).values(**key, **codec.attempt_columns(attempt)))
-    conn.execute(insert(Node), [{**key, "rank": n.rank, **codec.node_columns(n)} for n in attempt.nodes])
+    writes.put(_INSERT_ATTEMPT, {**key, **codec.attempt_columns(attempt)})
+    for node in attempt.nodes:
+        writes.put(_INSERT_NODE, {**key, "rank": node.rank, **codec.node_columns(node)})
 
 
-def _update_attempt(conn: Connection, task: tuple[int, int], old: AttemptView, new: AttemptView, now: float) -> None:
-    if old == new:
+def _update_attempt(writes: Writes, task: tuple[int, int], old: AttemptView, new: AttemptView, now: float) -> None:
+    if old is new or old == new:
         return
     key = _key(task, new.generation)
     changed = codec.changed_attempt_columns(old, new)
     if _has_stopped(new) and not _has_stopped(old):
         changed["stopped_at"] = now
     if changed:
-        conn.execute(_UPDATE_ATTEMPT, {**changed, **key})
+        writes.put(_UPDATE_ATTEMPT, {**changed, **key})
     for node, before in zip(new.nodes, old.nodes, strict=True):
         changed = codec.changed_node_columns(before, node)
         if changed:
-            conn.execute(_UPDATE_NODE, {**changed, **key, "key_rank": node.rank})
+            writes.put(_UPDATE_NODE, {**changed, **key, "key_rank": node.rank})
 
 
-def record_notes(conn: Connection, job_id: int, notes: Sequence[Note], now: float) -> None:
+def record_notes(writes: Writes, job_id: int, notes: Sequence[Note], now: float) -> None:
     """Append to the job's timeline."""
-    if notes:
-        conn.execute(
-            _INSERT_EVENT,
-            [
-                {
-                    "job_id": job_id,
-                    "task_index": n.task,
-                    "generation": n.generation,
-                    "rank": n.rank,
-                    "at": now,
-                    "kind": n.kind,
-                    "reason": n.reason.value if n.reason else None,
-                    "message": n.message,
-                    "data": n.data,
-                }
-                for n in notes
-            ],
-        )
+    for n in notes:
+        row = {
+            "job_id": job_id,
+            "task_index": n.task,
+            "generation": n.generation,
+            "rank": n.rank,
+            "at": now,
+            "kind": n.kind,
+            "reason": n.reason.value if n.reason else None,
+            "message": n.message,
+            "data": n.data,
+        }
+        writes.put(_INSERT_EVENT, row)
 
 
 def is_noted(conn: Connection, job_id: int, note: Note) -> bool:
@@ -311,25 +321,25 @@ def is_noted(conn: Connection, job_id: int, note: Note) -> bool:
 
 
 def record_lifetimes(
-    conn: Connection, key: tuple[int, int, int], lifetimes: Mapping[int, tuple[float | None, float | None]]
+    writes: Writes, key: tuple[int, int, int], lifetimes: Mapping[int, tuple[float | None, float | None]]
 ) -> None:
     """Keep the cloud's own word on when machines (rank → launched, ended) began and ceased to be billed."""
     for rank, (launched_at, ended_at) in lifetimes.items():
         values = {"launched_at": launched_at, "ended_at": ended_at}
         known = {name: value for name, value in values.items() if value is not None}
         if known:
-            conn.execute(update(Node).where(*_nodes_of(key[:2], key[2]), Node.c.rank == rank).values(**known))
+            writes.put(_UPDATE_NODE, {**known, **_key(key[:2], key[2]), "key_rank": rank})
 
 
 def advance_checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: int, seq: int) -> bool:
     """Whether the checkpoint message `seq` of a node is new; remembers it."""
-    where = (*_nodes_of(key[:2], key[2]), Node.c.rank == rank, Node.c.checkpoint_seq < seq)
-    return conn.execute(update(Node).where(*where).values(checkpoint_seq=seq)).rowcount == 1
+    of = {**_key(key[:2], key[2]), "key_rank": rank}
+    return conn.execute(_ADVANCE, {**of, "seq": seq}).rowcount == 1
 
 
 def checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: int) -> int:
-    where = (*_nodes_of(key[:2], key[2]), Node.c.rank == rank)
-    return conn.execute(select(Node.c.checkpoint_seq).where(*where)).scalar_one_or_none() or 0
+    of = {**_key(key[:2], key[2]), "key_rank": rank}
+    return conn.execute(_CHECKPOINT_SEQ, of).scalar_one_or_none() or 0
 
 
 def task_ids(conn: Connection, job_id: int) -> tuple[str, ...]:

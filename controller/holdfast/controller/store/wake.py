@@ -5,6 +5,7 @@ A payload is a topic and a job's id, as in `letter 7`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from sqlalchemy import Connection, text
@@ -22,6 +23,11 @@ class Topic(StrEnum):
 
 def notify(conn: Connection, topic: Topic, job_id: int = 0) -> None:
     """Tell the other daemons when the transaction commits. On SQLite there are none."""
+    notify_all(conn, topic, [job_id])
+
+
+def notify_all(conn: Connection, topic: Topic, job_ids: Sequence[int]) -> None:
+    """`notify` for several jobs."""
     if conn.dialect.name == "postgresql":
-        payload = f"{topic} {job_id}"
-        conn.execute(text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
+        payloads = [{"channel": CHANNEL, "payload": f"{topic} {job_id}"} for job_id in job_ids]
+        conn.execute(text("SELECT pg_notify(:channel, :payload)"), payloads)

@@ -1,0 +1,47 @@
+"""Reads jobs that are to be taken up, as they are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from holdfast.controller.store import connections, intents, jobs
+from holdfast.controller.store.connections import Place
+from holdfast.controller.store.intents import Intent
+from holdfast.controller.store.jobs import Claim, LeaseLost
+from holdfast.recovery.job import JobView
+
+
+@dataclass(frozen=True)
+class Found:
+    """`standing`: those of the claims that no other controller has taken since. `heard`: the nodes that a living
+    controller has a connection with."""
+
+    standing: Collection[Claim]
+    views: dict[int, JobView]
+    open_intents: list[Intent]
+    heard: Collection[Place]
+
+
+def read(database: Engine, claims: Sequence[Claim], now: float) -> Found:
+    """The jobs of `claims`. Raises what the database raises."""
+    ids = [claim.job_id for claim in claims]
+    with database.connect() as conn:
+        standing = jobs.still_standing(conn, claims)
+        return Found(standing, jobs.load(conn, ids), intents.open_intents(conn, ids), connections.held(conn, ids, now))
+
+
+def read_again(database: Engine, claim: Claim) -> tuple[JobView, list[Intent]]:
+    """A job and its open intents. Raises LeaseLost, and what the database raises."""
+    with database.connect() as conn:
+        if not jobs.still_standing(conn, [claim]):
+            raise LeaseLost(f"job {claim.job_id} is settled, or another's")
+        return jobs.load(conn, [claim.job_id])[claim.job_id], intents.open_intents(conn, [claim.job_id])
+
+
+def standing(database: Engine, claims: Sequence[Claim]) -> Collection[Claim]:
+    """Those of `claims` that no other controller has taken since. Raises what the database raises."""
+    with database.connect() as conn:
+        return jobs.still_standing(conn, claims)

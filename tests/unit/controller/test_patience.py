@@ -1,0 +1,35 @@
+"""The end of a talk with somebody silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from holdfast.controller.patience import Patience
+
+SILENT_S = 0.02
+
+
+async def talk(*, speaks: bool = False, busy: bool = False, beats: int = 10) -> str:
+    """How it ends after `beats` lengths of `SILENT_S`, in which the other side speaks, or keeps us busy, or neither."""
+    loop = asyncio.get_running_loop()
+    heard = [loop.time()]
+    with contextlib.suppress(TimeoutError):
+        async with Patience(lambda: heard[0], SILENT_S) as patience:
+            patience.is_busy = busy
+            until = loop.time() + beats * SILENT_S
+            while loop.time() < until:
+                await asyncio.sleep(SILENT_S / 10)
+                if speaks:
+                    heard[0] = loop.time()
+            return "went on"
+    return "ended"
+
+
+@pytest.mark.parametrize(
+    ("speaks", "busy", "ends"), [(False, False, "ended"), (True, False, "went on"), (False, True, "went on")]
+)
+def test_only_who_is_silent_and_waited_for_is_given_up(speaks: bool, busy: bool, ends: str) -> None:
+    assert asyncio.run(talk(speaks=speaks, busy=busy)) == ends
