@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.recovery.market import Market
+from on_clouds import OnClouds
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
@@ -16,8 +15,8 @@ echo done
 ONE_TYPE = {"infra": "aws", "instance_type": "c6a.large", "use_spot": True}
 
 
-def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_ec2: Any) -> None:
-    ec2 = on_ec2.ec2
+def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_ec2: OnClouds) -> None:
+    ec2 = on_ec2.fakes["aws"]
     job = on_ec2.launch("wanderer", WORK, resources=ONE_TYPE)
     on_ec2.until_printed(job, "runs on")
     (first,) = ec2.living()

@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from on_clouds import OnClouds, keys_in, last_step
+
 BUCKET = "ec2-checkpoints"
 
 # Goes on from what is in the bucket until the test has had enough: machines of one computer share that folder.
@@ -36,27 +38,27 @@ def kill_daemon(controller: Any) -> None:
 @pytest.mark.long
 @pytest.mark.fuse
 @pytest.mark.timeout(400)
-def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: Any) -> None:
-    ec2, controller = on_ec2.ec2, on_ec2.controller
+def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: OnClouds) -> None:
+    ec2, controller = on_ec2.fakes["aws"], on_ec2.controller
     storage = {"/ckpt": {"name": BUCKET, "store": "s3", "mode": "MOUNT_CACHED"}}
     ec2.faults.lost_answers["RunInstances"] = 1
     ec2.faults.throttle = 1
     job = on_ec2.launch("storm", WORK, num_nodes=2, file_mounts=storage)
     on_ec2.until_printed(job, "begins at 0")
-    controller.until(lambda: on_ec2.saved(BUCKET) >= 5, "five steps in the bucket")
+    controller.until(lambda: last_step(keys_in(ec2.s3, BUCKET)) >= 5, "five steps in the bucket")
 
     ec2.interrupt(ec2.living()[1].id)  # rank 1, without a word
     controller.until(lambda: controller.job(job)["recovery_count"] == 1, "the first recovery")
     kill_daemon(controller)
     controller.holdfast("controller", "start")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the second attempt")
-    reached = on_ec2.saved(BUCKET)
-    controller.until(lambda: on_ec2.saved(BUCKET) > reached + 5, "more steps in the bucket")
+    reached = last_step(keys_in(ec2.s3, BUCKET))
+    controller.until(lambda: last_step(keys_in(ec2.s3, BUCKET)) > reached + 5, "more steps in the bucket")
 
     ec2.interrupt(min(ec2.living(), key=lambda one: one.index).id, notice_s=30)
     controller.until(lambda: controller.job(job)["recovery_count"] == 2, "the second recovery")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the third attempt")
-    (controller.home.parent / "ec2" / "buckets" / "enough").touch()
+    (controller.home.parent / "aws" / "buckets" / "enough").touch()
     shown = on_ec2.until(job, "SUCCEEDED")
     log = controller.log(job)
     begins = [(int(rank), int(step)) for rank, step in re.findall(r"rank (\d) of 2 begins at (\d+) as", log)]
@@ -73,8 +75,8 @@ def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: Any) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_ec2: Any) -> None:
-    ec2, controller = on_ec2.ec2, on_ec2.controller
+def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_ec2: OnClouds) -> None:
+    ec2, controller = on_ec2.fakes["aws"], on_ec2.controller
     ec2.faults.lost_answers["RunInstances"] = 3
     job = on_ec2.launch("orphan", "echo ran as $SKYPILOT_TASK_ID")
     controller.until(ec2.living, "a machine that nobody knows of")

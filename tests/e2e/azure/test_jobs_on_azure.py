@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from holdfast.recovery.market import Market
+from on_clouds import OnClouds
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
@@ -17,8 +16,8 @@ ONE_TYPE = {"infra": "azure", "instance_type": "Standard_F2s_v2", "use_spot": Tr
 EAST_US = [f"eastus-{number}" for number in (1, 2, 3)]
 
 
-def test_a_job_is_evicted_with_notice_and_ends_where_there_is_room(on_azure: Any) -> None:
-    azure = on_azure.azure
+def test_a_job_is_evicted_with_notice_and_ends_where_there_is_room(on_azure: OnClouds) -> None:
+    azure = on_azure.fakes["azure"]
     job = on_azure.launch("wanderer", WORK, resources=ONE_TYPE)
     on_azure.until_printed(job, "runs on")
     (first,) = azure.living()
@@ -38,11 +37,11 @@ def test_a_job_is_evicted_with_notice_and_ends_where_there_is_room(on_azure: Any
     assert shown["recovery_count"] == 1
     assert "SkuNotAvailable" in str(shown["timeline"])
     assert not azure.metadata_of(first.id).acknowledged
-    on_azure.cost_is_about_the_bill(job, within_s=20)
+    on_azure.cost_is_the_bill(job, within_s=20)
 
 
-def test_a_machine_that_finds_no_room_after_all_is_bought_elsewhere(on_azure: Any) -> None:
-    azure = on_azure.azure
+def test_a_machine_that_finds_no_room_after_all_is_bought_elsewhere(on_azure: OnClouds) -> None:
+    azure = on_azure.fakes["azure"]
     azure.faults.late = dict.fromkeys(EAST_US, "ZonalAllocationFailed")
     job = on_azure.launch("latecomer", WORK, resources=ONE_TYPE)
     shown = on_azure.until(job, "SUCCEEDED")
@@ -50,11 +49,11 @@ def test_a_machine_that_finds_no_room_after_all_is_bought_elsewhere(on_azure: An
     lost = [event for event in shown["timeline"] if event["kind"] == "attempt.lost"]
     assert {event["reason"] for event in lost} == {"NO_CAPACITY"}
     assert shown["recovery_count"] == 0
-    on_azure.cost_is_about_the_bill(job, within_s=20)
+    on_azure.cost_is_the_bill(job, within_s=20)
 
 
-def test_two_nodes_are_evicted_when_the_controller_rehearses_it(on_azure: Any) -> None:
-    azure = on_azure.azure
+def test_two_nodes_are_evicted_when_the_controller_rehearses_it(on_azure: OnClouds) -> None:
+    azure = on_azure.fakes["azure"]
     azure.faults.evicted_after_s = 5.0
     job = on_azure.launch("pair", WORK, num_nodes=2, resources=ONE_TYPE)
     on_azure.controller.until(lambda: on_azure.controller.log(job).count("runs on") == 2, "both nodes")
@@ -64,4 +63,4 @@ def test_two_nodes_are_evicted_when_the_controller_rehearses_it(on_azure: Any) -
     assert [(one.region, one.index) for one in azure.bought()].count(("northeurope", 1)) == 1
     assert len(azure.bought()) == 4
     assert shown["recovery_count"] == 1
-    on_azure.cost_is_about_the_bill(job, within_s=20)
+    on_azure.cost_is_the_bill(job, within_s=20)

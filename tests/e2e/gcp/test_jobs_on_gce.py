@@ -6,12 +6,12 @@ import contextlib
 import os
 import re
 import signal
-from typing import Any
 
 import psutil
 import pytest
 
 from holdfast.recovery.market import Market
+from on_clouds import OnClouds
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
@@ -25,8 +25,8 @@ FIRST_REGION = [f"us-central1-{letter}" for letter in "abcf"]
 
 
 @pytest.mark.slow
-def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: Any) -> None:
-    gce = on_gce.gce
+def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: OnClouds) -> None:
+    gce = on_gce.fakes["gcp"]
     shown = on_gce.controller.holdfast("check", "gcp").stdout
     assert "gcp: usable\n  regions: us-central1, us-east4\n" in shown
     job = on_gce.launch("wanderer", WORK, resources=ONE_TYPE)
@@ -54,9 +54,9 @@ def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: Any
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: Any) -> None:
+def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: OnClouds) -> None:
     """`jobs preempt` has Google itself take one; the other is given back, and both go on elsewhere."""
-    gce, controller = on_gce.gce, on_gce.controller
+    gce, controller = on_gce.fakes["gcp"], on_gce.controller
     gce.faults.lost_answers["instances.bulkInsert"] = 1
     gce.faults.operation_s = 1.0
     gce.faults.soft_off_s = 15.0
@@ -76,8 +76,8 @@ def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: Any) -> N
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_gce: Any) -> None:
-    gce, controller = on_gce.gce, on_gce.controller
+def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_gce: OnClouds) -> None:
+    gce, controller = on_gce.fakes["gcp"], on_gce.controller
     gce.faults.lost_answers["instances.bulkInsert"] = 3
     job = on_gce.launch("orphan", "echo ran as $SKYPILOT_TASK_ID", resources=ONE_TYPE)
     controller.until(gce.living, "a machine that nobody knows of")

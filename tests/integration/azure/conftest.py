@@ -12,8 +12,8 @@ from fake_azure import FakeAzure
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.recovery.market import Market, Offer
+from holdfast.controller.clouds.base import LaunchRequest
+from launch_requests import launch_request
 
 
 @pytest.fixture
@@ -45,17 +45,6 @@ def cloud(new_cloud: Callable[..., AzureCloud]) -> AzureCloud:
 @pytest.fixture
 def request_of() -> Callable[..., LaunchRequest]:
     def make(token: str = "t1", *, zone: str = "eastus-1", kind: str = "Standard_F2s_v2", **more: Any) -> LaunchRequest:
-        market = more.pop("market", Market.SPOT)
-        offer = Offer("azure", zone.partition("-")[0], zone, kind, market, 0.02, 0.08, 2, 4)
-        return LaunchRequest(
-            **{
-                "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
-                "offer": offer,
-                "num_nodes": 1,
-                "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
-                "name": "job",
-                **more,
-            }
-        )
+        return launch_request("azure", zone.partition("-")[0], zone, kind, token, **more)
 
     return make

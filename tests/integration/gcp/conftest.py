@@ -10,10 +10,10 @@ import pytest
 
 from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.recovery.market import Market, Offer
+from launch_requests import launch_request
 
 
 @pytest.fixture
@@ -47,17 +47,6 @@ def request_of() -> Callable[..., LaunchRequest]:
     def make(
         token: str = "t1", *, zone: str = "us-central1-a", kind: str = "n2-standard-2", **more: Any
     ) -> LaunchRequest:
-        market = more.pop("market", Market.SPOT)
-        offer = Offer("gcp", zone[:-2], zone, kind, market, 0.02, 0.08, 2, 8)
-        return LaunchRequest(
-            **{
-                "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
-                "offer": offer,
-                "num_nodes": 1,
-                "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
-                "name": "job",
-                **more,
-            }
-        )
+        return launch_request("gcp", zone[:-2], zone, kind, token, memory_gib=8, **more)
 
     return make

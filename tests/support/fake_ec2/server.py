@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode
 
+import boto3
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.s3.models import s3_backends
@@ -85,6 +86,12 @@ class FakeEc2:
             "AWS_SHARED_CREDENTIALS_FILE": nothing,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+    @property
+    def s3(self) -> Any:
+        """A client of the S3 that is served here."""
+        keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+        return boto3.client("s3", region_name=self.regions[0], endpoint_url=self.url, **keys)
 
     # ---- for tests ----
 

@@ -1,0 +1,23 @@
+"""A request to launch, as the controller makes them: what a test of a cloud sends, and changes a little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from holdfast.recovery.market import Market, Offer
+
+
+def launch_request(
+    cloud: str, region: str, zone: str, kind: str, token: str = "t1", *, memory_gib: float = 4, **more: Any
+) -> LaunchRequest:
+    """One spot machine of a controller `ctl`; `more`: fields that are to be different, and `market`."""
+    offer = Offer(cloud, region, zone, kind, more.pop("market", Market.SPOT), 0.02, 0.08, 2, memory_gib)
+    fields: dict[str, Any] = {
+        "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
+        "offer": offer,
+        "num_nodes": 1,
+        "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
+        "name": "job",
+    }
+    return LaunchRequest(**{**fields, **more})

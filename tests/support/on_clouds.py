@@ -1,0 +1,100 @@
+"""A controller that knows clouds of the tests' own, whose machines really run: jobs, from their launch to the bill."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers import Controller, running_controller
+from fake_azure import FakeAzure
+from fake_ec2 import FakeEc2
+from fake_gce import FakeGce
+from ledger import Bought
+
+FAKES: dict[str, Any] = {"aws": FakeEc2, "gcp": FakeGce, "azure": FakeAzure}
+UNDER_WAY = ("PENDING", "STARTING", "RUNNING", "RECOVERING")
+
+
+@dataclass(frozen=True)
+class OnClouds:
+    """`fakes`: the clouds, by the names that the controller has for them."""
+
+    controller: Controller
+    fakes: Mapping[str, Any]
+
+    def launch(self, name: str, run: str, **more: Any) -> int:
+        """A job on spot machines of the first cloud, unless `more` says otherwise; its id."""
+        task = {"name": name, "run": run, "resources": {"infra": next(iter(self.fakes)), "use_spot": True}, **more}
+        return int(self.controller.client.submit(name, [task], user="", key=name)["job_id"])
+
+    def until(self, job: int, status: str) -> dict[str, Any]:
+        def reached() -> bool:
+            shown = self.controller.job(job)
+            assert shown["status"] in (status, *UNDER_WAY), shown
+            return bool(shown["status"] == status)
+
+        self.controller.until(reached, f"job {job} {status}")
+        return self.controller.job(job)
+
+    def until_printed(self, job: int, text: str) -> None:
+        self.controller.until(lambda: text in self.controller.log(job), f"{text!r} in the log of job {job}")
+
+    def living(self) -> list[Bought]:
+        return [one for fake in self.fakes.values() for one in fake.living()]
+
+    def cost_is_the_bill(self, job: int, *, within_s: float = 0.0) -> None:
+        """No machine is left; what the controller says that they cost is what the clouds bill.
+
+        `within_s`: how late each machine's end may have been seen, where its cloud does not tell.
+        """
+        shown: dict[str, Any] = {}
+
+        def all_gone() -> bool:
+            shown.update(self.controller.job(job))
+            return all(attempt["gone_at"] for attempt in shown["attempts"])
+
+        self.controller.until(all_gone, "the end of every attempt")
+        self.controller.until(lambda: not self.living(), "the end of every machine")
+        bought = [one for fake in self.fakes.values() for one in fake.bought() if _job_of(one) == str(job)]
+        bill = sum(one.usd for one in bought)
+        assert bill > 0
+        unseen = sum(one.price_per_hour for one in bought) * within_s / 3600
+        assert shown["cost_usd"] == pytest.approx(bill, rel=1e-6, abs=unseen)
+
+
+def keys_in(s3: Any, bucket: str) -> list[str]:
+    """What the bucket holds now; nothing if there is none. `s3`: a client of boto3's."""
+    try:
+        return [one["Key"] for one in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
+    except s3.exceptions.NoSuchBucket:
+        return []
+
+
+def last_step(keys: list[str]) -> int:
+    """The highest of the files `step-0001` …; 0 if none."""
+    return max((int(key.removeprefix("step-")) for key in keys if key.startswith("step-")), default=0)
+
+
+@contextlib.contextmanager
+def on_clouds(folder: Path, *names: str) -> Iterator[OnClouds]:
+    """Each cloud's machines live in a folder of its name, the controller in `home`; in the end no machine is left."""
+    home = folder / "home"
+    home.mkdir()
+    with contextlib.ExitStack() as stack:
+        fakes = {name: stack.enter_context(FAKES[name](folder / name, hidden=home)) for name in names}
+        (home / "config.yaml").write_text("".join(fake.config for fake in fakes.values()))
+        environ = {key: value for fake in fakes.values() for key, value in fake.environ.items()}
+        with running_controller(home, environ=environ) as controller:
+            one = OnClouds(controller, fakes)
+            yield one
+        assert not one.living()
+
+
+def _job_of(one: Bought) -> str:
+    """Google's labels hold no colons."""
+    return one.tags.get("holdfast:job") or one.tags["holdfast-job"]
