@@ -16,6 +16,7 @@ CALL_BACK_S = 8.0
 _FIRST_RECHECK_S = 0.2
 
 _BEFORE_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING)
+_REQUESTED, _BOOTING = AttemptState.REQUESTED, AttemptState.BOOTING
 
 
 def wind_down(attempt: AttemptView, *, reason: Reason, until: float) -> AttemptView:
@@ -86,15 +87,13 @@ def loss(attempt: AttemptView, view: View, now: float) -> Reason | None:
 
 def unreachable_at(attempt: AttemptView, view: View) -> list[float]:
     """For each silent node: when its silence has lasted for too long."""
-    if attempt.is_well:
-        return []
     silent = [n.silent_since for n in attempt.nodes if is_silent(n) and n.silent_since is not None]
     return [view.patience_from(since) + view.limits.silent_s for since in silent]
 
 
 def boot_timeout_at(attempt: AttemptView, view: View) -> float | None:
     """By when every agent must have called; None once they have."""
-    if attempt.state is not AttemptState.BOOTING or attempt.booted_at is None:
+    if attempt.state is not _BOOTING or attempt.booted_at is None:
         return None
     return view.patience_from(attempt.booted_at) + view.limits.boot_timeout_s
 
@@ -109,7 +108,7 @@ def recheck_at(attempt: AttemptView, limits: Limits) -> float | None:
 
     A cloud may need a moment to learn of a death that a broken connection tells at once.
     """
-    if attempt.terminating or attempt.state is AttemptState.REQUESTED:
+    if attempt.terminating or attempt.state is _REQUESTED:
         return None
     if attempt.is_well and attempt.failing_since is None:
         return None

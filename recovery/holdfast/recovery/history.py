@@ -74,8 +74,10 @@ class Losses:
     expected: float = 0.0
 
     def plus(self, at: float, lost: float, expected: float) -> Losses:
-        fading = 2.0 ** (-max(0.0, at - self.at) / _HALF_LIFE_S)
-        return Losses(max(at, self.at), self.lost * fading + lost, self.expected * fading + expected)
+        if at <= self.at:
+            return Losses(self.at, self.lost + lost, self.expected + expected)
+        fading = 2.0 ** ((self.at - at) / _HALF_LIFE_S)
+        return Losses(at, self.lost * fading + lost, self.expected * fading + expected)
 
     def rate(self, prior: float, advised: float | None = None) -> float:
         """Losses per loss expected. `advised`: what a cloud says of it."""
@@ -111,6 +113,9 @@ class Region:
 
     losses: Losses = Losses()
     lost_at: float = -inf
+
+
+_NOTHING_LOST = Region()
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,7 @@ def learn(history: History, sighting: Sighting) -> History:
     lost, expected = _evidence(known, sighting)
     place = (sighting.key.cloud, sighting.key.region)
     tracks = {**history.tracks, sighting.key: _seen(known, sighting, lost, expected)}
-    region = history.regions.get(place, Region())
+    region = history.regions.get(place) or _NOTHING_LOST
     lost_at = sighting.at if lost else region.lost_at
     regions = {**history.regions, place: Region(region.losses.plus(sighting.at, lost, expected), lost_at)}
     return History(tracks, regions, start_ups, history.advice)
@@ -230,7 +235,7 @@ def _evidence(known: Track | None, sighting: Sighting) -> tuple[float, float]:
 
 
 def _seen(known: Track | None, sighting: Sighting, lost: float, expected: float) -> Track:
-    losses = (known.losses if known else Losses()).plus(sighting.at, lost, expected)
+    losses = (known.losses if known else _NOTHING_SEEN).plus(sighting.at, lost, expected)
     since = sighting.at
     if sighting.available:
         since = min(since if known is None else since - known.age_s(since), sighting.held_since or since)

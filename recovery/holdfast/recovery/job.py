@@ -83,7 +83,7 @@ class NodeView:
 
 # Tuples: to look a member of an enumeration up in them takes a fraction of what a set's hash would.
 _ENDING = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
-_GONE, _ENDED = AttemptState.GONE, TaskState.ENDED
+_RUNNING, _GONE, _ENDED = AttemptState.RUNNING, AttemptState.GONE, TaskState.ENDED
 _HAS_NO_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE)
 
 
@@ -112,18 +112,16 @@ class AttemptView:
     @cached
     def is_well(self) -> bool:
         """Nothing was heard or seen that speaks against any of its nodes."""
-        return all(
-            n.gone is None
-            and n.silent_since is None
-            and n.notice_deadline is None
-            and not (n.interrupted or n.mount_lost)
-            for n in self.nodes
-        )
+        for n in self.nodes:
+            seen_amiss = n.gone is not None or n.silent_since is not None or n.notice_deadline is not None
+            if seen_amiss or n.interrupted or n.mount_lost:
+                return False
+        return True
 
     @cached
     def runs_undisturbed(self) -> bool:
         """It runs, nothing is amiss, and nobody is being asked about it: the machines' mere presence is awaited."""
-        runs = self.state is AttemptState.RUNNING and not self.terminating and self.failing_since is None
+        runs = self.state is _RUNNING and not self.terminating and self.failing_since is None
         return runs and self.is_well and not any(n.has_stopped or n.failed_stage is not None for n in self.nodes)
 
     @property
@@ -200,11 +198,13 @@ class TaskView:
     @property
     def current(self) -> AttemptView | None:
         """The attempt that runs, else the newest that is meant to run; None while there is none."""
-        if len(self.attempts) == 1:  # nearly always: no list is made of it
-            return self.attempts[0] if self.attempts[0].is_wanted else None
-        wanted = [a for a in self.attempts if a.is_wanted]
-        running = [a for a in wanted if a.state is AttemptState.RUNNING]
-        return (running or wanted)[-1] if wanted else None
+        newest = None
+        for attempt in reversed(self.attempts):
+            if attempt.is_wanted:
+                if attempt.state is _RUNNING:
+                    return attempt
+                newest = newest or attempt
+        return newest
 
     @property
     def replacement(self) -> AttemptView | None:
@@ -245,7 +245,10 @@ class TaskView:
         )
 
     def attempt(self, generation: int) -> AttemptView | None:
-        return next((a for a in self.attempts if a.generation == generation), None)
+        for attempt in self.attempts:
+            if attempt.generation == generation:
+                return attempt
+        return None
 
 
 @dataclass(frozen=True)
@@ -276,7 +279,7 @@ class JobView:
     def with_task(self, task: TaskView) -> JobView:
         if self.tasks[task.index] is task:
             return self
-        tasks = (*self.tasks[: task.index], task, *self.tasks[task.index + 1 :])
+        tasks = (*self.tasks[: task.index], task, *self.tasks[task.index + 1 :]) if len(self.tasks) > 1 else (task,)
         return JobView(self.id, tasks, self.cancel)
 
 

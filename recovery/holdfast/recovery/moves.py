@@ -28,17 +28,19 @@ from holdfast.recovery.values import replace
 # What failed on a replacement may fail on the next as well; the task runs, so there is time.
 _FAILED_REPLACEMENT_S = 3600.0
 
+_RUNNING = TaskState.RUNNING
+
 
 def reconsider(task: TaskView, ctx: Context) -> TaskView | None:
     """Whether a better place is worth moving to: asked when the policy said that it wants to be."""
-    runs = task.state is TaskState.RUNNING and task.outcome is None and task.replacement is None
+    runs = task.state is _RUNNING and task.outcome is None and task.replacement is None
     if not runs or task.wake_at is None or ctx.now < task.wake_at:
         return None
     match policy(task.recovery.strategy).reconsider(task, ctx.market, ctx.now):
         case Stay(until):
             return replace(task, wake_at=until if until is None else max(until, ctx.now + SOONEST_S))
         case Move(offer, why):
-            return request(task, offer, ctx, state=TaskState.RUNNING, why=why)
+            return request(task, offer, ctx, state=_RUNNING, why=why)
 
 
 def take_over(task: TaskView, ctx: Context) -> TaskView | None:
@@ -46,7 +48,7 @@ def take_over(task: TaskView, ctx: Context) -> TaskView | None:
     running, ready = task.current, task.replacement
     if running is None or ready is None or ready.state is not AttemptState.READY or task.outcome is not None:
         return None
-    data: dict[str, object] = {"from": str(running.offer.key), "to": str(ready.offer.key)}
+    data: dict[str, object] = {"from": running.offer.name, "to": ready.offer.name}
     ctx.out.append(Note("attempt.moving", task.index, running.generation, reason=Reason.MOVED, data=data))
     learn_it_lasted(running, ctx)
     return look_for_another(task, running, Reason.MOVED, ctx.now + ctx.view.limits.drain_s, ctx.now)
@@ -62,7 +64,7 @@ def lose_replacement(task: TaskView, ctx: Context) -> TaskView | None:
     if reason is None:
         return None
     message = failure_text(failed) if failed else text(reason)
-    data: dict[str, object] = {"offer": str(attempt.offer.key), "was": attempt.state.value}
+    data: dict[str, object] = {"offer": attempt.offer.name, "was": attempt.state.value}
     ctx.out.append(Note("replacement.lost", task.index, attempt.generation, reason=reason, message=message, data=data))
     learn_of_loss(attempt, reason, ctx)
     task = task.with_attempt(wind_down(attempt, reason=reason, until=abruptly(ctx.now)))

@@ -18,6 +18,7 @@ from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
 from holdfast.recovery.values import replace
 
 _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
+_REQUESTED, _GONE, _AVOID_ZONE = AttemptState.REQUESTED, AttemptState.GONE, FaultKind.AVOID_ZONE
 
 
 def observe(job: JobView, event: events.Event, now: float, out: list[Action]) -> JobView:
@@ -77,14 +78,14 @@ def _launch_answered(
             for n in attempt.nodes
         )
         attempt = replace(attempt, nodes=nodes, booted_at=now if attempt.booted_at is None else attempt.booted_at)
-        if attempt.state is AttemptState.REQUESTED:
+        if attempt.state is _REQUESTED:
             attempt = replace(attempt, state=AttemptState.BOOTING)
             ids = [n.instance_id for n in nodes]
             out.append(Note("attempt.launched", task.index, attempt.generation, data={"instances": ids}))
         return job.with_task(replace(task.with_attempt(attempt), refused_in_a_row=0))
     refusal = event.refusal
     out.append(Refuse(refusal))
-    if refusal.kind is FaultKind.AVOID_ZONE:
+    if refusal.kind is _AVOID_ZONE:
         out.append(Learn(Sighting(attempt.offer.key, now, available=False)))
     out.append(
         Note(
@@ -96,14 +97,14 @@ def _launch_answered(
                 "code": refusal.code,
                 "kind": refusal.kind.value,
                 "until": refusal.until,
-                "offer": str(attempt.offer.key),
+                "offer": attempt.offer.name,
             },
         )
     )
     if attempt is not task.replacement:  # who has a place is not searching
         task = replace(task, refused_in_a_row=task.refused_in_a_row + 1)
     if not event.may_exist:
-        return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
+        return job.with_task(task.with_attempt(replace(attempt, state=_GONE)))
     # The attempt ends as one with machines does, by a termination that looks for them.
     unknown = replace(attempt, state=AttemptState.STOPPED)
     if attempt is task.current and task.state is TaskState.PLACING:
@@ -192,7 +193,7 @@ def _cloud_said(
         attempt = replace(attempt, nodes=nodes)
         # One that nobody asked to end still has to be seen as a loss; `settle` closes it afterwards.
         if attempt.terminating:
-            attempt = replace(attempt, state=AttemptState.GONE)
+            attempt = replace(attempt, state=_GONE)
             out.append(Note("attempt.gone", task.index, attempt.generation))
         return job.with_task(task.with_attempt(attempt))
     nodes = tuple(_with_fate(n, event.fates, out, task, attempt) for n in attempt.nodes)

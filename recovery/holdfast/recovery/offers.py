@@ -49,3 +49,8 @@ class Offer:
     @cached
     def key(self) -> OfferKey:
         return OfferKey(self.cloud, self.region, self.zone, self.instance_type, self.market)
+
+    @cached
+    def name(self) -> str:
+        """For people; the same as its key's."""
+        return str(self.key)

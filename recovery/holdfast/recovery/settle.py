@@ -45,6 +45,9 @@ _MOST_ROUNDS = 100
 
 # Losing a machine on which nothing of the user's had begun is no recovery.
 _HAD_BEGUN = {AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING}
+_HAS_RUN = (AttemptState.RUNNING, AttemptState.DRAINING)
+_DRAINING, _STOPPED = AttemptState.DRAINING, AttemptState.STOPPED
+_WAITING, _ENDED = TaskState.WAITING, TaskState.ENDED
 
 
 def settle(task: TaskView, ctx: Context, *, is_current: bool) -> TaskView:
@@ -71,7 +74,7 @@ def _is_quiet(task: TaskView, ctx: Context) -> bool:
     if task.outcome is not None or ctx.job.cancel is not None or len(task.attempts) > 1:
         return False
     if not task.attempts:
-        return task.state is not TaskState.ENDED
+        return task.state is not _ENDED
     return task.attempts[0].runs_undisturbed
 
 
@@ -91,7 +94,7 @@ def cancel(task: TaskView, ctx: Context) -> TaskView | None:
 
 def end(task: TaskView, ctx: Context) -> TaskView | None:
     """The outcome becomes final once nothing of the task can be running any more."""
-    if task.outcome is None or task.state is TaskState.ENDED or any(a.may_run_workload for a in task.attempts):
+    if task.outcome is None or task.state is _ENDED or any(a.may_run_workload for a in task.attempts):
         return None
     message = task.message or text(task.outcome)
     status = terminal_status(task.outcome)
@@ -104,8 +107,7 @@ def succeed(task: TaskView, ctx: Context) -> TaskView | None:
     """Also an attempt that is already being drained may turn out to have finished first."""
     if task.outcome is not None:
         return None
-    ran = (AttemptState.RUNNING, AttemptState.DRAINING)
-    if not any(a.state in ran and has_succeeded(a) for a in task.attempts):
+    if not any(a.state in _HAS_RUN and has_succeeded(a) for a in task.attempts):
         return None
     return conclude(task, Reason.COMPLETED, ctx, until=abruptly(ctx.now))
 
@@ -128,7 +130,7 @@ def forget_gone(task: TaskView, ctx: Context) -> TaskView | None:
 
 def drained(task: TaskView, ctx: Context) -> TaskView | None:
     for a in task.attempts:
-        if a.state is AttemptState.DRAINING and all(n.has_stopped for n in a.nodes):
+        if a.state is _DRAINING and all(n.has_stopped for n in a.nodes):
             trouble = "; ".join(n.message for n in a.nodes if n.failed_stage is not None and n.message)
             ctx.out.append(Note("attempt.stopped", task.index, a.generation, reason=a.reason, message=trouble))
             return task.with_attempt(replace(a, state=AttemptState.STOPPED))
@@ -137,8 +139,8 @@ def drained(task: TaskView, ctx: Context) -> TaskView | None:
 
 def terminate(task: TaskView, ctx: Context) -> TaskView | None:
     for a in task.attempts:
-        stopped = a.state is AttemptState.STOPPED
-        overdue_from = overdue_at(a, ctx.view) if a.state is AttemptState.DRAINING else None
+        stopped = a.state is _STOPPED
+        overdue_from = overdue_at(a, ctx.view) if a.state is _DRAINING else None
         overdue = overdue_from is not None and overdue_from <= ctx.now
         if (stopped or overdue) and not a.terminating:
             ctx.out.append(Terminate(task.index, a.generation))
@@ -158,7 +160,7 @@ def lose(task: TaskView, ctx: Context) -> TaskView | None:
         return None
     saves = attempt.state is AttemptState.RUNNING
     until = drain_deadline(attempt, ctx.view.limits, ctx.now) if saves else abruptly(ctx.now)
-    data: dict[str, object] = {"offer": str(attempt.offer.key), "was": attempt.state.value}
+    data: dict[str, object] = {"offer": attempt.offer.name, "was": attempt.state.value}
     ctx.out.append(Note("attempt.lost", task.index, attempt.generation, reason=reason, message=text(reason), data=data))
     learn_of_loss(attempt, reason, ctx)
     counts = MEANINGS[reason].is_recovery and attempt.state in _HAD_BEGUN
@@ -249,7 +251,7 @@ def advance(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def _give_leave_to_run(task: TaskView, attempt: AttemptView, ctx: Context) -> TaskView:
-    where = str(attempt.offer.key)
+    where = attempt.offer.name
     ctx.out.append(Note("attempt.running", task.index, attempt.generation, data={"offer": where}))
     task = task.with_attempt(replace(attempt, state=AttemptState.RUNNING, running_at=ctx.now))
     started_at = task.started_at if task.started_at is not None else ctx.now
@@ -282,7 +284,7 @@ def _recheck_is_due(attempt: AttemptView, ctx: Context) -> bool:
 
 
 def prepare_storage(task: TaskView, ctx: Context) -> TaskView | None:
-    if task.state is not TaskState.WAITING or task.storage_ready or task.storage_asked or task.outcome is not None:
+    if task.state is not _WAITING or task.storage_ready or task.storage_asked or task.outcome is not None:
         return None
     ctx.out.append(PrepareStorage(task.index))
     return replace(task, storage_asked=True)
@@ -293,7 +295,7 @@ def foresee_lateness(task: TaskView, ctx: Context) -> TaskView | None:
     deadline_at, work_s = task.recovery.deadline_at, task.work_s
     if deadline_at is None or work_s is None or task.late_since is not None or task.outcome is not None:
         return None
-    start_s = ctx.market.history.start_ups.usual_s if task.state is TaskState.WAITING else 0.0
+    start_s = ctx.market.history.start_ups.usual_s if task.state is _WAITING else 0.0
     ends_at = ctx.now + start_s + max(0.0, work_s - task.progress_s(ctx.now))
     if ends_at <= deadline_at:
         return None
@@ -304,7 +306,7 @@ def foresee_lateness(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def place(task: TaskView, ctx: Context) -> TaskView | None:
-    waits = task.state is TaskState.WAITING and task.outcome is None and task.storage_ready
+    waits = task.state is _WAITING and task.outcome is None and task.storage_ready
     if not waits or (task.wake_at is not None and ctx.now < task.wake_at):
         return None
     match policy(task.recovery.strategy).choose(task, ctx.market, ctx.now):

@@ -1,6 +1,9 @@
 """The states that the controller keeps, and the statuses that users see.
 
 States say *what is going on*; why is a `Reason` beside them. Statuses are SkyPilot's names, derived from both.
+
+What runs at every decision has members in names of its own, such as `_WAITING`: to look one up on its class costs as
+much as a call (Python 3.11).
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from holdfast.recovery.statuses import AttemptState, Status, TaskState
 from holdfast.recovery.turns import Context
 from holdfast.recovery.values import replace
 
+_WAITING, _RUNNING, _DRAINING = TaskState.WAITING, TaskState.RUNNING, AttemptState.DRAINING
+
 
 def step(view: View, event: Event, now: float) -> Step:
     """Decide what follows from `event` at `now` (epoch seconds). Raises nothing; touches nothing."""
@@ -56,17 +58,17 @@ def _wake_at(view: View, job: JobView, current: TaskView | None) -> float | None
         for attempt in task.attempts:
             if not (attempt.terminating or attempt.runs_undisturbed):
                 times += _attempt_times(attempt, view)
-    if current is not None and current.state is TaskState.WAITING and current.storage_ready:
+    if current is not None and current.state is _WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
-    if current is not None and current.state is TaskState.RUNNING and current.wake_at is not None:
+    if current is not None and current.state is _RUNNING and current.wake_at is not None:
         times += [current.wake_at] if current.replacement is None else []
     return min(times, default=None)
 
 
 def _attempt_times(attempt: AttemptView, view: View) -> list[float]:
     times = [boot_timeout_at(attempt, view), recheck_at(attempt, view.limits)]
-    if attempt.state is AttemptState.DRAINING:
+    if attempt.state is _DRAINING:
         times.append(overdue_at(attempt, view))
-    if attempt.is_wanted:
-        times.extend(unreachable_at(attempt, view))
+    if attempt.is_wanted and not attempt.is_well:
+        times += unreachable_at(attempt, view)
     return [t for t in times if t is not None]

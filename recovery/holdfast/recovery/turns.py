@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from functools import lru_cache
 
 from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
 from holdfast.recovery.attempts import wind_down
@@ -119,14 +120,11 @@ def request(
         generation=generation,
         state=AttemptState.REQUESTED,
         offer=offer,
-        nodes=tuple(NodeView(rank) for rank in range(task.num_nodes)),
+        nodes=_unheard(task.num_nodes),
         requested_at=ctx.now,
     )
-    where = str(offer.key)
     ctx.out.append(Launch(task.index, generation, offer, task.num_nodes))
-    ctx.out.append(
-        Note("attempt.requested", task.index, generation, reason=task.reason, message=why, data={"offer": where})
-    )
+    ctx.out.append(Note("attempt.requested", task.index, generation, None, task.reason, why, {"offer": offer.name}))
     return replace(
         task,
         state=state,
@@ -135,6 +133,11 @@ def request(
         last_offer=offer,
         wake_at=None,
     )
+
+
+@lru_cache(maxsize=64)
+def _unheard(num_nodes: int) -> tuple[NodeView, ...]:
+    return tuple(NodeView(rank) for rank in range(num_nodes))
 
 
 FAILED_STAGE = {

@@ -20,6 +20,8 @@ PREEMPTION_COOLDOWN_S = 1800.0
 # (23 to 56 of 100 had after 10 minutes), and waiting for the rest of the cool-down would earn nothing.
 EARLY_RETRY_S = 60.0
 
+_AT = attrgetter("at")
+
 # Refusals older than this do not lengthen the next one.
 _REMEMBERED_S = 4 * 3600.0
 
@@ -111,8 +113,9 @@ def repeats(offer: Offer, refusals: Iterable[Refusal], now: float, *, kind: Faul
         for r in refusals
         if r.at > since and r.kind is kind and not r.from_preemption and (r.exact == key or r.covers(offer))
     ]
+    alike.sort(key=_AT)
     count, until = 0, 0.0
-    for refusal in sorted(alike, key=attrgetter("at")):
+    for refusal in alike:
         if refusal.at >= until:
             count, until = count + 1, refusal.until
     return count

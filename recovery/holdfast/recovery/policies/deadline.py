@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from holdfast.recovery.job import TaskView
+from holdfast.recovery.job import AttemptView, TaskView
 from holdfast.recovery.market import MarketView
 from holdfast.recovery.needs import Need
 from holdfast.recovery.offers import Market
@@ -31,6 +31,8 @@ RESERVE = 0.1
 # A drain before a machine takes over from another, and a controller that is busy.
 _MARGIN_S = 120.0
 
+_SPOT, _ON_DEMAND = Market.SPOT, Market.ON_DEMAND
+
 
 @dataclass(frozen=True)
 class Deadline:
@@ -42,7 +44,7 @@ class Deadline:
     def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
         appraisal = Appraisal(task, market.history, now)
         worst_s = market.history.start_ups.worst_s
-        slack_s = _slack_s(task, market, now)
+        slack_s = _slack_s(task, task.current, market, now)
         spot = _on_spot(task.needs)
         found = choose(task, market, now, worth=appraisal.cost, needs=spot) if spot else None
         if isinstance(found, Place) and slack_s > worst_s:
@@ -57,26 +59,26 @@ class Deadline:
         here = task.current
         if here is None:
             return Stay()
-        slack_s = _slack_s(task, market, now)
-        if here.offer.market is Market.SPOT and slack_s <= 0:
+        slack_s = _slack_s(task, here, market, now)
+        if here.offer.market is _SPOT and slack_s <= 0:
             certain = choose(task, market, now, needs=_on_demand(task.needs))
             if isinstance(certain, Place):
                 return Move(certain.offer, "losing this machine would endanger the deadline")
             return Stay(now + LOOK_AGAIN_S)
-        if here.offer.market is Market.ON_DEMAND and slack_s <= _until_saved_s(task, market, now):
+        if here.offer.market is _ON_DEMAND and slack_s <= _until_saved_s(task, market, now):
             return Stay(now + LOOK_AGAIN_S)
         found = better_place(task, market, now, here.offer, _on_spot(task.needs))
-        if isinstance(found, Stay) and found.until is not None and here.offer.market is Market.SPOT:
+        if isinstance(found, Stay) and found.until is not None and here.offer.market is _SPOT:
             return Stay(min(found.until, now + slack_s))
         return found
 
 
-def _slack_s(task: TaskView, market: MarketView, now: float) -> float:
+def _slack_s(task: TaskView, here: AttemptView | None, market: MarketView, now: float) -> float:
     """Seconds that may still be lost. On spot, work counts once it is durable; on on-demand, as it is done."""
-    deadline_at, work_s, here = task.recovery.deadline_at, task.work_s, task.current
+    deadline_at, work_s = task.recovery.deadline_at, task.work_s
     if deadline_at is None or work_s is None:
         return 0.0  # nothing to go by: the safe side
-    on_demand = here is not None and here.offer.market is Market.ON_DEMAND
+    on_demand = here is not None and here.offer.market is _ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
     return deadline_at - now - max(0.0, work_s - done_s) - market.history.start_ups.worst_s - _MARGIN_S
 
@@ -93,6 +95,7 @@ def _until_saved_s(task: TaskView, market: MarketView, now: float) -> float:
     return starts_s if task.saved_s is None else min(starts_s, 2 * newest_s)
 
 
+@lru_cache(maxsize=64)
 def _on_spot(needs: tuple[Need, ...]) -> tuple[Need, ...]:
     return tuple([n for n in needs if n.use_spot])
 

@@ -6,7 +6,6 @@ A strategy only says which offers it would rather keep for last; fit, rank, pric
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from heapq import nlargest, nsmallest
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -108,8 +107,10 @@ def _standing(refusals: Iterable[Refusal], refused_in_a_row: int, now: float) ->
 
     This search's are taken to be the latest `refused_in_a_row`: another job's refusals are as good as one's own.
     """
-    turns = nlargest(refused_in_a_row, (r.at for r in refusals if not r.from_preemption)) if refused_in_a_row else ()
-    began = turns[-1] if turns else inf
+    began = inf
+    if refused_in_a_row:
+        turns = sorted([r.at for r in refusals if not r.from_preemption])[-refused_in_a_row:]
+        began = turns[0] if turns else inf
     return [r for r in refusals if r.until > now or r.kind is _GIVE_UP or (r.at >= began and not r.from_preemption)]
 
 
@@ -145,8 +146,8 @@ def _last_turn(avoided: _Avoided) -> float:
 
 def _why_avoided(avoided: Sequence[tuple[float, _Avoided]], now: float) -> tuple[str, ...]:
     """`avoided`: until when, and what."""
-    first = nsmallest(_MOST_LINES, avoided, key=itemgetter(0))
-    lines = [f"{a.offer.key}: avoided for {at - now:.0f} s: {_said(_longest(a))}" for at, a in first]
+    first = sorted(avoided, key=itemgetter(0))[:_MOST_LINES]
+    lines = [f"{a.offer.name}: avoided for {at - now:.0f} s: {_said(_longest(a))}" for at, a in first]
     if len(avoided) > len(first):
         lines.append(f"and {len(avoided) - len(first)} more")
     return tuple(lines)
@@ -179,14 +180,17 @@ class RefusalIndex:
         shapes: dict[tuple[int, ...], dict[Hashable, list[Refusal]]] = {}
         exact: dict[OfferKey, list[Refusal]] = {}
         for r in refusals:
-            if r.exact is not None:
-                exact.setdefault(r.exact, []).append(r)
+            if (key := r.exact) is not None:
+                if key in exact:
+                    exact[key].append(r)
+                else:
+                    exact[key] = [r]
                 continue
             scope = (r.cloud, r.region, r.zone, r.instance_type, r.market)
             named = tuple([i for i, field in enumerate(scope) if field is not None])
             shapes.setdefault(named, {}).setdefault(itemgetter(*named)(scope), []).append(r)
         self._exact = exact
-        self._tables = [(itemgetter(*named), table) for named, table in shapes.items()]
+        self._tables = [(itemgetter(*named), table) for named, table in shapes.items()] if shapes else []
 
     def covering(self, offer: Offer) -> list[Refusal]:
         """As `[r for r in refusals if r.covers(offer)]`, in no particular order."""

@@ -21,6 +21,8 @@ _LEAST_WORK_S = 300.0
 # What a move earns has to be so many times what it costs: lives are guessed, costs are sure.
 _CAUTION = 1.5
 
+_ON_DEMAND = Market.ON_DEMAND
+
 
 @dataclass(frozen=True)
 class Appraisal:
@@ -39,20 +41,18 @@ class Appraisal:
 
     def stay_s(self, offer: Offer) -> float:
         """The mean time that the task would run there: until the offer is lost or the work is done."""
-        known = self._stays.get(offer.key)
+        if offer.market is _ON_DEMAND:
+            return self.work_left_s
+        key = offer.key
+        known = self._stays.get(key)
         if known is None:
-            known = self._stays[offer.key] = self._stay_s(offer)
+            work_s = self.work_left_s
+            known = self._stays[key] = work_s * (1 - exp(-self.history.life_s(key, self.now) / work_s))
         return known
-
-    def _stay_s(self, offer: Offer) -> float:
-        work_s = self.work_left_s
-        if offer.market is Market.ON_DEMAND:
-            return work_s
-        return work_s * (1 - exp(-self.history.life_s(offer.key, self.now) / work_s))
 
     def hourly(self, offer: Offer) -> float:
         """USD per hour of work and node, the starts that losses bring about included."""
-        if offer.market is Market.ON_DEMAND:
+        if offer.market is _ON_DEMAND:
             return offer.price_per_hour
         return offer.price_per_hour * (1 + self.history.start_ups.usual_s / self.stay_s(offer))
 

@@ -18,6 +18,8 @@ from holdfast.recovery.simulate.scenario import WORST_SIGMAS, Scenario
 
 NAME = "trace"
 
+_ON_DEMAND = Market.ON_DEMAND
+
 
 @dataclass(frozen=True)
 class TraceCloud:
@@ -69,15 +71,16 @@ class TraceCloud:
 
     def has(self, zone: int, market: Market, at: float) -> bool:
         """Whether all the scenario's machines can be kept there. On-demand always can."""
-        return market is Market.ON_DEMAND or self.scenario.zones[zone].has(self.scenario.num_nodes, at)
+        return market is _ON_DEMAND or self.scenario.zones[zone].has(self.scenario.num_nodes, at)
 
     def sells(self, zone: int, market: Market, at: float) -> bool:
         """Whether all the machines can be bought there: a zone that has given notice sells no more."""
-        return self.has(zone, market, at) and self.has(zone, market, at + self.scenario.notice_s)
+        notice_s = self.scenario.notice_s
+        return self.has(zone, market, at) and (not notice_s or self.has(zone, market, at + notice_s))
 
     def taken_at(self, zone: int, market: Market, launched_at: float) -> float:
         """When machines that were launched then would lose the first of them; infinity if never."""
-        if market is Market.ON_DEMAND:
+        if market is _ON_DEMAND:
             return float("inf")
         return self.scenario.zones[zone].changes_at(self.scenario.num_nodes, launched_at)
 
@@ -89,7 +92,7 @@ class TraceCloud:
     def bill(self, zone: int, market: Market, begin: float, end: float) -> float:
         """USD for all machines from `begin` to `end`, by the second at the price of the moment."""
         trace, nodes = self.scenario.zones[zone], self.scenario.num_nodes
-        if market is Market.ON_DEMAND:
+        if market is _ON_DEMAND:
             return nodes * trace.on_demand_price * (end - begin) / 3600
         return nodes * (trace.spent(end) - trace.spent(begin))
 

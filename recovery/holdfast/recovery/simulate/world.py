@@ -5,7 +5,6 @@ happen at once. Only time is virtual.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -31,6 +30,12 @@ _TASK = 0
 _CALLS_AFTER = 0.3
 _CALLS_BY_S = 300.0
 _MEMORY_S = 4 * 3600.0
+
+# The same of every job: what was found to fit them is kept, and found by comparing them.
+_SPOT = (Need(),)
+_ANYTHING = (*_SPOT, Need(use_spot=False))
+
+_RUNNING, _DRAINING = AttemptState.RUNNING, AttemptState.DRAINING
 
 
 class _Due(NamedTuple):
@@ -155,8 +160,8 @@ class World:
             case actions.Check():
                 self._inbox.append(self._seen(action.generation))
             case actions.Refuse():
-                kept = [r for r in self.refusals if r.until > self.now - _MEMORY_S]
-                self.refusals = (*kept, action.refusal)
+                forgotten = self.now - _MEMORY_S
+                self.refusals = (*[r for r in self.refusals if r.until > forgotten], action.refusal)
             case actions.Learn():
                 self.history = learn(self.history, action.sighting)
             case actions.PrepareStorage():
@@ -168,9 +173,9 @@ class World:
             machines = self.machines.get(attempt.generation)
             if machines is None:
                 continue
-            if attempt.state is AttemptState.RUNNING and machines.running_at is None:
+            if attempt.state is _RUNNING and machines.running_at is None:
                 self._begin_work(attempt, machines)
-            elif attempt.state is AttemptState.DRAINING and machines.stopped_at is None:
+            elif attempt.state is _DRAINING and machines.stopped_at is None:
                 self._save_and_stop(attempt, machines)
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -351,13 +356,11 @@ class World:
 
 
 def _job(scenario: Scenario, strategy: str, start_at: float) -> JobView:
-    needs: Sequence[Need] = (Need(), Need(use_spot=False)) if scenario.use_on_demand else (Need(),)
     recovery = Recovery(strategy=strategy, work_s=float(scenario.work_s), patience=scenario.patience)
     if scenario.deadline_s is not None:
         recovery = replace(recovery, deadline_at=start_at + scenario.deadline_s)
-    return JobView(
-        1, (TaskView(_TASK, tuple(needs), num_nodes=scenario.num_nodes, recovery=recovery, wake_at=start_at),)
-    )
+    needs = _ANYTHING if scenario.use_on_demand else _SPOT
+    return JobView(1, (TaskView(_TASK, needs, num_nodes=scenario.num_nodes, recovery=recovery, wake_at=start_at),))
 
 
 def _or(time: float | None, otherwise: float) -> float:
