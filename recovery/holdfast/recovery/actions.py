@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from holdfast.recovery.history import Sighting
+from holdfast.recovery.history import History, Sighting, learn
 from holdfast.recovery.job import JobView
 from holdfast.recovery.market import Offer, Refusal
 from holdfast.recovery.reasons import Reason
@@ -56,6 +56,15 @@ class Learn:
     """Add to the history of offers, for every job of this controller: see `history.learn`."""
 
     sighting: Sighting
+    _known: list[tuple[History, History]] = field(default_factory=list, repr=False, compare=False)
+
+    def added_to(self, history: History) -> History:
+        """Who decides asks first, then who performs it: of the same history, it is worked out once."""
+        if self._known and self._known[0][0] is history:
+            return self._known[0][1]
+        found = learn(history, self.sighting)
+        self._known[:] = [(history, found)]
+        return found
 
 
 @dataclass(frozen=True)

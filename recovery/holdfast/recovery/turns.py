@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from holdfast.recovery.actions import Action, Launch, Learn, Note, Refuse
 from holdfast.recovery.attempts import wind_down
-from holdfast.recovery.history import Sighting, learn
+from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import AttemptView, JobView, NodeView, TaskView, View
 from holdfast.recovery.market import FaultKind, MarketView, Offer
 from holdfast.recovery.policies.cooldown import launch_refusal, preemption_refusal
@@ -56,7 +56,7 @@ class Context:
             if isinstance(action, Refuse):
                 refused.append(action.refusal)
             elif isinstance(action, Learn):
-                history = learn(history, action.sighting)
+                history = action.added_to(history)
         if refused or history is not market.history:
             market = replace(market, refusals=(*market.refusals, *refused), history=history)
         self._learned.append((len(self.out), market))

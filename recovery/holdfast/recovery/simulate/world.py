@@ -163,7 +163,7 @@ class World:
                 forgotten = self.now - _MEMORY_S
                 self.refusals = (*[r for r in self.refusals if r.until > forgotten], action.refusal)
             case actions.Learn():
-                self.history = learn(self.history, action.sighting)
+                self.history = action.added_to(self.history)
             case actions.PrepareStorage():
                 self._inbox.append(events.StorageReady(_TASK))
 
