@@ -20,6 +20,7 @@ from ledger import Bought
 PROJECT = "holdfast-test"
 PREEMPTED = "instance/preempted"
 # How a machine ended by itself → the operation that says so.
+PREEMPTION = "compute.instances.preempted"
 ENDS = {layout.STOPPED: "compute.instances.guestTerminate", layout.CRASHED: "compute.instances.hostError"}
 
 
@@ -168,11 +169,21 @@ class Fleet:
         told = machine.properties["scheduling"].get("preemptionNoticeDuration", {})
         left_s = self._faults.soft_off_s + float(told.get("seconds", 0))
         machine.status = machine.status if told else "STOPPING"
-        self._begin_end(machine, "compute.instances.preempted", at, None if self._lives(machine) else at + left_s)
+        self._begin_end(machine, PREEMPTION, at, None if self._lives(machine) else at + left_s)
         if machine.metadata:
             machine.metadata.change(PREEMPTED, "TRUE")
         if self._machines:
             self._machines.interrupt(machine.name, left_s)
+
+    def snatch(self, machine: Machine, at: float) -> None:
+        """The end, with no word in its metadata: Google promises none."""
+        assert machine.bought.market is Market.SPOT, f"{machine.bought.id} is no spot machine: Google does not take it"
+        if machine.endings:
+            return
+        machine.status = "STOPPING"
+        if self._machines:
+            self._machines.interrupt(machine.name, None)
+        self._begin_end(machine, PREEMPTION, at, None if self._lives(machine) else at)
 
     def settle(self, at: float) -> None:
         """What became of the hardware meanwhile is told by the instances from now on."""

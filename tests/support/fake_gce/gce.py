@@ -60,10 +60,10 @@ class Gce:
             self._settle()
             return list(self._fleet.books.values())
 
-    def interrupt(self, id: str) -> None:
+    def interrupt(self, id: str, *, is_told: bool) -> None:
         with self._lock:
             self._settle()
-            self._fleet.preempt(self._fleet.get(id), now())
+            (self._fleet.preempt if is_told else self._fleet.snatch)(self._fleet.get(id), now())
 
     def forget_requests(self) -> None:
         with self._lock:

@@ -96,9 +96,9 @@ class FakeGce:
     def living(self) -> list[Bought]:
         return [one for one in self.bought() if one.ended_at is None]
 
-    def interrupt(self, id: str) -> None:
-        """Take a spot instance back: its metadata says so, and `faults.soft_off_s` later it is gone."""
-        self._gce.interrupt(id)
+    def interrupt(self, id: str, *, is_told: bool = True) -> None:
+        """Take a spot instance back: its metadata says so, and `faults.soft_off_s` later it is gone; at once if not."""
+        self._gce.interrupt(id, is_told=is_told)
 
     def forget_requests(self) -> None:
         """As Google does after an hour: a request's id means nothing from now on."""
