@@ -58,7 +58,8 @@ def test_a_job_moves_from_cloud_to_cloud_and_loses_nothing(tmp_path: Path) -> No
 
         first = _begun(three, ec2, job, leg=1)
         ec2.faults.capacity = _no_room("aws")
-        ec2.interrupt(ec2.living()[0].id, notice_s=30)
+        ec2.faults.fis_notice_s = 30.0
+        three.controller.holdfast("jobs", "preempt", job)
         second = _begun(three, ec2, job, leg=2)
         assert not ec2.living(), "one workload at a time"
         gce.faults.capacity = _no_room("gcp")

@@ -15,6 +15,7 @@ import pytest
 
 from fake_azure import FakeAzure
 from fake_ec2 import FakeEc2
+from fake_ec2.fis import ROLE
 from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock, SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
@@ -126,15 +127,16 @@ def aws_prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def aws_cloud(home: Path, ec2: FakeEc2, patch: pytest.MonkeyPatch) -> AwsCloud:
     for name, value in ec2.environ.items():
         patch.setenv(name, value)
-    return AwsCloud(home, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url), SystemClock())
+    return AwsCloud(home, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, fis_role=ROLE), SystemClock())
 
 
 @pytest.fixture
 def aws_bench(tmp_path: Path, aws_prices: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     shutil.copytree(aws_prices, tmp_path / "aws")
     with FakeEc2() as ec2:
+        ec2.faults.fis_notice_s = 2.5  # EC2 gives its own notice, and never none; it tells of ends in whole seconds
         cloud = aws_cloud(tmp_path, ec2, monkeypatch)
-        yield Bench(cloud, "0" * 64, ec2.faults.capacity.__setitem__, lambda: None)
+        yield Bench(cloud, "0" * 64, ec2.faults.capacity.__setitem__, wait)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fake_ec2 import FakeEc2
+from fake_ec2.fis import ROLE
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.base import LaunchRequest
@@ -96,6 +97,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     until(new_cloud(placement_scores=True).advice)
     (machine,) = cloud.launch(request_of())
     cloud.describe("us-east-1", [machine.id])
+    new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
     cloud.terminate("us-east-1", [machine.id])
     called = set(ec2.calls)
     statements = json.loads(POLICY.read_text())["Statement"]
@@ -103,6 +105,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     assert allowed == called | IMPLIED
     package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/aws"
     code = "".join(path.read_text() for path in package.glob("*.py"))
-    named = set(re.findall(r"(?:ec2|ssm)(?:\([^)]*\))?\s*\.((?:describe|run|terminate|get)_(?!paginator)\w+)\(", code))
+    verbs = "describe|run|terminate|get|create|start|delete"
+    named = set(re.findall(rf"(?:ec2|ssm|fis)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
     named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
     assert {"".join(map(str.title, name.split("_"))) for name in named} == {c.partition(":")[2] for c in called}

@@ -52,6 +52,7 @@ class Ec2:
         self._moto = moto
         self._lock = threading.RLock()
         self._books: dict[str, Bought] = {}
+        self._due: dict[str, float] = {}  # without machines: which instances are to be taken, and when
         self._tokens: dict[tuple[str, str], tuple[dict[str, Any], list[str]]] = {}
         # moto's own images take a second for each region.
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
@@ -90,7 +91,15 @@ class Ec2:
             if self._machines:
                 self._machines.interrupt(id, notice_s)
             else:
-                self._end(id, layout.PREEMPTED, _now())
+                self._due[id] = _now() + (notice_s or 0.0)
+                self._settle()
+
+    def takes(self, id: str) -> bool:
+        """Whether it is a spot instance that lives."""
+        with self._lock:
+            self._settle()
+            one = self._books.get(id)
+            return one is not None and one.market is Market.SPOT and one.ended_at is None
 
     # ---- RunInstances ----
 
@@ -180,6 +189,10 @@ class Ec2:
     def _settle(self) -> None:
         """What became of the machines meanwhile is told by their instances from now on."""
         if self._machines is None:
+            for id in [id for id, at in self._due.items() if at <= _now()]:
+                at = self._due.pop(id)
+                if self._books[id].ended_at is None:
+                    self._end(id, layout.PREEMPTED, at)
             return
         for one in self._books.values():
             record = self._machines.find(one.id)

@@ -33,6 +33,7 @@ class Faults:
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)
     scores: dict[str, int] = field(default_factory=dict)  # zone → spot placement score, 5 if not said
+    fis_notice_s: float = 120.0  # from the start of an experiment to the end of the instance
     listing_delay_s: float = 0.0  # a new instance is not described for so long
 
     def refusal(self, zone: str, market: Market) -> str | None:

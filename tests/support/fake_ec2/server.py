@@ -25,6 +25,7 @@ from fake_ec2 import answers, validation
 from fake_ec2.answers import Answer
 from fake_ec2.ec2 import IMAGE, Ec2
 from fake_ec2.faults import TEXTS, Faults
+from fake_ec2.fis import ROLE, Fis
 from hardware import Machines
 from ledger import Bought
 
@@ -42,6 +43,7 @@ class FakeEc2:
         self.regions = regions
         self._machines = Machines("aws", folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
+        self.fis = Fis(self._interrupt_by_fis, self._count)
         for bucket_store in s3_backends[DEFAULT_ACCOUNT_ID].values():
             bucket_store.reset()
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -72,7 +74,7 @@ class FakeEc2:
     @property
     def config(self) -> str:
         """Sections of config.yaml: EC2, and the S3 that is served here too."""
-        aws = {"endpoint_url": self.url, "regions": list(self.regions)}
+        aws = {"endpoint_url": self.url, "regions": list(self.regions), "fis_role": ROLE}
         return f"aws: {json.dumps(aws)}\ns3: {json.dumps({'endpoint': self.url, 'region': self.regions[0]})}\n"
 
     @property
@@ -115,11 +117,13 @@ class FakeEc2:
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         region, service = found.groups() if found else ("", "")
-        if service not in ("ec2", "ssm"):
+        if service not in ("ec2", "ssm", "fis"):
             return self._moto(environ, start_response)  # type: ignore[no-any-return]
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if service == "ec2":
             answer = self._answer_ec2(region, environ, dict(parse_qsl(body.decode(), keep_blank_values=True)))
+        elif service == "fis":
+            answer = self.fis.answer(region, environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
         else:
             answer = self._answer_ssm(environ, body)
         if answer is None:
@@ -142,6 +146,13 @@ class FakeEc2:
         except validation.Invalid as invalid:
             answer = answers.error(invalid.code, str(invalid))
         return None if _use_up(self.faults.lost_answers, action) else answer
+
+    def _count(self, call: str) -> None:
+        self.calls[call] += 1
+
+    def _interrupt_by_fis(self, id: str) -> None:
+        if self._ec2.takes(id):
+            self._ec2.interrupt(id, self.faults.fis_notice_s)
 
     def _passing_refusal(self) -> str | None:
         if self.faults.throttle > 0:

@@ -47,8 +47,14 @@ class Section:
             self._refuse(name, f"{value!r} is no text", "write a name")
         return value
 
-    def text_or_none(self, name: str) -> str | None:
-        return self.text(name, "") if name in self.values else None
+    def text_or_none(self, name: str, pattern: str = ".*", *, what: str = "text", like: str = "") -> str | None:
+        """None if it is not there. It fits the pattern; `like`: such a text."""
+        if name not in self.values:
+            return None
+        text = self.text(name, "")
+        if not re.fullmatch(pattern, text, re.DOTALL):
+            self._refuse(name, f"{text!r} is no {what}", f"write one like {like}")
+        return text
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.values.get(name, default)

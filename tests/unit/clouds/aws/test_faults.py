@@ -58,6 +58,8 @@ ROWS = {
     "UnauthorizedOperation": CLOUD,
     "ExpiredToken": CLOUD,
     "OptInRequired": REGION,
+    "IncorrectInstanceState": NEVER,
+    "UnsupportedOperation": NEVER,
     "PendingVerification": REGION,
     "InvalidAMIID.NotFound": NEVER,
     "InvalidAMIID.Malformed": NEVER,

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws import faults, launching, prices, reading
+from holdfast.controller.clouds.aws import faults, launching, prices, reading, rehearsal
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG, Image
@@ -21,13 +22,16 @@ from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
 from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
 
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ReservationTypeDef
+
 IDS_AT_ONCE = 100
 REGIONS_AT_ONCE = 16
 IMAGE_AGE_S = 3600.0
 
 
 class AwsCloud:
-    """A `Cloud`. `home`: HOLDFAST_HOME, of which it uses `aws/`."""
+    """A `Cloud`, and `Interruptible` if `aws.fis_role` is set. `home`: HOLDFAST_HOME, of which it uses `aws/`."""
 
     ignores = frozenset({"network_tier"})
 
@@ -107,6 +111,17 @@ class AwsCloud:
     def advice(self) -> Sequence[Advice]:
         return self._scores.advice() if self.settings.placement_scores else ()
 
+    def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
+        """EC2 alone says how long the notice is (two minutes). Raises Refused if there is nothing to take."""
+        if self.settings.fis_role is None:
+            message = "EC2 rehearses an interruption only under a role: name it in aws.fis_role of config.yaml"
+            raise Refused("UnsupportedOperation", message)
+        # The service itself would only note in its console that it found nothing.
+        found = self._reservations(region, {"instance-id": [instance_id]})
+        if not any(reading.is_running_spot(one) for reservation in found for one in reservation["Instances"]):
+            raise Refused("IncorrectInstanceState", f"{instance_id} is no spot instance that runs")
+        rehearsal.interrupt(self._connections.fis(region), self.settings.fis_role, region, instance_id)
+
     # ---- private ----
 
     def regions(self) -> Sequence[str]:
@@ -139,12 +154,15 @@ class AwsCloud:
 
     def _find(self, region: str, filters: dict[str, Sequence[str]]) -> list[Instance]:
         """By filters, which, unlike ids, may name what does not exist."""
+        return reading.instances(self._reservations(region, filters), region)
+
+    def _reservations(self, region: str, filters: dict[str, Sequence[str]]) -> Iterator[ReservationTypeDef]:
         pages = (
             self._connections.ec2(region)
             .get_paginator("describe_instances")
             .paginate(Filters=[{"Name": name, "Values": values} for name, values in filters.items()])
         )
-        return [instance for page in pages for instance in reading.instances(page["Reservations"], region)]
+        return (reservation for page in pages for reservation in page["Reservations"])
 
     def _image(self, request: LaunchRequest) -> Image:
         """The image to boot, looked up once an hour. Raises Refused if it does not exist."""

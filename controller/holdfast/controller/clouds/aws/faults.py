@@ -104,6 +104,8 @@ CODES: dict[str, Row] = {
     # the request itself
     "IdempotentParameterMismatch": _PASSING,
     "ParameterNotFound": _WRONG_IN_REGION,
+    "IncorrectInstanceState": _WRONG,
+    "UnsupportedOperation": _WRONG,
 }
 
 PREFIXES: dict[str, Row] = {

@@ -75,6 +75,12 @@ def read(told: Mapping[str, Any], region: str) -> Instance | None:
     )
 
 
+def is_running_spot(told: Mapping[str, Any]) -> bool:
+    """Whether EC2 could take it back: a spot machine that has not begun to end."""
+    is_spot: bool = told.get("InstanceLifecycle") == "spot"
+    return is_spot and STATES.get(told["State"]["Name"]) in (InstanceState.PENDING, InstanceState.RUNNING)
+
+
 def gone_reason(told: Mapping[str, Any]) -> Reason | None:
     """Why it goes; None when EC2 does not tell. The transition's reason begins with a code, too, now and then."""
     code = told.get("StateReason", {}).get("Code") or told.get("StateTransitionReason", "").partition(":")[0]

@@ -6,22 +6,26 @@ aws:
   images: {us-east-1: ami-0123…}       # default: Ubuntu, with NVIDIA's driver where there are GPUs
   subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC
   instance_profile: training-node      # an IAM role for the machines; default: none
+  fis_role: arn:aws:iam::123456789012:role/holdfast-fis  # what rehearsed interruptions act under; default: none can be
   endpoint_url: https://…              # a private endpoint, for every service and region
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from holdfast.controller.clouds.section import Section
 
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d+"
+_A_ROLE = "arn:aws:iam::123456789012:role/holdfast-fis"
+_ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/\S+"
 
 
 @dataclass(frozen=True)
 class AwsSettings:
     """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet.
 
+    `fis_role`: the role that the Fault Injection Service interrupts machines under, None if it is not to be used.
     `placement_scores`: whether EC2 is asked for them, as evidence of how likely machines are to be taken.
     """
 
@@ -32,12 +36,12 @@ class AwsSettings:
     images: dict[str, str] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
     placement_scores: bool = False
+    fis_role: str | None = None
 
     @classmethod
     def from_mapping(cls, mapping: object) -> AwsSettings:
         """From the section as it was read. Raises SettingsError, which names the field."""
-        known = ("regions", "profile", "endpoint_url", "instance_profile", "images", "subnets", "placement_scores")
-        section = Section({} if mapping is None else mapping, "aws", known=known)
+        section = Section({} if mapping is None else mapping, "aws", known=tuple(field.name for field in fields(cls)))
         return cls(
             regions=section.names("regions", _REGION, what="region", like="us-east-1"),
             profile=section.text_or_none("profile"),
@@ -46,4 +50,5 @@ class AwsSettings:
             images=section.part("images").texts(prefix="ami-"),
             subnets=section.part("subnets").texts(prefix="subnet-"),
             placement_scores=section.flag("placement_scores"),
+            fis_role=section.text_or_none("fis_role", _ROLE, what="role", like=_A_ROLE),
         )
