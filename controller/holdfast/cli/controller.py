@@ -11,9 +11,10 @@ import time
 import click
 
 from holdfast.cli.errors import Failure, warn
+from holdfast.cli.hosting import down, up, upgrade
 from holdfast.cli.lazy import CONTEXT
 from holdfast.sdk import endpoint
-from holdfast.sdk.client import ApiError, Client
+from holdfast.sdk.client import ApiError, Client, ConnectionLost
 from holdfast.sdk.endpoint import Endpoint, NoController
 
 STOP_TIMEOUT_S = 30.0
@@ -27,13 +28,18 @@ Examples:
   holdfast controller status
   holdfast controller logs --follow
   holdfast controller stop                jobs go on; the next start finds them again
+  holdfast controller up --infra aws/us-east-1
 """,
 )
 def controller() -> None:
     """Start, stop and look at the controller.
 
-    Your own one keeps everything in HOLDFAST_HOME (by default ~/.holdfast).
+    Your own one keeps everything in HOLDFAST_HOME (by default ~/.holdfast). `up` gives it a machine of its own instead.
     """
+
+
+for _command in (up, upgrade, down):
+    controller.add_command(_command)
 
 
 @controller.command()
@@ -59,6 +65,10 @@ def stop(yes: bool) -> None:
     if found is None:
         _stop_deaf()
         return
+    if _machine(found):
+        raise Failure(
+            "it runs on a machine of its own, where it is started again\n  to end it: holdfast controller down"
+        )
     if found.home is None:
         from holdfast.cli.confirm import ask
 
@@ -100,7 +110,12 @@ def status() -> None:
         pid = endpoint.recorded_pid(endpoint.home_dir())
         click.echo(f"The controller (process {pid}) runs, but does not answer." if pid else NOT_RUNNING)
         raise SystemExit(1)
-    info = Client(found).controller()
+    try:
+        info = Client(found).controller()
+    except ConnectionLost as error:
+        if machine := _machine(found):
+            raise Failure(f"{error.message}: {machine}\n  `holdfast controller up` goes on with its state") from error
+        raise
     jobs = ", ".join(f"{n} {name}" for name, n in info["jobs"].items() if n) or "none"
     from holdfast.cli.text import ago, local_time, money
 
@@ -115,6 +130,8 @@ def status() -> None:
     if probes := info.get("probes"):
         spent, budget = money(probes["cost_usd"]), money(probes["budget_usd"])
         facts["probes"] = f"{probes['count']} in the last day, for {spent} of {budget}"
+    if machine := _machine(found):
+        facts["machine"] = machine
     if found.fingerprint:
         facts["TLS"] = f"sha256:{found.fingerprint}"
     click.echo(f"The controller runs at {found.url}")
@@ -141,6 +158,16 @@ def logs(follow: bool, tail: int) -> None:
                 sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         click.echo()
+
+
+def _machine(found: Endpoint) -> str | None:
+    """Of the controller that was brought up from here; None for any other."""
+    from holdfast.sdk import hosted
+
+    record = hosted.read(endpoint.home_dir())
+    if record is None or record.stage != hosted.UP or record.url != found.url:
+        return None
+    return f"{record.instance} ({record.instance_type} in {record.zone}), its state on {record.disk}"
 
 
 def _require_answer(found: Endpoint) -> None:

@@ -1,11 +1,17 @@
-"""`python -m holdfast.controller serve --home DIR`: run a daemon in the foreground. `migrate`: see `moving`."""
+"""`python -m holdfast.controller serve --home DIR`: run a daemon in the foreground.
+
+`migrate`: see `moving`; `host`: see `hosting`; `credentials`: what callers of a daemon that is to start need.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
+
+from holdfast.controller.hosting import command
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,21 +24,47 @@ def main(arguments: list[str] | None = None) -> int:
     migrate_command = commands.add_parser("migrate", help="move everything from SQLite to PostgreSQL")
     migrate_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
     migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database, an empty one")
+    credentials_command = commands.add_parser("credentials", help="print the token and the certificate's fingerprint")
+    credentials_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
+    command.add(commands.add_parser("host", help="a controller on a machine of its own"), Path(default))
     options = parser.parse_args(arguments)
 
     from holdfast.controller.daemon import CannotStart, serve
     from holdfast.controller.settings import SettingsError
+    from holdfast.sdk.endpoint import ClientError
 
     home = options.home.expanduser().resolve()
     try:
         if options.command == "migrate":
             _migrate(home, options.to)
+        elif options.command == "credentials":
+            _print_credentials(home)
+        elif options.command == "host":
+            _host(options, home)
         else:
             serve(home)
-    except (CannotStart, SettingsError) as error:
+    except KeyboardInterrupt:
+        return 130
+    except (CannotStart, SettingsError, ClientError) as error:
         print(f"holdfast controller: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _print_credentials(home: Path) -> None:
+    from holdfast.controller.hosting.credentials import credentials
+
+    print(json.dumps(credentials(home)))
+
+
+def _host(options: argparse.Namespace, home: Path) -> None:
+    from holdfast.controller.daemon import CannotStart
+    from holdfast.controller.hosting.bringing import CannotHost
+
+    try:
+        command.run(options, home, lambda text: print(text, flush=True))
+    except CannotHost as error:
+        raise CannotStart(str(error)) from error
 
 
 def _migrate(home: Path, to: str) -> None:

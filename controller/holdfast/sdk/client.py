@@ -71,6 +71,12 @@ class Client:
     def stop_controller(self) -> None:
         self._call_once("POST", "/controller/stop", body={})
 
+    def put_software(self, pack: bytes) -> records.Installed:
+        """Have a controller on a machine of its own run another Holdfast."""
+        headers = {"Content-Type": "application/octet-stream"}
+        with self._answer("PUT", "/controller/software", data=pack, headers=headers, silence_s=None) as response:
+            return cast(records.Installed, json.loads(response.read()))
+
     def clouds(self) -> list[records.Cloud]:
         return cast("list[records.Cloud]", self._call("GET", "/clouds"))
 

@@ -1,8 +1,9 @@
 """Where the controller is, and how the embedded one is started on first use.
 
 `HOLDFAST_ENDPOINT` with `HOLDFAST_TOKEN` (or `HOLDFAST_TOKEN_FILE`) name a controller that somebody runs, and
-`HOLDFAST_FINGERPRINT` the one certificate that it may show. Without them the controller is this user's own, kept in
-`HOLDFAST_HOME` (default `~/.holdfast`): `controller.json` says where it listens, `token` is the key to it.
+`HOLDFAST_FINGERPRINT` the one certificate that it may show. Without them it is the one that `holdfast controller up`
+brought up (`hosted`), and else this user's own, kept in `HOLDFAST_HOME` (default `~/.holdfast`): `controller.json` says
+where it listens, `token` is the key to it.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def home_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Endpoint | None:
-    """The controller that answers now, or the one that the environment names. Never starts one."""
-    return _named(environ) or running(home_dir(environ))
+    """The controller that answers now, or the one that the environment names or that was brought up on a machine of its
+    own. Never starts one."""
+    return _named(environ) or _hosted(home_dir(environ)) or running(home_dir(environ))
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Endpoint:
@@ -148,6 +150,14 @@ def _named(environ: Mapping[str, str]) -> Endpoint | None:
             where="HOLDFAST_ENDPOINT",
             fix="set HOLDFAST_TOKEN, or HOLDFAST_TOKEN_FILE to a file that holds it",
         ) from error
+
+
+def _hosted(home: Path) -> Endpoint | None:
+    if not (home / "hosted.json").exists():
+        return None  # most have none: what reads it need not be loaded
+    from holdfast.sdk.hosted import serving
+
+    return serving(home)
 
 
 def _pinned(url: str, environ: Mapping[str, str]) -> str | None:

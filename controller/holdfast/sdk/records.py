@@ -222,3 +222,10 @@ class ControllerInfo(TypedDict):
     endpoint: str
     jobs: dict[str, int]
     probes: Probes | None
+
+
+class Installed(TypedDict):
+    """`is_new`: the controller starts again with it; else it ran it already."""
+
+    version: str
+    is_new: bool

@@ -42,12 +42,14 @@ NODES = (401, 401, 401, 200, 200, 401, 401)
 # What a user is answered for what is not there or can not be done: who may is settled before.
 NOT_THERE = (401, 401, 404, 401, 401, 401, 401)
 REFUSED = (401, 401, 400, 401, 401, 401, 401)
+NOT_NOW = (401, 401, 409, 401, 401, 401, 401)
 
 TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/openapi.json"): ANYBODY,
     ("GET", "/healthz"): ANYBODY,
     ("GET", "/api/v1/controller"): USERS,
     ("POST", "/api/v1/controller/stop"): USERS,
+    ("PUT", "/api/v1/controller/software"): NOT_NOW,
     ("GET", "/api/v1/controller/logs"): NOT_THERE,
     ("GET", "/api/v1/clouds"): USERS,
     ("GET", "/api/v1/gpus"): USERS,

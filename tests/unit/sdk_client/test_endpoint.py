@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from holdfast.sdk import endpoint
+from holdfast.sdk import endpoint, hosted
 from holdfast.sdk.client import Client
 from holdfast.sdk.endpoint import NoController
 
@@ -149,3 +150,21 @@ def _repository():
     import holdfast.recovery
 
     return os.path.dirname(os.path.dirname(os.path.dirname(holdfast.recovery.__path__[0])))
+
+
+def test_one_that_was_brought_up_comes_before_ones_own_and_after_the_environments(tmp_path):
+    up = hosted.Hosted(hosted.UP, "hosting-1", "local", 8443, url="https://192.0.2.1:8443", token="t", fingerprint="f")
+    hosted.write(tmp_path, up)
+    found = endpoint.find({"HOLDFAST_HOME": str(tmp_path)})
+    assert (found.url, found.token, found.fingerprint, found.home) == ("https://192.0.2.1:8443", "t", "f", None)
+    environ = {"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_ENDPOINT": "http://127.0.0.1:1", "HOLDFAST_TOKEN": "x"}
+    assert endpoint.find(environ).url == "http://127.0.0.1:1"
+    hosted.write(tmp_path, replace(up, stage=hosted.DOWN))
+    assert endpoint.find({"HOLDFAST_HOME": str(tmp_path)}) is None
+    (tmp_path / hosted.FILE).chmod(0o644)
+    with pytest.raises(endpoint.NoController, match="others may read"):
+        endpoint.find({"HOLDFAST_HOME": str(tmp_path)})
+    (tmp_path / hosted.FILE).chmod(0o600)
+    (tmp_path / hosted.FILE).write_text("{")
+    with pytest.raises(endpoint.NoController, match="put it back"):
+        endpoint.find({"HOLDFAST_HOME": str(tmp_path)})

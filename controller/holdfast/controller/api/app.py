@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from holdfast.controller.api import agents, control, jobs, logs, uploads
+from holdfast.controller.api import agents, control, jobs, logs, software, uploads
 from holdfast.controller.api.gate import Gate
 from holdfast.controller.services import Services
 from holdfast.controller.submission import Refused
@@ -40,7 +40,7 @@ def create_app(services: Services) -> FastAPI:
     app = FastAPI(title="Holdfast", version="1", docs_url=None, redoc_url=None)
     app.state.services = services
     app.add_middleware(Gate, hosts=services.settings.hosts, is_user=services.keyring.is_user)
-    for module in (control, jobs, logs, uploads, agents):
+    for module in (control, software, jobs, logs, uploads, agents):
         app.include_router(module.router)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http)

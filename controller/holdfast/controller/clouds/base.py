@@ -180,3 +180,52 @@ class Interruptible(Protocol):
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
         """Take the machine away: with a notice of `notice_s` seconds in its metadata, or at once when None."""
         ...
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk that outlives machines. `zone`: where alone it can be used. `is_ready`: it can be attached."""
+
+    id: str
+    zone: str
+    gib: int
+    is_ready: bool = True
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a controller's machine needs beside what a node's does.
+
+    `program`: what it runs, Python 3.9 (`hosting.caretaker`), for which `home` is the folder of the state, on `disk`.
+    `port`: the one that `callers` (an IP network) may reach. `role`: the name of what it is allowed in its cloud; it is
+    made if there is none.
+    """
+
+    program: str = field(repr=False)
+    home: str
+    disk: Disk
+    port: int
+    callers: str = "0.0.0.0/0"
+    role: str = ""
+
+
+class NotYet(Exception):
+    """What a launch needs was made a moment ago, and is not known everywhere: make the same call again soon."""
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A cloud that can give a controller a machine of its own. All may be called again: what is there is found."""
+
+    def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
+        """The disk of that name, in whatever zone of the region it is; made in `zone` if there is none."""
+        ...
+
+    def stand(self, request: LaunchRequest, standing: Standing) -> Instance:
+        """Buy the machine of `request` (one node, on demand; its bootstrap is not used). As idempotent as `launch`.
+        Raises NotYet."""
+        ...
+
+    def settle(self, instance: Instance, disk: Disk) -> str | None:
+        """Attach the disk, if the machine is up; the IP address at which users and nodes reach it, None until then."""
+        ...

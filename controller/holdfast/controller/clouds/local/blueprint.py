@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.base import LaunchRequest, Standing
 from holdfast.controller.clouds.local import layout, machine
 
 # Of the daemon's environment, a machine gets these and nothing else: the rest may hold secrets.
@@ -29,6 +29,7 @@ PASSED_ON = (
 )
 ADDRESSES = 254 * 254  # 127.77.1.1 … 127.77.254.254: loopback, each machine its own
 NEXT_ADDRESS = "next-address"
+CARETAKER = "caretaker.py"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,17 @@ def draw(
         },
     }
     return {"state": layout.LAUNCHING, "instance": instance}, spec
+
+
+def stand(spec: dict[str, Any], standing: Standing, shared: Shared, id: str) -> None:
+    """Make it the spec of a controller's machine: it sees the state's folder and what machines are made of, under the
+    names that these have outside, and asks its host to start other machines beside it."""
+    folder = shared.home / "local"
+    spec["plan"]["kept"] = [standing.home, str(folder), str(shared.artifacts)]
+    spec["command"] = [sys.executable, f"{standing.home}/{CARETAKER}"]
+    spec["starts_others"] = True
+    spec["env"] = {name: value for name, value in spec["env"].items() if name in PASSED_ON or name in ("PATH", "HOME")}
+    spec["env"][layout.ASK_HOST] = str(folder / "instances" / id)
 
 
 def plan(shared: Shared, hostname: str, ip: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.agent.fuse import fuse_problem
 from holdfast.controller.bootstrap.artifacts import find_rclone
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
-from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, Standing
 from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, locks, machine, refusals
 from holdfast.controller.clouds.local.instances import Instances, Record
 from holdfast.controller.clouds.local.isolation import Isolation
@@ -26,6 +26,7 @@ from holdfast.recovery.market import Market, Offer
 
 PRUNE_EVERY_S = 600.0
 GATE = "lock"
+STATES = "controllers"  # of controllers on machines of their own: a folder each, which outlives the machine
 _NOT_MOUNTED = "buckets can not be mounted (local ones are linked instead, others can be copied)"
 
 
@@ -78,10 +79,13 @@ class LocalCloud:
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         """Returns when every machine's first process runs; beside another call with the same token, perhaps before."""
+        return self._launch(request)
+
+    def _launch(self, request: LaunchRequest, standing: Standing | None = None) -> Sequence[Instance]:
         kind = self.isolation()
         ids = [instance_id(request.owner.token, rank) for rank in range(request.num_nodes)]
         try:
-            prepared = self._prepare(request, ids, kind)
+            prepared = self._prepare(request, ids, kind, standing)
             reach("local_machines.prepared")
             launcher.start(prepared)
         except (LocalRefusal, launcher.HostFailed) as refused:
@@ -117,6 +121,25 @@ class LocalCloud:
             raise LocalRefusal("InvalidInstanceID.NotFound", f"no machine {instance_id!r} lives in {region}")
         with contextlib.suppress(FileNotFoundError):  # gone since: as good as taken
             layout.give_order(str(living[0].path), layout.INTERRUPT, {"notice_s": notice_s})
+
+    def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:  # noqa: ARG002
+        """A folder of this computer's; `region` and `gib` mean nothing."""
+        folder = self._shared.home / STATES / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Disk(str(folder), zone, gib)
+
+    def stand(self, request: LaunchRequest, standing: Standing) -> Instance:
+        if self.isolation() == machine.PROCESSES:
+            why = "a controller's machine needs namespaces, which this computer does not give: run as root"
+            raise LocalRefusal("Unsupported", why, zone=request.offer.zone)
+        program = Path(standing.home) / blueprint.CARETAKER
+        with open(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(standing.program)
+        return self._launch(request, standing)[0]
+
+    def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002
+        """Machines share this computer's addresses: one that outlives the machine is told."""
+        return "127.0.0.1" if instance.state is InstanceState.RUNNING else None
 
     def metadata_endpoint(self, instance_id: str) -> str | None:
         """Base URL of the instance's metadata service (EC2's IMDSv2); None while there is none."""
@@ -163,7 +186,9 @@ class LocalCloud:
 
     # ---- private ----
 
-    def _prepare(self, request: LaunchRequest, ids: Sequence[str], kind: str) -> list[launcher.Prepared]:
+    def _prepare(
+        self, request: LaunchRequest, ids: Sequence[str], kind: str, standing: Standing | None
+    ) -> list[launcher.Prepared]:
         """Directories for those of the request's machines that were never started, if the zone has room for them."""
         prepared: list[launcher.Prepared] = []
         with self._gate():
@@ -171,6 +196,7 @@ class LocalCloud:
             missing = [rank for rank, id in enumerate(ids) if (r := self._instances.get(id)) is None or r.was_abandoned]
             if not missing:
                 return prepared
+            self._require_agent(request, is_node=standing is None)
             places = self._admit(request, len(missing), living)
             try:
                 for rank, place in zip(missing, places, strict=True):
@@ -179,6 +205,8 @@ class LocalCloud:
                     state, spec = blueprint.draw(
                         request, rank, ids[rank], address, kind, self._shared, self._world_now()
                     )
+                    if standing is not None:
+                        blueprint.stand(spec, standing, self._shared, ids[rank])
                     if place is not None:
                         state["instance"]["place"] = place
                         spec["fate"] = self._fate(request.offer.zone, place)
@@ -214,9 +242,6 @@ class LocalCloud:
         if zone.capacity is not None and used + count > zone.capacity:
             text = f"{used} of {zone.capacity} machines are taken, {count} more do not fit"
             raise LocalRefusal("InsufficientInstanceCapacity", text, zone=zone.name)
-        agent = self._shared.artifacts / request.bootstrap.artifacts["agent"]
-        if not agent.is_file():
-            raise LocalRefusal("InternalError", f"{agent} is missing: it is what a machine runs", zone=zone.name)
         if self._playback is None or offer.market is Market.ON_DEMAND:
             return [None] * count
         held = {place for r in living if r.zone == zone.name and (place := r.state["instance"].get("place"))}
@@ -225,6 +250,12 @@ class LocalCloud:
             text = "no capacity in the trace"
             raise LocalRefusal("UnfulfillableCapacity", text, zone=zone.name, market=Market.SPOT)
         return places
+
+    def _require_agent(self, request: LaunchRequest, *, is_node: bool) -> None:
+        agent = self._shared.artifacts / request.bootstrap.artifacts["agent"]
+        if is_node and not agent.is_file():
+            zone = request.offer.zone
+            raise LocalRefusal("InternalError", f"{agent} is missing: it is what a machine runs", zone=zone)
 
     def _give_back(self, ids: Sequence[str]) -> None:
         """Nothing of this launch is left, so that one with the same token begins anew."""

@@ -52,6 +52,10 @@ class Host:
         listener.setblocking(False)
         self._events.register(poke, selectors.EVENT_READ, self._drain_pokes)
         self._events.register(listener, selectors.EVENT_READ, self._accept)
+        if self._spec.get("starts_others"):
+            from holdfast.controller.clouds.local import starting  # no other machine's host waits for what it loads
+
+            starting.begin()
         endpoint = f"http://{self._instance['ip']}:{listener.getsockname()[1]}"
         self._start_machine(endpoint)
         self._events.register(os.pidfd_open(self._pid), selectors.EVENT_READ, self._machine_ended)

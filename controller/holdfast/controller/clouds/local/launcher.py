@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.controller.clouds.local import layout, locks
+from holdfast.controller.clouds.local import layout, locks, starting
 from holdfast.controller.clouds.local.isolation import host_environment, host_python
 
 START_TIMEOUT_S = 30.0
@@ -60,7 +60,8 @@ def start(machines: Sequence[Prepared]) -> None:
             answer, say = os.pipe()
             answers[answer] = one.path
             try:
-                hosts.append(_start_host(one, say))
+                if (host := _start_host(one, say)) is not None:
+                    hosts.append(host)
             finally:
                 os.close(say)
         for one in machines:
@@ -87,7 +88,16 @@ def give_back(paths: Sequence[Path]) -> None:
             raise TimeoutError(f"{path.name} does not end")
 
 
-def _start_host(one: Prepared, say: int) -> subprocess.Popen[bytes]:
+def _start_host(one: Prepared, say: int) -> subprocess.Popen[bytes] | None:
+    """None where somebody else started it: in a controller's machine, a host would end with that machine."""
+    if asked := os.environ.get(layout.ASK_HOST):
+        starting.ask(asked, one.path, one.lock, say)
+        return None
+    return start_host(one, say)
+
+
+def start_host(one: Prepared, say: int) -> subprocess.Popen[bytes]:
+    """A process that leaves the host behind and ends."""
     with open(one.path / layout.HOST_LOG, "ab") as log:
         return subprocess.Popen(
             [*host_python(), HOST, str(one.path), str(one.lock), str(say)],

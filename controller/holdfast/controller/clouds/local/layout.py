@@ -4,6 +4,7 @@ state.json   what the instance is and where it stands; the tombstone when all is
 spec.json    what its host is to run (0600: it holds the attempt's token); gone at the end
 host.lock    held as long as the launch or the host process lives
 orders/      what the host is to do: interrupt.json, terminate.json. Files, so that an order survives both sides
+launches     a socket: "start the host of this machine" (a controller's machine only)
 poke         a datagram socket: "look at the orders now"
 machine/     the machine's disk; gone at the end
 agent.log    what the agent wrote to its standard output and error; host.log: what the host did
@@ -25,6 +26,7 @@ ORDERS = "orders"
 INTERRUPT = "interrupt.json"
 TERMINATE = "terminate.json"
 POKE = "poke"
+LAUNCHES = "launches"
 MACHINE = "machine"
 AGENT_LOG = "agent.log"
 HOST_LOG = "host.log"
@@ -45,6 +47,9 @@ NODE_ARTIFACTS = "/run/holdfast/artifacts"
 NODE_BUCKETS = "/run/holdfast/buckets"
 NODE_HOME = "/home/holdfast"
 NODE_STATE = "/var/lib/holdfast"
+
+# In the environment of a controller's machine: its own directory, where its host listens at LAUNCHES.
+ASK_HOST = "HOLDFAST_LOCAL_HOST"
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -111,7 +116,7 @@ def remove_all_but_tombstone(directory: str) -> None:
 
     for name in (MACHINE, ORDERS):
         shutil.rmtree(os.path.join(directory, name), onerror=make_removable)
-    for name in (POKE, SPEC, LOCK):
+    for name in (POKE, LAUNCHES, SPEC, LOCK):
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(directory, name))
     for name in (AGENT_LOG, HOST_LOG):

@@ -39,7 +39,8 @@ def enter(kind: str, plan: dict[str, Any], disk: str) -> None:
     """Make this process's root the machine's. `disk`: an empty folder that holds all that the machine writes.
 
     `plan`: "hidden" (the controller's home), "artifacts", "buckets" (folders of this computer), "visible" (folders that
-    must be seen in the machine), "ip", "hostname". Raises OSError.
+    must be seen in the machine), "kept" (those that it changes and that outlive it, of a controller's machine), "ip",
+    "hostname". Raises OSError.
     """
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=MS_REC | MS_PRIVATE)  # or the mounts below would show outside
@@ -54,6 +55,8 @@ def enter(kind: str, plan: dict[str, Any], disk: str) -> None:
     _own_folders(root, os.path.join(disk, "own"))
     _share(root, plan["buckets"], layout.NODE_BUCKETS)
     _share(root, plan["artifacts"], layout.NODE_ARTIFACTS, read_only=True)
+    for path in plan.get("kept", ()):
+        _share(root, path, path)
     for path in plan["visible"]:
         if not os.path.isdir(_inside(root, path)):
             _share(root, path, path, read_only=True)

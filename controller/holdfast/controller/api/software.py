@@ -1,0 +1,43 @@
+"""The route by which a controller on a machine of its own gets another Holdfast (`holdfast controller upgrade`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+
+from holdfast.controller.api.auth import User
+from holdfast.controller.api.schemas import answer, refusals
+from holdfast.controller.hosting import upgrading
+from holdfast.controller.hosting.caretaker import CannotInstall
+from holdfast.controller.submission import Refused
+from holdfast.sdk import records
+
+router = APIRouter(tags=["controller"])
+
+_PACK = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.put(
+    "/api/v1/controller/software",
+    responses=answer(records.Installed) | refusals(400, 401, 409, 413, 503),
+    openapi_extra={"requestBody": {"required": True, "content": _PACK}},
+)
+async def put(daemon: User, request: Request) -> dict[str, Any]:
+    """Install a pack and start again with it. Running jobs go on. What can not be installed changes nothing."""
+    software = upgrading.software_folder()
+    if software is None:
+        raise Refused(
+            "this controller was not brought up by `holdfast controller up`",
+            fix="upgrade it as it was installed, and start it again",
+            status=409,
+        )
+    body = await request.body()
+    try:
+        said = await run_in_threadpool(upgrading.take, daemon.settings.home, software, body)
+    except CannotInstall as error:
+        raise Refused(str(error), fix="send what `holdfast controller upgrade` sends") from error
+    if said["is_new"]:
+        daemon.request_stop()
+    return said

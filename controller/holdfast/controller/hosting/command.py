@@ -1,0 +1,55 @@
+"""`python -m holdfast.controller host up|upgrade|down`: what `holdfast controller` runs for them."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+WORDS = ("up", "upgrade", "down")
+
+
+def add(host: argparse.ArgumentParser, default: Path) -> None:
+    """The words after `host`, and what each may be told."""
+    words = host.add_subparsers(dest="word", required=True)
+    for word in WORDS:
+        command = words.add_parser(word)
+        command.add_argument("--home", type=Path, default=default, help="where hosted.json is kept")
+        if word == "up":
+            command.add_argument("--infra", required=True, help="cloud[/region[/zone]]")
+            command.add_argument("--instance-type")
+            command.add_argument("--disk-gib", type=int, default=20)
+            command.add_argument("--role", default="holdfast-controller")
+            command.add_argument("--callers", default="0.0.0.0/0")
+
+
+def run(options: argparse.Namespace, home: Path, say: Any) -> None:
+    """Raises CannotHost, SettingsError, ClientError. SIGTERM ends it as Ctrl-C does: nothing is left running."""
+    from holdfast.controller.clock import SystemClock
+    from holdfast.controller.hosting import bringing, upgrading
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.word == "up":
+        bringing.up(home, _wish(options), SystemClock(), say)
+    elif options.word == "upgrade":
+        upgrading.upgrade(home, SystemClock(), say)
+    else:
+        bringing.down(home, SystemClock(), say)
+
+
+def _wish(options: argparse.Namespace) -> Any:
+    from holdfast.controller.hosting.bringing import CannotHost, Wish
+    from holdfast.sdk import infra
+    from holdfast.sdk.problems import Refused
+
+    try:
+        cloud, region, zone = infra.parts(options.infra)
+    except Refused as refused:
+        raise CannotHost(f"--infra: {refused}") from refused
+    if cloud is None or (region is None and cloud != "local"):
+        raise CannotHost(f"--infra {options.infra}: name a cloud and its region, as in aws/us-east-1, or local")
+    return Wish(
+        cloud, region, zone, options.instance_type, options.disk_gib, role=options.role, callers=options.callers
+    )

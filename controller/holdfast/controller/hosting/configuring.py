@@ -1,0 +1,68 @@
+"""What a controller on a machine of its own is told, and where it finds its state: one answer per cloud.
+
+Its configuration is the user's own config.yaml, less what is about this computer alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.base import Cloud, Disk, Hosting
+from holdfast.controller.clouds.local.cloud import LocalCloud
+from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.hosting import packing
+from holdfast.controller.settings import ConfigFile, SettingsError, read_settings
+
+STATE = "/var/lib/holdfast"
+_OWN = ("listen", "database", "keyring", "local")
+_EXTRAS = "controller,aws,gcp,azure"
+
+
+def cloud_of(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
+    """The cloud that is to have the machine, as `home` configures it. Raises SettingsError if it can have none."""
+    settings = read_settings(home)
+    sections = dict(settings.sections)
+    if region is not None and isinstance(sections.get(name), dict) and name != "local":
+        sections[name] = {**sections[name], "regions": [region]}
+    clouds = enabled_clouds(sections, home, clock, local_home=settings.local_home)
+    cloud = clouds.get(name)
+    if cloud is None or not (isinstance(cloud, Hosting) or cloud.unusable()):
+        raise SettingsError(
+            f"--infra: `controller up` can not use {name} yet: use local or aws, or the Terraform module of "
+            f"deploy/terraform/{name}"
+        )
+    if why := cloud.unusable():
+        raise SettingsError(f"--infra: {name} can not be used: {why}")
+    return cloud
+
+
+def home_of(cloud: str, disk: Disk) -> str:
+    return disk.id if cloud == "local" else STATE
+
+
+def home_on_machine(disk: Disk, cloud: Cloud) -> str:
+    return home_of(cloud.name, disk)
+
+
+def host_of(cloud: str) -> str:
+    """Where it listens. Machines of the local cloud share this computer's addresses."""
+    return "127.0.0.1" if cloud == "local" else "0.0.0.0"
+
+
+def packed(home: Path, cloud: Cloud, url: str, port: int) -> bytes:
+    """The pack for a controller that is called by `url`. Raises SettingsError."""
+    settings = read_settings(home)
+    own = {name: value for name, value in ConfigFile.of(home).data.items() if name not in _OWN}
+    listen: dict[str, Any] = {"host": host_of(cloud.name), "port": port, "tls": "auto"}
+    if isinstance(cloud, LocalCloud):
+        local = settings.sections.get("local")
+        # Found out here: machines that a machine has started lie beside it, where it can not look.
+        apart = {"directory": str(settings.local_home or home), "isolation": cloud.isolation()}
+        config = {"listen": listen, **own, "local": {**(local if isinstance(local, dict) else {}), **apart}}
+        return packing.pack(config, dependencies="host")
+    if isinstance(own.get(cloud.name), dict):
+        own[cloud.name] = {name: value for name, value in own[cloud.name].items() if name != "profile"}
+    config = {"listen": {**listen, "advertise": url}, "default_store": "s3", **own, "local": False}
+    return packing.pack(config, dependencies="index", extras=_EXTRAS)

@@ -1,0 +1,168 @@
+"""`holdfast controller up|upgrade|down`, on a machine of the local cloud that is bought and lost like any other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers import Controller
+from holdfast.controller.clouds.local import layout
+from holdfast.sdk import hosted
+from holdfast.sdk.client import Client
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="a machine that starts others needs namespaces of root's"),
+]
+
+COUNTING = """
+name: counting
+run: |
+  i=0; until [ -e "$HOME/enough" ] || [ $i -ge 600 ]; do i=$((i+1)); echo "step $i"; sleep 0.1; done; echo "made it"
+"""
+
+
+class Laptop(Controller):
+    """Whose commands go to the controller that is up."""
+
+    @property
+    def client(self) -> Client:
+        endpoint = hosted.serving(self.home)
+        assert endpoint is not None, "no controller is up"
+        return Client(endpoint)
+
+    @property
+    def record(self) -> hosted.Hosted:
+        found = hosted.read(self.home)
+        assert found is not None
+        return found
+
+    def machines(self) -> dict[str, dict[str, Any]]:
+        """Those that live, by id: their state.json."""
+        found = {
+            path.parent.name: json.loads(path.read_text()) for path in self.home.glob("local/instances/*/state.json")
+        }
+        return {id: state for id, state in found.items() if state["state"] != layout.ENDED}
+
+    def others(self) -> list[str]:
+        return [id for id in self.machines() if id != self.record.instance]
+
+    def launch(self, tmp_path: Path) -> int:
+        """A job that counts until its machine has the file `enough`; it runs when this returns."""
+        (tmp_path / "task.yaml").write_text(COUNTING)
+        self.holdfast("jobs", "launch", "-y", "-d", tmp_path / "task.yaml")
+        job = int(self.client.jobs()["jobs"][0]["job_id"])
+        self.until(lambda: "step 3" in self.log(job), "the job's third step")
+        return job
+
+    def finish(self, job: int) -> dict[str, Any]:
+        (machine,) = self.others()
+        pid = self.machines()[machine]["pid"]
+        (Path(f"/proc/{pid}/root") / layout.NODE_HOME.lstrip("/") / "enough").touch()
+        self.until(lambda: self.job(job)["status"] == "SUCCEEDED", "the job's end")
+        return self.job(job)
+
+    def starting(self) -> subprocess.Popen[bytes]:
+        """`up` in a process group of its own, as a terminal gives it one."""
+        return subprocess.Popen(
+            [*self.program, "controller", "up", "--infra", "local"],
+            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Iterator[Laptop]:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.yaml").write_text("local: {accelerators: {V100: 1}}\nnodes: {beat_s: 1}\n")
+    one = Laptop(home)
+    yield one
+    if hosted.serving(home) is not None:
+        with contextlib.suppress(AssertionError):
+            one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.until(lambda: not one.others(), "the end of every job's machine")
+    one.holdfast("controller", "down", "--force", "--yes")
+    assert not one.machines()
+
+
+def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(laptop: Laptop, tmp_path: Path) -> None:
+    said = laptop.holdfast("controller", "up", "--infra", "local").stdout
+    assert "every command here goes to it now" in said
+    assert "runs already" in laptop.holdfast("controller", "up", "--infra", "local").stdout
+    assert list(laptop.machines()) == [laptop.record.instance]
+    following = subprocess.Popen(
+        [*laptop.program, "jobs", "launch", "-y", "-n", "followed", "echo followed; sleep 600"],
+        env={**os.environ, "HOLDFAST_HOME": str(laptop.home)},
+        stdout=subprocess.DEVNULL,
+    )
+    laptop.until(laptop.others, "the first job's machine")
+    following.kill()
+    following.wait()
+    first = int(laptop.client.jobs()["jobs"][0]["job_id"])
+    laptop.until(lambda: "followed" in laptop.log(first), "a log without who launched it")
+    laptop.holdfast("jobs", "cancel", "-y", first)
+    laptop.until(lambda: not laptop.others(), "the end of the first job's machine")
+    job = laptop.launch(tmp_path)
+
+    before = laptop.client.controller()
+    (laptop.home / "config.yaml").write_text("local: {accelerators: {V100: 2}}\nnodes: {beat_s: 1}\n")
+    assert "Installed" in laptop.holdfast("controller", "upgrade").stdout
+    after = laptop.client.controller()
+    assert (after["id"], after["started_at"] != before["started_at"]) == (before["id"], True)
+    assert "already" in laptop.holdfast("controller", "upgrade").stdout
+    refused = laptop.holdfast("controller", "down", "-y", check=False)
+    assert (refused.returncode, "has jobs: 1 RUNNING" in refused.stderr) == (1, True)
+
+    lost = laptop.record.instance
+    directory = laptop.home / "local" / "instances" / lost
+    layout.give_order(str(directory), layout.INTERRUPT, {"notice_s": None})
+    laptop.until(lambda: lost not in laptop.machines(), "the loss of the controller's machine")
+    assert "goes on with its state" in laptop.holdfast("controller", "status", check=False).stderr
+    assert "is gone; another gets its disk" in laptop.holdfast("controller", "up", "--infra", "local").stdout
+    assert laptop.client.controller()["id"] == before["id"]
+
+    ended = laptop.finish(job)
+    assert [attempt["generation"] for attempt in ended["attempts"]] == [1], "nothing of that restarted it"
+    assert "step 1\n" in laptop.log(job)
+    assert laptop.log(job).count("step 1\n") == 1
+    said = laptop.holdfast("controller", "down", "-y").stdout
+    assert f"What stays is its disk {laptop.record.disk}" in said
+    assert not laptop.machines()
+    assert (Path(laptop.record.disk) / "holdfast.db").exists()
+
+
+def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: Laptop) -> None:
+    killed = laptop.starting()
+    laptop.until(laptop.machines, "a machine")
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    stopped = laptop.starting()
+    laptop.until(lambda: laptop.record.instance and laptop.record.instance in laptop.machines(), "a second machine")
+    os.killpg(stopped.pid, signal.SIGINT)
+    out, _ = stopped.communicate(timeout=60)
+    assert stopped.returncode != 0, out.decode()
+    assert b"Nothing is left running" in out
+    assert not laptop.machines()
+    laptop.holdfast("controller", "up", "--infra", "local")
+    assert list(laptop.machines()) == [laptop.record.instance]
+    assert len(list((laptop.home / "controllers").iterdir())) == 1
+
+
+def test_what_can_not_be_installed_changes_nothing(laptop: Laptop) -> None:
+    laptop.holdfast("controller", "up", "--infra", "local")
+    before = laptop.client.controller()
+    for junk in (b"", b"no zip", sys.executable.encode() * 1000):
+        with pytest.raises(Exception, match="no pack of holdfast"):
+            laptop.client.put_software(junk)
+    assert laptop.client.controller() == before
