@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,10 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from google.auth import jwt
-
+import google_account
 from fake_gce import discovery
 from fake_gce.discovery import Call, Invalid
 from fake_gce.faults import DENIALS, Faults
@@ -25,7 +21,6 @@ from hardware import Machines
 from ledger import Bought
 
 REGIONS = ("us-central1", "us-east4")
-ACCOUNT = f"holdfast@{PROJECT}.iam.gserviceaccount.com"
 
 
 class FakeGce:
@@ -44,7 +39,7 @@ class FakeGce:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._credentials.write_text(json.dumps(self._account()))
+        self._credentials.write_text(json.dumps(google_account.key_file(PROJECT, f"{self.url}/token")))
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -75,17 +70,6 @@ class FakeGce:
     def environ(self) -> dict[str, str]:
         """Credentials, and nothing of this computer's own that would disturb."""
         return {"GOOGLE_APPLICATION_CREDENTIALS": str(self._credentials), "NO_GCE_CHECK": "true"}
-
-    def _account(self) -> dict[str, str]:
-        return {
-            "type": "service_account",
-            "project_id": PROJECT,
-            "private_key_id": "key-1",
-            "private_key": _private_key(),
-            "client_email": ACCOUNT,
-            "token_uri": f"{self.url}/token",
-            "universe_domain": "holdfast.test",  # for accounts of its own, Google's library looks things up at Google
-        }
 
     # ---- for tests ----
 
@@ -186,12 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _is_signed(token: str) -> bool:
     """By the account's key, or a token that was given for that."""
-    if token == "token-of-the-fake":
-        return True
-    try:
-        return bool(jwt.decode(token, certs=_public_key(), clock_skew_in_seconds=60)["iss"] == ACCOUNT)
-    except (ValueError, KeyError):
-        return False
+    return token == "token-of-the-fake" or google_account.is_signed(token, PROJECT)
 
 
 def _error(invalid: Invalid) -> dict[str, Any]:
@@ -204,18 +183,3 @@ def _use_up(left: dict[str, int], method: str) -> bool:
         return False
     left[method] -= 1
     return True
-
-
-@cache
-def _key() -> rsa.RSAPrivateKey:  # short: it is checked whenever it is read, and keeps no secret
-    return rsa.generate_private_key(public_exponent=65537, key_size=1024)
-
-
-def _private_key() -> str:
-    form, nothing = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return _key().private_bytes(serialization.Encoding.PEM, form, nothing).decode()
-
-
-def _public_key() -> bytes:
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return _key().public_key().public_bytes(serialization.Encoding.PEM, form)
