@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-all check bench sim failures fuzz fuse net postgres frameworks clean
+.PHONY: help demo test test-slow test-long test-all check bench sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -22,16 +22,16 @@ help: ## this list
 demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net postgres ## the tests, without the slow ones
+test: $(INSTALLED) fuse net postgres azurite ## the tests, without the slow ones
 	$(PYTEST) -m "not slow and not long"
 
-test-slow: $(INSTALLED) fuse net postgres ## the slow ones: whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net postgres azurite ## the slow ones: whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-long: $(INSTALLED) fuse net postgres frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
+test-long: $(INSTALLED) fuse net postgres azurite frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
-test-all: $(INSTALLED) fuse net postgres frameworks ## every test
+test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -64,6 +64,9 @@ net:
 
 postgres:
 	@scripts/ensure-postgres.sh
+
+azurite: $(INSTALLED)
+	@scripts/ensure-azurite.sh $(VENV)
 
 frameworks: $(INSTALLED)
 	@scripts/ensure-frameworks.sh $(BIN)

@@ -50,7 +50,7 @@ from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
 from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.storage.configured import stores_of
+from holdfast.controller.storage.configured import account_of, stores_of
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store import letters
@@ -123,6 +123,7 @@ class Daemon:
         with self.database.begin() as conn:
             controller = remembered(conn, "controller", uuid.uuid4().hex[:12])
             pace = pace_of(conn, settings, speed, clock.now())
+        worlds = clock
         self.clock = clock = clock if pace == REAL_TIME else PacedClock(pace, clock.now)
         self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s, speed=pace.speed)
         keyring = self._keyring()
@@ -147,10 +148,16 @@ class Daemon:
         self.logs: NodeLogs | SharedLogs = NodeLogs(home) if settings.is_alone else SharedLogs(self.database)
         folders = FolderFiles(upload_folder, artifact_folder)
         self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
-        stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]))
+        stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]), clock=worlds)
         default_store = settings.default_store or next(iter(stores), "s3")
         storage = StorageService(
-            stores, self.database, self.lease.owner, self._archive, clock, default_store=default_store
+            stores,
+            self.database,
+            self.lease.owner,
+            self._archive,
+            clock,
+            default_store=default_store,
+            account=account_of(stores),
         )
         self.reconciler = Reconciler(
             database=self.database,

@@ -70,7 +70,7 @@ class NodeSpecs:
             "gpus_per_node": told["gpus_per_node"],
             "workdir": _workdir(reveal(told["workdir"], secrets)),
             "uploads": reveal(told["uploads"], secrets),
-            "mounts": self.storage.node_mounts(reveal(told["mounts"], secrets)),
+            "mounts": self.storage.node_mounts(reveal(told["mounts"], secrets), cloud=row["offer"]["cloud"]),
             "artifacts": dict(self.artifacts),
             "notice": _NOTICE_OF.get(row["offer"]["cloud"]),
             "drain_s": self.limits.drain_s,

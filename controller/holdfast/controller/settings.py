@@ -16,7 +16,7 @@ log_level: info
 probes: {…}                             # none without it: see `probing`
 default_store: s3                       # of buckets that are only named; without one, the local store
 local: {…}                              # each cloud's own section; `local: false` turns it off
-r2: {…}                                 # each store's: see `storage.compatible`
+r2: {…}                                 # each store's: see docs/buckets.md
 ```
 """
 
@@ -35,11 +35,12 @@ from holdfast.sdk.problems import Path as Keys
 from holdfast.sdk.problems import TaskError, field_name
 from holdfast.sdk.yaml_reader import Document, read_file
 
-STORES = ("local", "s3", "r2", "nebius", "oci", "coreweave", "vastdata")
+STORES = ("local", "s3", "gcs", "azure", "r2", "nebius", "oci", "coreweave", "vastdata")
+_NEED_NO_SECTION = ("local", "s3", "gcs", "azure")
 _KNOWN = (
     *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes", "default_store"),
     *("local", "aws", "gcp", "azure", "kubernetes", "jobs"),
-    *STORES[1:],
+    *("s3", "gcs", "azure_blob", "r2", "nebius", "oci", "coreweave", "vastdata"),
 )
 _HIGHEST_PORT = 65_535
 _SHORTEST_BEAT_S = 0.1
@@ -168,7 +169,7 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
 def _default_store(source: ConfigFile) -> str | None:
     """One that needs no section, or has one."""
     named = source.data.get("default_store")
-    usable = [name for name in STORES if name in source.data or name in ("local", "s3")]
+    usable = [name for name in STORES if name in source.data or name in _NEED_NO_SECTION]
     if named is not None and named not in usable:
         raise source.error(("default_store",), f"expected one of {', '.join(usable)}, found {named!r}")
     return named

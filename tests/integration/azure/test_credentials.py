@@ -88,7 +88,8 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     cloud.list_owned("ctl")
     cloud.interrupt("eastus", machine.id, notice_s=None)
     cloud.terminate("eastus", [machine.id])
-    allowed = json.loads(ROLE.read_text())["Actions"]
+    named = json.loads(ROLE.read_text())["Actions"]
+    allowed = [name for name in named if "Microsoft.Storage/" not in name]  # those: tests/unit/storage/test_azure.py
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == set(azure.calls) | IMPLIED
     code = "".join(path.read_text() for path in (ROOT / "controller/holdfast/controller/clouds/azure").glob("*.py"))

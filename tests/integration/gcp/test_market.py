@@ -115,7 +115,8 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     cloud.interrupt("us-central1", machine.id, notice_s=None)
     cloud.describe("us-central1", [machine.id])
     cloud.terminate("us-central1", [machine.id])
-    allowed = yaml.safe_load(ROLE.read_text())["includedPermissions"]
+    named = yaml.safe_load(ROLE.read_text())["includedPermissions"]
+    allowed = [name for name in named if not name.startswith("storage.")]  # those: tests/unit/storage/test_gcs.py
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == set().union(*(NEEDS[method] for method in gce.calls))
     package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/gcp"

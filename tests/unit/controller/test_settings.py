@@ -67,11 +67,13 @@ def test_the_local_cloud_can_be_turned_off(tmp_path: Path) -> None:
     assert "config.yaml turns it off" in (
         enabled_clouds(found.sections, tmp_path, ManualClock())["local"].unusable() or ""
     )
-    assert set(stores_of(found, buckets_on_node=None)) == {"s3"}
+    assert set(stores_of(found, buckets_on_node=None)) == {"s3", "gcs", "azure"}
 
 
 def test_the_default_store_is_one_that_is_set_up(tmp_path: Path) -> None:
     assert settings(tmp_path, "default_store: s3\n").default_store == "s3"
     assert settings(tmp_path, "default_store: r2\nr2: {account_id: x}\n").default_store == "r2"
-    with pytest.raises(SettingsError, match=r"config.yaml:1: default_store: expected one of local, s3, found 'r2'"):
+    with pytest.raises(
+        SettingsError, match=r"config.yaml:1: default_store: expected one of local, s3, gcs, azure, found 'r2'"
+    ):
         settings(tmp_path, "default_store: r2\n")

@@ -1,4 +1,4 @@
-"""An S3 server in this process, and no credentials but a test's own."""
+"""Servers of buckets, and no credentials but a test's own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
+
+import azurite
+from azurite import Azurite
+from fake_gcs import FakeGcs
 
 
 @pytest.fixture(scope="package")
@@ -19,9 +23,23 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="package")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
+    with FakeGcs(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    if why := azurite.problem():
+        pytest.skip(why)
+    with Azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTKEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")

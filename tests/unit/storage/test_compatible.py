@@ -74,6 +74,9 @@ def test_where_each_answers(name: str, section: dict[str, str], endpoint: str, r
         ("r2: {acount_id: x}", "config.yaml:1: r2.acount_id: no such setting"),
         ("s3: {endpoint: tigris}", "config.yaml:1: s3.endpoint: 'tigris' is no URL"),
         ("nebius: [1]", "config.yaml:1: nebius: a mapping is needed"),
+        ("gcs: {region: us-east1}", "config.yaml:1: gcs.region: no such setting"),
+        ("azure_blob: {account: 7}", "config.yaml:1: azure_blob.account: 7 is no text"),
+        ("azure_blob: {endpoint: here}", "config.yaml:1: azure_blob.endpoint: 'here' is no URL"),
     ],
 )
 def test_a_section_that_can_not_be_used_is_told_by_line_and_field(tmp_path: Path, section: str, words: str) -> None:
@@ -83,9 +86,10 @@ def test_a_section_that_can_not_be_used_is_told_by_line_and_field(tmp_path: Path
 
 
 def test_only_those_with_a_section_are_set_up(tmp_path: Path) -> None:
-    assert set(stores_of(read_settings(tmp_path), buckets_on_node=None)) == {"s3"}
+    always = {"s3", "gcs", "azure"}
+    assert set(stores_of(read_settings(tmp_path), buckets_on_node=None)) == always
     (tmp_path / "config.yaml").write_text("r2: {account_id: 0123abcd}\n")
-    assert set(stores_of(read_settings(tmp_path), buckets_on_node="/b")) == {"local", "s3", "r2"}
+    assert set(stores_of(read_settings(tmp_path), buckets_on_node="/b")) == always | {"local", "r2"}
 
 
 def test_a_server_without_versions_is_emptied_all_the_same(s3_endpoint: str, keys: str) -> None:

@@ -116,8 +116,6 @@ def test_options(mount: dict[str, Any], options: dict[str, Any] | None, read_onl
 @pytest.mark.parametrize(
     "uri",
     [
-        "gs://bucket",
-        "https://account.blob.core.windows.net/container",
         "cos://us-east/bucket",
         "hf://datasets/x",
     ],
@@ -128,6 +126,58 @@ def test_stores_that_are_not_supported_are_named(uri: str) -> None:
     assert uri in caught.value.message
     assert caught.value.where == "file_mounts[/data].source"
     assert "local, s3" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("gs://bucket", r"gs://bucket \(GCS\) is not set up here: .*install holdfast\[gcp\]"),
+        ("https://acme.blob.core.windows.net/ckpt", r"\(AZURE\) is not set up here: .*install holdfast\[azure\]"),
+    ],
+)
+def test_stores_whose_library_is_missing_say_what_to_install(uri: str, words: str) -> None:
+    with pytest.raises(StorageError, match=words):
+        planned({"/data": uri})
+
+
+def test_a_container_is_one_of_an_account() -> None:
+    mounts = {
+        "/a": {"source": "https://other.blob.core.windows.net/ckpt/deep/er", "mode": "MOUNT"},
+        "/b": {"name": "ckpt", "store": "AZURE"},
+        "/c": {"source": "https://acme.blob.core.windows.net/ckpt", "mode": "MOUNT"},
+    }
+    found = plan(mounts, stores={"azure"}, default_store="azure", account="acme")
+    assert [(mount["bucket"], mount["prefix"]) for mount in found.mounts] == [
+        ("other/ckpt", "deep/er"),
+        ("acme/ckpt", ""),
+        ("acme/ckpt", ""),
+    ]
+    assert [(wish.bucket, wish.create) for wish in found.wishes] == [("other/ckpt", False), ("acme/ckpt", True)]
+
+
+def test_a_container_without_an_account_says_where_to_name_one() -> None:
+    with pytest.raises(StorageError, match=r"file_mounts\[/b\].name: .*azure_blob.account .*AZURE_STORAGE_ACCOUNT"):
+        plan({"/b": {"name": "ckpt"}}, stores={"azure"}, default_store="azure")
+
+
+@pytest.mark.parametrize(
+    ("store", "name", "words"),
+    [
+        ("azure", "under_score", "container's name"),
+        ("azure", "two--dashes", "container's name"),
+        ("azure", "dotted.name", "container's name"),
+        ("gcs", "goog-mine", "underscores"),
+        ("gcs", "a..b", "underscores"),
+    ],
+)
+def test_names_that_their_store_refuses(store: str, name: str, words: str) -> None:
+    with pytest.raises(StorageError, match=words):
+        plan({"/x": {"name": name, "store": store}}, stores={store}, default_store=store, account="acme")
+
+
+def test_googles_names_may_be_longer_and_hold_underscores() -> None:
+    name = "a_" + "long." * 20 + "z"
+    assert plan({"/x": f"gs://{name}/y"}, stores={"gcs"}, default_store="gcs").wishes[0].bucket == name
 
 
 @pytest.mark.parametrize(

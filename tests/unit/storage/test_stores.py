@@ -1,4 +1,4 @@
-"""The same contract over every store: the local one, and S3 against a real S3 server in this process."""
+"""The same contract over every store: the local one, and those of clouds against servers on this computer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ import boto3
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from azurite import ACCOUNT, KEY
+from holdfast.controller.clock import SystemClock
+from holdfast.controller.storage.azure import AzureStore
+from holdfast.controller.storage.gcs import GcsStore
 from holdfast.controller.storage.mounts import BucketWish, fill, make, node_mounts, plan
 from holdfast.controller.storage.s3 import S3Store
-from holdfast.controller.storage.stores import LocalStore, StorageError, Store
+from holdfast.controller.storage.stores import ANYWHERE, LocalStore, StorageError, Store
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
@@ -27,23 +31,37 @@ def client(s3_endpoint: str) -> Any:
     return boto3.client("s3", endpoint_url=s3_endpoint, region_name="us-east-1")
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "gcs", "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "local":
-        return LocalStore(tmp_path / "buckets")
-    return S3Store(endpoint=request.getfixturevalue("s3_endpoint"))
+    match request.param:
+        case "local":
+            return LocalStore(tmp_path / "buckets")
+        case "gcs":
+            server = request.getfixturevalue("gcs")
+            return GcsStore(endpoint=server.url, key_file=str(server.key_file))
+        case "azure":
+            endpoint = request.getfixturevalue("blobs").endpoint
+            return AzureStore(SystemClock(), account=ACCOUNT, account_key=KEY, endpoint=endpoint)
+        case _:
+            return S3Store(endpoint=request.getfixturevalue("s3_endpoint"))
 
 
 @pytest.fixture
 def bucket(store: Store) -> Iterator[str]:
-    yield "ckpt-7"
-    store.remove("ckpt-7")
+    name = f"{ACCOUNT}/ckpt-7" if store.name == "azure" else "ckpt-7"
+    yield name
+    store.remove(name)
 
 
 @pytest.fixture
 def read(store: Store, request: pytest.FixtureRequest) -> Any:
     if isinstance(store, LocalStore):
         return lambda bucket, key: (store.root / bucket / key).read_bytes()
+    if isinstance(store, GcsStore):
+        return lambda bucket, key: request.getfixturevalue("gcs").objects(bucket)[key]
+    if isinstance(store, AzureStore):
+        blobs = request.getfixturevalue("blobs")
+        return lambda bucket, key: blobs.objects(bucket.partition("/")[2])[key]
     client = request.getfixturevalue("client")
     return lambda bucket, key: client.get_object(Bucket=bucket, Key=key)["Body"].read()
 
@@ -71,7 +89,9 @@ def test_a_bucket_goes_with_what_it_holds(store: Store, bucket: str) -> None:
 
 
 def test_nothing_is_put_into_a_missing_bucket(store: Store, bucket: str) -> None:
-    with pytest.raises(Exception, match=r"no bucket|NoSuchBucket") as caught:
+    with pytest.raises(
+        Exception, match=r"no bucket|NoSuchBucket|bucket does not exist|container does not exist"
+    ) as caught:
         store.put(bucket, "a", io.BytesIO(b"x"))
     assert store.classify(caught.value).kind is FaultKind.GIVE_UP
     assert not store.exists(bucket)
@@ -86,8 +106,8 @@ def test_keys_that_lead_out_are_refused(store: Store, bucket: str, key: str) -> 
 
 @pytest.mark.parametrize("name", ["../x", "UPPER", "a"])
 def test_names_are_checked_before_anything_is_done(store: Store, name: str) -> None:
-    for method in (store.ensure, store.exists, store.remove, store.rclone_remote):
-        with pytest.raises(StorageError, match="can not be a bucket's name"):
+    for method in (store.ensure, store.exists, store.remove, lambda name: store.rclone_remote(name, ANYWHERE)):
+        with pytest.raises(StorageError, match=r"can not be a (bucket|container)'s name"):
             method(name)
 
 

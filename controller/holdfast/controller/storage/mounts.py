@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.controller.storage.compatible import KINDS
-from holdfast.controller.storage.stores import StorageError, Store, check_bucket_name
+from holdfast.controller.storage.stores import Access, StorageError, Store, check_bucket_name
 from holdfast.sdk import buckets
 from holdfast.sdk.problems import Refused
 
-_SUPPORTED = frozenset({"local", "s3", *KINDS})
+_SUPPORTED = frozenset({"local", "s3", "gcs", "azure", *KINDS})
+_EXTRAS = {"s3": "aws", "gcs": "gcp", "azure": "azure"}  # store → what is installed for it
 
 # `type` of a mount → the options that it stands for, and whether it is read-only.
 _PRESETS: dict[str, tuple[dict[str, Any], bool]] = {
@@ -61,13 +62,16 @@ class StoragePlan:
     uploads: tuple[dict[str, Any], ...] = ()
 
 
-def plan(file_mounts: Mapping[str, Any], *, stores: Collection[str], default_store: str) -> StoragePlan:
+def plan(
+    file_mounts: Mapping[str, Any], *, stores: Collection[str], default_store: str, account: str | None = None
+) -> StoragePlan:
     """What `file_mounts` (of an accepted task config: path → URI, upload or storage object) come to.
 
     The scheme of a URI decides about the store, or `store:`; a bare `name` is a bucket of `default_store`. `stores`:
-    the names of those that can be used. Raises StorageError with the field.
+    the names of those that can be used. `account`: the storage account of Azure's containers that are only named.
+    Raises StorageError with the field.
     """
-    planned = _Planned(frozenset(stores), default_store)
+    planned = _Planned(frozenset(stores), default_store, account)
     for path, mount in file_mounts.items():
         planned.add(path, mount)
     return StoragePlan(tuple(planned.wishes.values()), tuple(planned.mounts), tuple(planned.uploads))
@@ -77,6 +81,7 @@ def plan(file_mounts: Mapping[str, Any], *, stores: Collection[str], default_sto
 class _Planned:
     stores: frozenset[str]
     default_store: str
+    account: str | None
     wishes: dict[tuple[str, str], BucketWish] = field(default_factory=dict)
     mounts: list[dict[str, Any]] = field(default_factory=list)
     uploads: list[dict[str, Any]] = field(default_factory=list)
@@ -95,18 +100,15 @@ class _Planned:
         source = mount.get("source")
         if isinstance(source, str):
             uri = _parsed(source, f"{where}.source")
-            bucket, prefix, store = (
-                uri.bucket,
-                uri.prefix,
-                self._usable(uri.store, f"{where}.source", shown=f"{source} ({uri.store})"),
-            )
+            store = self._usable(uri.store, f"{where}.source", shown=f"{source} ({uri.store})")
+            bucket, prefix = (f"{uri.account}/{uri.bucket}" if store == "azure" else uri.bucket), uri.prefix
             wish = BucketWish(store, bucket, create=False)
         else:
-            bucket, prefix = str(mount["name"]), ""
             store = self._usable(mount.get("store") or self.default_store, f"{where}.store")
+            bucket, prefix = self._named(str(mount["name"]), store, where), ""
             persistent = bool(mount.get("persistent", True))
             wish = BucketWish(store, bucket, create=True, persistent=persistent, uploads=_digests(source, where))
-        check_bucket_name(bucket, where=where)
+        check_bucket_name(bucket, store=store, where=where)
         self._wish(wish)
         options, read_only = _options(mount)
         self.mounts.append(
@@ -121,6 +123,19 @@ class _Planned:
             }
         )
 
+    def _named(self, name: str, store: str, where: str) -> str:
+        """What the store calls it. A container is named within an account alone."""
+        if store != "azure":
+            return name
+        if self.account is None:
+            raise StorageError(
+                f"the storage account of container {name} is not known",
+                where=f"{where}.name",
+                fix="set azure_blob.account in the controller's config.yaml or AZURE_STORAGE_ACCOUNT, or name an "
+                "existing container as `source: https://<account>.blob.core.windows.net/<container>`",
+            )
+        return f"{self.account}/{name}"
+
     def _usable(self, store: str, where: str, *, shown: str = "") -> str:
         name = store.lower()
         if name in self.stores:
@@ -129,7 +144,9 @@ class _Planned:
         fix = f"use a bucket of: {usable}"
         if name not in _SUPPORTED:
             raise StorageError(f"{shown or store.upper()} is not supported yet", where=where, fix=fix)
-        if name not in ("local", "s3"):
+        if name in _EXTRAS:
+            fix += f"; or install holdfast[{_EXTRAS[name]}] for the controller"
+        elif name != "local":
             fix += f"; or add a section `{name}:` to the controller's config.yaml (see docs/buckets.md)"
         raise StorageError(f"{shown or store.upper()} is not set up here", where=where, fix=fix)
 
@@ -223,15 +240,21 @@ def _put_member(store: Store, bucket: str, tar: tarfile.TarFile, member: tarfile
         store.put(bucket, member.name.removeprefix("./"), body)
 
 
-def node_mounts(mounts: Sequence[Mapping[str, Any]], stores: Mapping[str, Store]) -> list[dict[str, Any]]:
-    """A plan's `mounts` as a node spec has them (docs/agent-protocol.md). Holds secrets: not to be stored.
+def node_mounts(
+    mounts: Sequence[Mapping[str, Any]], stores: Mapping[str, Store], *, cloud: str | None = None
+) -> list[dict[str, Any]]:
+    """A plan's `mounts` as a spec for a node of `cloud` has them (docs/agent-protocol.md). Holds secrets: not to be
+    stored.
 
     Raises StorageError, or the store's errors.
     """
-    return [
-        {
-            **{key: value for key, value in mount.items() if key != "store"},
-            "rclone": stores[mount["store"]].rclone_remote(mount["bucket"]),
-        }
-        for mount in mounts
-    ]
+    return [_node_mount(mount, stores[mount["store"]], cloud) for mount in mounts]
+
+
+def _node_mount(mount: Mapping[str, Any], store: Store, cloud: str | None) -> dict[str, Any]:
+    access = Access(cloud, writes=not mount["read_only"] and mount["mode"] != "COPY")
+    return {
+        **{key: value for key, value in mount.items() if key != "store"},
+        "bucket": mount["bucket"].rpartition("/")[2],  # of `account/container`
+        "rclone": store.rclone_remote(mount["bucket"], access),
+    }

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from holdfast.controller.clouds.base import Fault
-from holdfast.controller.storage.stores import RETRY_AFTER_S, StorageError, check_bucket_name, check_key
+from holdfast.controller.storage.stores import (
+    ANYWHERE,
+    RETRY_AFTER_S,
+    Access,
+    StorageError,
+    check_bucket_name,
+    check_key,
+)
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
@@ -173,7 +180,7 @@ class S3Store:
                 fix="allow s3:DeleteObject and s3:DeleteObjectVersion",
             )
 
-    def rclone_remote(self, bucket: str) -> dict[str, object]:
+    def rclone_remote(self, bucket: str, _access: Access = ANYWHERE, /) -> dict[str, object]:
         if bucket not in self._regions:
             self.exists(bucket)
         # A bucket that was removed is a mount that fails, which the node tells; one never told would wait without end.

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class StorageService:
     """`owner`: the controller whose jobs these are. `archive`: the file of a user's archive, by its sha256.
-    `default_store`: of a bucket that is only named.
+    `default_store`: of a bucket that is only named; `account`: the storage account of such a one in Azure.
 
     `prepare` and `remove` raise what the database raises; `prepare` also LeaseLost, when the job is not `owner`'s.
     """
@@ -42,14 +42,17 @@ class StorageService:
     archive: Callable[[str], Path]
     clock: Clock
     default_store: str = "local"
+    account: str | None = None
 
     def plan(self, file_mounts: Mapping[str, Any]) -> StoragePlan:
         """Raises StorageError with the field that can not be had."""
-        return mounts.plan(file_mounts, stores=tuple(self.stores), default_store=self.default_store)
+        return mounts.plan(
+            file_mounts, stores=tuple(self.stores), default_store=self.default_store, account=self.account
+        )
 
-    def node_mounts(self, planned: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Raises StorageError, or a store's errors."""
-        return mounts.node_mounts(planned, self.stores)
+    def node_mounts(self, planned: Sequence[Mapping[str, Any]], *, cloud: str) -> list[dict[str, Any]]:
+        """For a node of `cloud`. Raises StorageError, or a store's errors."""
+        return mounts.node_mounts(planned, self.stores, cloud=cloud)
 
     def prepare(self, intent: Intent) -> Outcome | Later:
         """Make and fill the buckets of `intent`'s task."""

@@ -1,4 +1,4 @@
-"""Where buckets live: what every store can do, and the store on this computer's disk. S3 is in `s3`."""
+"""Where buckets live: what every store can do, and the store on this computer's disk. Each other has its module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
@@ -21,6 +22,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _RESERVED_STARTS = ("xn--", "sthree-", "amzn-s3-demo-")
 _RESERVED_ENDS = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
+_GCS_NAME = re.compile(r"(?!goog)[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_AZURE_NAME = re.compile(r"[a-z0-9]{3,24}/(?=.{3,63}$)[a-z0-9]+(-[a-z0-9]+)*")
 _PASSING_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EAGAIN, errno.EBUSY, errno.EMFILE})
 
 
@@ -34,6 +37,17 @@ class StorageError(Exception):
     def __str__(self) -> str:
         head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}: {self.fix}" if self.fix else head
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who mounts a bucket: a machine of `cloud` (None: of whichever), which `writes`, or only reads."""
+
+    cloud: str | None = None
+    writes: bool = True
+
+
+ANYWHERE = Access()
 
 
 class Store(Protocol):
@@ -57,8 +71,11 @@ class Store(Protocol):
         """Remove the bucket with all that it holds. One that is not found is a success."""
         ...
 
-    def rclone_remote(self, bucket: str) -> dict[str, object]:
-        """The `rclone` mapping of a node spec's mount: the backend's type and options, secrets among them."""
+    def rclone_remote(self, bucket: str, access: Access, /) -> dict[str, object]:
+        """The `rclone` mapping of a node spec's mount: the backend's type and options, secrets among them.
+
+        An `access_token` with an `expires_at` (epoch seconds) is the node's to renew: it asks for its spec again.
+        """
         ...
 
     def classify(self, error: Exception) -> Fault:
@@ -66,16 +83,26 @@ class Store(Protocol):
         ...
 
 
-def check_bucket_name(name: str, *, where: str | None = None) -> None:
-    """Raise StorageError for a name that S3 would refuse. Every store has S3's rules, so that jobs can move."""
-    is_plain = _NAME.fullmatch(name) and ".." not in name and not _IPV4.fullmatch(name)
-    if is_plain and not name.startswith(_RESERVED_STARTS) and not name.endswith(_RESERVED_ENDS):
+def check_bucket_name(name: str, *, store: str = "s3", where: str | None = None) -> None:
+    """Raise StorageError for a name that `store` would refuse. Stores without rules of their own have S3's.
+
+    Names in Azure are `account/container`. Rules: cloud.google.com/storage/docs/buckets#naming, and Azure's "Naming and
+    referencing containers, blobs, and metadata".
+    """
+    if store == "azure":
+        if not _AZURE_NAME.fullmatch(name):
+            fix = "use 3 to 63 lower-case letters, digits and single dashes, with a letter or digit at both ends"
+            raise StorageError(f"{name!r} can not be a container's name", where=where, fix=fix)
         return
-    raise StorageError(
-        f"{name!r} can not be a bucket's name",
-        where=where,
-        fix="use 3 to 63 lower-case letters, digits, dots and dashes, with a letter or digit at both ends",
-    )
+    is_plain = ".." not in name and not _IPV4.fullmatch(name)
+    if store == "gcs":
+        fits, also = bool(_GCS_NAME.fullmatch(name)) and "google" not in name, ", underscores"
+    else:
+        fits, also = bool(_NAME.fullmatch(name)), ""
+        is_plain = is_plain and not name.startswith(_RESERVED_STARTS) and not name.endswith(_RESERVED_ENDS)
+    if not (is_plain and fits):
+        fix = f"use 3 to 63 lower-case letters, digits, dots{also} and dashes, with a letter or digit at both ends"
+        raise StorageError(f"{name!r} can not be a bucket's name", where=where, fix=fix)
 
 
 def check_key(key: str) -> None:
@@ -132,7 +159,7 @@ class LocalStore:
         except FileNotFoundError:
             return
 
-    def rclone_remote(self, bucket: str) -> dict[str, object]:
+    def rclone_remote(self, bucket: str, _access: Access = ANYWHERE, /) -> dict[str, object]:
         check_bucket_name(bucket)
         return {"type": "local", "root": self._root_on_node}
 

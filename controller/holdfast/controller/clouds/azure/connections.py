@@ -97,21 +97,9 @@ class Connections:
 
     def _get_credential(self) -> TokenCredential:
         if self._credential is None:
-            from azure.identity import DefaultAzureCredential
-
-            # It warns, in many lines, whenever there are no credentials; `unusable` says so in one.
-            logging.getLogger("azure.identity").setLevel(logging.ERROR)
-            self._credential = DefaultAzureCredential(
-                exclude_shared_token_cache_credential=True,
-                exclude_visual_studio_code_credential=True,
-                exclude_powershell_credential=True,
-                exclude_developer_cli_credential=True,
-                exclude_broker_credential=True,
-                # Whoever names an endpoint and an authority of their own is not to ask Microsoft about it.
-                disable_instance_discovery=self._settings.endpoint_url is not None,
-                retry_total=0,
-                **self._tls,
-            )
+            # Whoever names an endpoint and an authority of their own is not to ask Microsoft about it.
+            is_private = self._settings.endpoint_url is not None
+            self._credential = find_credential(disable_instance_discovery=is_private, **self._tls)
         return self._credential
 
     @property
@@ -143,6 +131,23 @@ class Connections:
                 ARMChallengeAuthenticationPolicy(self._get_credential(), self._scope),
             ],
         )
+
+
+def find_credential(**options: Any) -> TokenCredential:
+    """The environment's, a workload's or machine's identity, or that of `az login`. `options`: the SDK's."""
+    from azure.identity import DefaultAzureCredential
+
+    # It warns, in many lines, whenever there are no credentials; errors say so in one.
+    logging.getLogger("azure.identity").setLevel(logging.ERROR)
+    return DefaultAzureCredential(
+        exclude_shared_token_cache_credential=True,
+        exclude_visual_studio_code_credential=True,
+        exclude_powershell_credential=True,
+        exclude_developer_cli_credential=True,
+        exclude_broker_credential=True,
+        retry_total=0,
+        **options,
+    )
 
 
 def _is_installed(module: str) -> bool:

@@ -111,18 +111,7 @@ class Connections:
     def _find_credentials(self) -> None:
         if self._credentials is not None:
             return
-        if self._settings.credentials is not None:
-            from google.oauth2 import service_account
-
-            found = service_account.Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
-                self._settings.credentials, scopes=[SCOPE]
-            )
-            project = found.project_id
-        else:
-            import google.auth
-
-            found, project = google.auth.default(scopes=[SCOPE])
-        self._credentials = found
+        self._credentials, project = find_credentials(self._settings.credentials)
         self._project = self._project or project
 
     def _client(self, name: str) -> Any:
@@ -136,6 +125,22 @@ class Connections:
                 options = {"api_endpoint": self._settings.endpoint_url, "universe_domain": universe}
                 self._clients[name] = getattr(compute_v1, name)(credentials=self._credentials, client_options=options)
             return self._clients[name]
+
+
+def find_credentials(key_file: str | None) -> tuple[Any, str | None]:
+    """Credentials and their project: of a service account's key file, or as Google's own tools find them.
+
+    Raises GoogleAuthError, OSError, ValueError.
+    """
+    if key_file is None:
+        import google.auth
+
+        found, project = google.auth.default(scopes=[SCOPE])
+        return found, project
+    from google.oauth2 import service_account
+
+    read = service_account.Credentials.from_service_account_file(key_file, scopes=[SCOPE])  # type: ignore[no-untyped-call]
+    return read, read.project_id
 
 
 def _has(module: str) -> bool:
