@@ -69,6 +69,10 @@ class Fetcher:
         """Nobody waits for the files any more. From any thread."""
         self._abandoned.set()
 
+    def mounts(self) -> list[dict[str, Any]]:
+        """The spec's mounts, with credentials that are new. Raises WrittenOff, Refused, Unreachable."""
+        return NodeSpec.parse(self._controller.spec()).mounts
+
     def tool(self, digest: str) -> Path:
         """An executable that the controller serves. Raises as `files`."""
         if self._artifacts_dir is not None:

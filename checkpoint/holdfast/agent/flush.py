@@ -35,13 +35,21 @@ _TRIES_TO_BELIEVE = 2  # failures in a row, within one flush, before an error th
 _MAX_REVIVALS = 3
 _NAMED_AT_MOST = 5
 CAN_NOT_PASS = re.compile(
-    r"StatusCode: (401|403|404)|NoSuchBucket|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
+    r"StatusCode: (401|403|404)|googleapi: Error (403|404)|RESPONSE (401|403|404)"
+    r"|NoSuchBucket|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
     r"|permission denied|read-only file system|not a directory|no such file or directory|directory not found"
 )
-NOISE = re.compile(
+_NOISE = re.compile(
     r"(operation error |https response error |, )?(RequestID|HostID): [^,]*,?|, https response error StatusCode: 0"
     r"|^\d+/\d+/\d+ [\d:]+ \w+ *: |Attempt 1/1 failed with 1 errors and: "
+    r"|^-{20,}$|^<\?xml[\s\S]*</Error>$",
+    re.MULTILINE,
 )
+
+
+def plain(said: str) -> str:
+    """A store's words, as rclone passes them on, in one line and without what tells a reader nothing."""
+    return " ".join(_NOISE.sub("", said).split())
 
 
 class FlushError(Exception):
@@ -200,7 +208,7 @@ class _Drain:
             raise CannotFlush(self._holders(dirty) or "rclone does not upload them, and does not say why")
 
     def _last_error(self) -> str:
-        return NOISE.sub("", str(self.mount.rc.call("core/stats").get("lastError", ""))).strip()
+        return plain(str(self.mount.rc.call("core/stats").get("lastError", "")))
 
     def trouble(self) -> str:
         """The best explanation at hand of why this takes so long."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.flush import CAN_NOT_PASS, NOISE, CannotFlush
+from holdfast.agent.flush import CAN_NOT_PASS, CannotFlush, plain
 from holdfast.agent.fuse import is_dead, is_rclone_of, mount_table, others_allowed, put_guard, take_away
 from holdfast.agent.rclone import MountProcess, Remote
 from holdfast.agent.vfs_cache import Cache
@@ -32,6 +32,7 @@ _OPTION_FLAGS = {
     "vfs_write_back": "--vfs-write-back",
 }
 _CACHED_DEFAULTS = {"vfs_cache_max_size": "10G", "vfs_write_back": "1s"}
+_FORBIDDEN = re.compile("StatusCode: 403|googleapi: Error 403|RESPONSE 403")
 _ZERO_DURATION = re.compile(r"(0+(\.0*)?[a-zµ]*)+")
 
 
@@ -49,7 +50,7 @@ class MountError(Exception):
 def store_error(where: str, said: str) -> MountError:
     """What a store's words, as rclone passes them on, come to."""
     may_pass = not CAN_NOT_PASS.search(said) and "no space left" not in said
-    return MountError(f"{where}: {NOISE.sub('', said).strip()}", may_pass=may_pass)
+    return MountError(f"{where}: {plain(said)}", may_pass=may_pass)
 
 
 def real_path(path: str) -> str:
@@ -172,7 +173,7 @@ class FuseMount:
         try:
             self._list(url)
         except RcError as error:
-            if "StatusCode: 403" in str(error) and url != self._remote.url:
+            if _FORBIDDEN.search(str(error)) and url != self._remote.url:
                 return self._check_prefix()  # a policy may allow the prefix alone
             if "directory not found" in str(error):
                 raise MountError(

@@ -28,6 +28,7 @@ from holdfast.agent.flush import FlushError, flush
 from holdfast.agent.fuse import fuse_problem
 from holdfast.agent.fuse_mount import FuseMount, MountError, real_path, store_error, usable_target
 from holdfast.agent.rclone import Remote
+from holdfast.agent.tokens import Tokens, no_renewal
 
 __all__ = ["FlushError", "MountError", "Mounts", "fuse_problem"]
 
@@ -51,13 +52,21 @@ class Mounts:
     """All mounts of one node. `state_dir` outlives the agent: caches and control sockets lie there.
 
     `rclone`: the binary, or None where there is none (yet): the attribute may be set until `mount_all` is called. `log`
-    takes lines for the job's log. Methods are called from one thread at a time.
+    takes lines for the job's log. `renew`: as `Tokens` has it, called from threads of its own. Methods are called from
+    one thread at a time.
     """
 
     def __init__(
-        self, specs: Sequence[Mapping[str, Any]], *, state_dir: Path, rclone: Path | None, log: Callable[[str], None]
+        self,
+        specs: Sequence[Mapping[str, Any]],
+        *,
+        state_dir: Path,
+        rclone: Path | None,
+        log: Callable[[str], None],
+        renew: Callable[[str], Mapping[str, Any]] = no_renewal,
     ) -> None:
         self.rclone = rclone
+        self._tokens = Tokens(state_dir / "mounts", renew)
         self._specs = sorted(specs, key=lambda spec: str(spec["path"]))  # /a before /a/b
         self._state_dir = state_dir
         self._log = log
@@ -86,6 +95,7 @@ class Mounts:
                 placed.up()
 
     def _place(self, spec: Mapping[str, Any]) -> _Placed:
+        spec = self._with_tokens(spec)
         remote = Remote.from_spec(spec)
         if spec["mode"] not in MODES:
             raise MountError(f"mounting at {spec['path']}: unknown mode {spec['mode']!r}: known are {', '.join(MODES)}")
@@ -98,6 +108,11 @@ class Mounts:
         if remote.bucket_dir is None:
             raise MountError(f"mounting bucket {remote.bucket} at {spec['path']}: {why}")
         return _Link(spec, remote, home=home, why=why, log=self._log)
+
+    def _with_tokens(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        if "expires_at" not in spec["rclone"]:
+            return spec
+        return {**spec, "rclone": self._tokens.options(str(spec["path"]), spec["rclone"])}
 
     def _home_of(self, spec: Mapping[str, Any]) -> Path:
         remote = Remote.from_spec(spec)
@@ -123,6 +138,7 @@ class Mounts:
             except OSError as error:
                 self._log(f"unmounting {placed.path}: {error}")
         self._placed = []
+        self._tokens.close()
 
     def _left_by_an_earlier_agent(self) -> list[_Placed]:
         found: list[_Placed] = []

@@ -23,8 +23,13 @@ from holdfast.checkpoint.rc import Rc, RcError
 
 _SOCKET_PATH_MAX = 100  # the kernel's limit is 108 bytes with the final zero
 _LOG_TAIL_BYTES = 4000
-# S3 refuses more than 10,000 parts, and a streamed file is cut without knowing its size: 16 MiB allow 156 GiB.
-_S3_DEFAULTS = {"no_check_bucket": "true", "chunk_size": "16M"}
+# By the backend. No bucket is to be made by a node: one that is missing is an error. Chunks: S3 refuses more than
+# 10,000 parts and Azure 50,000, and a streamed file is cut without knowing its size: 16 MiB allow 156 and 781 GiB.
+_DEFAULTS = {
+    "s3": {"no_check_bucket": "true", "chunk_size": "16M"},
+    "gcs": {"no_check_bucket": "true"},
+    "azureblob": {"no_check_container": "true", "chunk_size": "16M"},
+}
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,10 @@ class Remote:
         kind = str(backend.pop("type"))
         path = "/".join(part for part in (spec["bucket"], str(spec.get("prefix") or "").strip("/")) if part)
         root = str(backend.pop("root", "")) if kind == "local" else ""
-        defaults = _S3_DEFAULTS if kind == "s3" else {}
-        options = {**defaults, **{key: _text(value) for key, value in backend.items() if value is not None}}
+        options = {
+            **_DEFAULTS.get(kind, {}),
+            **{key: _text(value) for key, value in backend.items() if value is not None},
+        }
         return cls(name, kind, str(spec["bucket"]), os.path.join(root, path), root, options)
 
     @property

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.agent.checkpoints import note_durable
+from holdfast.agent.controller import Refused, Unreachable, WrittenOff
 from holdfast.agent.environment import WORKDIR
 from holdfast.agent.fetch import Abandoned, Fetcher, FetchFailed
 from holdfast.agent.mounts import FlushError, MountError, Mounts
 from holdfast.agent.places import Places
 from holdfast.agent.spec import NodeSpec
 from holdfast.agent.state import write_json
+from holdfast.agent.tokens import NoToken
 
 WATCH_S = 1.0
 UNMOUNT_PATIENCE_S = 1.0
@@ -36,7 +38,7 @@ class NodeStorage:
         self._spec = spec
         self._fetcher = fetcher
         self._places = places
-        self._mounts = Mounts(specs, state_dir=places.root, rclone=None, log=places.tell_user)
+        self._mounts = Mounts(specs, state_dir=places.root, rclone=None, log=places.tell_user, renew=self._renewed)
         self._one_at_a_time = threading.Lock()
         self._is_mounted = False
         self._watch_ended = threading.Event()
@@ -101,6 +103,17 @@ class NodeStorage:
                 told = True
                 self._abandoned.wait(STORE_RETRY_S)
         raise Abandoned
+
+    def _renewed(self, path: str) -> Mapping[str, Any]:
+        """rclone's options for the mount at `path`, with a new token. Raises NoToken."""
+        try:
+            found = [mount for mount in map(_placed, self._fetcher.mounts()) if mount["path"] == path]
+        except (WrittenOff, Refused, Unreachable, ValueError, KeyError) as error:
+            raise NoToken(str(error)) from None
+        if not found:
+            raise NoToken(f"the controller knows of no mount at {path}")
+        options: Mapping[str, Any] = found[0]["rclone"]
+        return options
 
     def _mount(self) -> None:
         if self._mounts.needs_rclone and self._mounts.rclone is None:

@@ -1,4 +1,4 @@
-"""Buckets on this disk and on an S3 server of its own, and mounts of them that are taken away after each test."""
+"""Buckets on this disk and on servers of clouds, and mounts of them that are taken away after each test."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ import boto3
 import pytest
 from botocore.config import Config
 
+import azurite
+from azurite import ACCOUNT, KEY, Azurite
+from fake_gcs import FakeGcs
 from holdfast.agent import fuse
 from holdfast.agent.mounts import Mounts
+from holdfast.controller.clock import SystemClock
+from holdfast.controller.storage.azure import AzureStore
+from holdfast.controller.storage.gcs import GcsStore
 
 KEY_ID, SECRET = "AKIATESTKEY", "secret-that-no-argument-list-may-show"
 
@@ -172,6 +178,84 @@ class S3Bucket:
         self.server.client.delete_bucket(Bucket=self.name)
 
 
+@dataclass
+class GcsBucket:
+    """A bucket of Google's, looked into past its API; nodes are given what a controller gives them."""
+
+    server: FakeGcs
+    name: str
+    kind: str = "gcs"
+
+    @property
+    def backend(self) -> dict[str, Any]:
+        return GcsStore(endpoint=self.server.url, key_file=str(self.server.key_file)).rclone_remote(self.name)
+
+    def read(self, key: str) -> bytes | None:
+        return self.server.objects(self.name).get(key)
+
+    def put(self, key: str, body: bytes) -> None:
+        self.server.put(self.name, key, body)
+
+    def remove(self) -> None:
+        self.server.remove(self.name)
+
+
+@dataclass
+class AzureBucket:
+    """A container, looked into with Microsoft's client; nodes are given what a controller gives them."""
+
+    server: Azurite
+    name: str
+    kind: str = "azure"
+    client: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = self.server.client().get_container_client(self.name)
+
+    @property
+    def backend(self) -> dict[str, Any]:
+        store = AzureStore(SystemClock(), account=ACCOUNT, account_key=KEY, endpoint=self.server.endpoint)
+        return store.rclone_remote(f"{ACCOUNT}/{self.name}")
+
+    def read(self, key: str) -> bytes | None:
+        blob = self.client.get_blob_client(key)
+        return bytes(blob.download_blob().readall()) if blob.exists() else None
+
+    def put(self, key: str, body: bytes) -> None:
+        self.client.upload_blob(key, body, overwrite=True)
+
+    def remove(self) -> None:
+        self.client.delete_container()
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGcs]:
+    with FakeGcs(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    if why := azurite.problem():
+        pytest.skip(why)
+    with Azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture
+def gcs_bucket(gcs_server: FakeGcs) -> GcsBucket:
+    bucket = GcsBucket(gcs_server, f"ckpt-{uuid.uuid4().hex[:12]}")
+    gcs_server.make(bucket.name)
+    return bucket
+
+
+@pytest.fixture
+def azure_bucket(azurite_server: Azurite) -> AzureBucket:
+    bucket = AzureBucket(azurite_server, f"ckpt-{uuid.uuid4().hex[:12]}")
+    bucket.client.create_container()
+    return bucket
+
+
 @pytest.fixture
 def local_bucket(tmp_path: Path) -> LocalBucket:
     bucket = LocalBucket(tmp_path / "buckets" / "checkpoints")
@@ -197,8 +281,14 @@ def s3_bucket(new_s3_bucket: Callable[[], S3Bucket]) -> S3Bucket:
     return new_s3_bucket()
 
 
-@pytest.fixture(params=["local", "s3"])
-def bucket(request: pytest.FixtureRequest) -> LocalBucket | S3Bucket:
+Bucket = LocalBucket | S3Bucket | GcsBucket | AzureBucket
+
+
+# What is particular to Google's and Azure's has its own tests; that all else holds there too is a slow one.
+@pytest.fixture(
+    params=["local", "s3", pytest.param("gcs", marks=pytest.mark.slow), pytest.param("azure", marks=pytest.mark.slow)]
+)
+def bucket(request: pytest.FixtureRequest) -> Bucket:
     return request.getfixturevalue(f"{request.param}_bucket")
 
 
@@ -210,12 +300,13 @@ class Node:
     rclone: Path
     lines: list[str] = field(default_factory=list)
     made: list[Mounts] = field(default_factory=list)
+    buckets: dict[str, Bucket] = field(default_factory=dict)  # path → what was mounted there last
 
     @property
     def state_dir(self) -> Path:
         return self.directory / "state"
 
-    def spec(self, bucket: LocalBucket | S3Bucket, **changes: Any) -> dict[str, Any]:
+    def spec(self, bucket: Any, **changes: Any) -> dict[str, Any]:
         spec = {
             "path": str(self.directory / "checkpoint"),
             "mode": "MOUNT_CACHED",
@@ -225,11 +316,17 @@ class Node:
             "rclone": bucket.backend,
             "options": {},
         }
-        return {**spec, **changes}
+        spec |= changes
+        self.buckets[str(spec["path"])] = bucket
+        return spec
 
     def mounts(self, *specs: dict[str, Any], with_rclone: bool = True) -> Mounts:
         made = Mounts(
-            specs, state_dir=self.state_dir, rclone=self.rclone if with_rclone else None, log=self.lines.append
+            specs,
+            state_dir=self.state_dir,
+            rclone=self.rclone if with_rclone else None,
+            log=self.lines.append,
+            renew=lambda path: self.buckets[path].backend,
         )
         self.made.append(made)
         return made

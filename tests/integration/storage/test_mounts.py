@@ -22,7 +22,10 @@ def _rclone_pid(node: Any) -> int:
 
 
 def _agent_dies(mounts: Mounts) -> None:
-    """As after SIGKILL: the object is used no more, and its rclone is nobody's child object."""
+    """As after SIGKILL: the object is used no more, its port is free, and its rclone is nobody's child object."""
+    if mounts._tokens._server is not None:
+        mounts._tokens._server.shutdown()
+        mounts._tokens._server.server_close()
     for placed in mounts._placed:
         placed._process._child = None  # type: ignore[attr-defined]
 
