@@ -54,6 +54,7 @@ from holdfast.controller.storage.configured import account_of, stores_of
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store import letters
+from holdfast.controller.store.counts import RENEW_S, Counts
 from holdfast.controller.store.database import UNAVAILABLE, open_database
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
@@ -222,6 +223,7 @@ class Daemon:
             specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
             submissions=submissions,
             files=self.files,
+            counts=Counts(),
             controller_id=controller,
             started_at=clock.now(),
             pace=pace,
@@ -285,6 +287,8 @@ class Daemon:
         else:
             self._ticker.add_job(self._read_letters, "interval", seconds=LOOK_S, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
+        self._ticker.add_job(self._count)
+        self._ticker.add_job(self._count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
         if self.prober is not None:
             self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
         self._ticker.start()
@@ -297,6 +301,14 @@ class Daemon:
             if self.incoming.look():
                 with self.database.begin() as conn:
                     letters.drop_settled(conn)
+        except UNAVAILABLE as error:
+            log.warning("database.refused", error=str(error))
+
+    def _count(self) -> None:
+        """Count the past, before somebody who asks has to wait for it."""
+        try:
+            with self.database.connect() as conn:
+                self.services.counts.renew(conn, self.clock.now())
         except UNAVAILABLE as error:
             log.warning("database.refused", error=str(error))
 

@@ -19,6 +19,7 @@ from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.probing import Prober
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.settings import Settings
+from holdfast.controller.store.counts import Counts
 from holdfast.controller.submission import Submissions
 
 
@@ -40,6 +41,7 @@ class Services:
     specs: NodeSpecs
     submissions: Submissions
     files: Files
+    counts: Counts
     controller_id: str
     started_at: float
     pace: Pace

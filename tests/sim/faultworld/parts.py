@@ -31,6 +31,7 @@ from holdfast.controller.settings import Settings
 from holdfast.controller.sharedlogs import SharedLogs
 from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
+from holdfast.controller.store.counts import Counts
 from holdfast.controller.store.jobs import Claim
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
@@ -183,7 +184,7 @@ class Parts:
                 database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
             ),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
-            pace=REAL_TIME, prober=None,
+            pace=REAL_TIME, prober=None, counts=Counts(),
         )  # fmt: skip
 
     def repair(self) -> None:

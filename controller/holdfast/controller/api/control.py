@@ -34,7 +34,7 @@ async def healthz(daemon: Parts) -> dict[str, str]:
 def controller(daemon: User) -> dict[str, Any]:
     """What this controller is, and how many tasks it has by status."""
     with daemon.database.connect() as conn:
-        counts = queries.counts(conn)
+        counts = daemon.counts.of(conn, daemon.clock.now())
     return {
         "version": version("holdfast"),
         "id": daemon.controller_id,

@@ -106,7 +106,7 @@ def queue(
     wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
     with daemon.database.connect() as conn:
         found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
-        counts = queries.counts(conn)
+        counts = daemon.counts.of(conn, daemon.clock.now())
     now = queries.iso(daemon.clock.now())
     return {"now": now, "jobs": found, "counts": counts, "total": sum(counts.values())}
 
@@ -134,7 +134,7 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
     with daemon.database.connect() as conn:
         unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
         wanted = queries.find_ids(conn, unfinished)
-        known = queries.find_ids(conn, replace(unfinished, skip_finished=False))
+        known = [] if body.all else queries.find_ids(conn, replace(unfinished, skip_finished=False))
     asked = events.CancelRequested(grace * daemon.pace.speed)
     if len(wanted) > _MANY:
         with daemon.database.begin() as conn:
@@ -146,7 +146,7 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
     reach("cancel.recorded")
     return {
         "cancelled": sorted(wanted),
-        "finished": sorted(set(known) - set(wanted)) if not body.all else [],
+        "finished": sorted(set(known) - set(wanted)),
         "unknown": sorted(set(body.ids or ()) - set(known)),
     }
 

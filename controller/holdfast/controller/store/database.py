@@ -148,6 +148,8 @@ def migrate_on(connection: Connection, revision: str = "head") -> None:
 
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET LOCAL lock_timeout = '60s'"))
+        # An index of many rows takes longer than anything that is done every day.
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
     command.upgrade(_alembic(connection), revision)
 

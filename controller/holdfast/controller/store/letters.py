@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal, select
+from sqlalchemy import Connection, bindparam, delete, exists, insert, literal, select
 from sqlalchemy.types import JSON, Float
 
 from holdfast.controller.store import wake
@@ -27,7 +27,7 @@ _WAITING = (
 _AT_ONCE = 1000  # parameters of one statement
 
 _TAKE = delete(Letters).where(Letters.c.id == bindparam("letter"))
-_DROP_SETTLED = delete(Letters).where(Letters.c.job_id.in_(select(Job.c.id).where(Job.c.settled)))
+_DROP_SETTLED = delete(Letters).where(exists().where(Job.c.id == Letters.c.job_id, Job.c.settled))
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,45 @@
-"""What users ask: the queue, one job with its attempts and timeline, counts. Read-only."""
+"""What users ask: the queue, one job with its attempts and timeline. Read-only; how many there are is in `counts`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindparam, exists, func, select, union_all
 
 from holdfast.controller.store.jobs import Attempt, EventT, Job, Node, Task
 from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import TERMINAL, AttemptState
+from holdfast.recovery.statuses import TERMINAL, AttemptState, Status
 
-_TERMINAL = sorted(s.value for s in TERMINAL)
+_LIVE = tuple(s.value for s in Status if s not in TERMINAL)
+FEW = 10_000
+_Other = Task.alias()
+
+_JOB_IDS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
+_OF_TASK = (
+    *("job_id", "index", "name", "status", "reason", "message", "task_id", "wake_at", "started_at", "ended_at"),
+    *("run_since", "run_seconds", "recovery_count", "restarts_on_errors", "num_nodes"),
+)
+# Of a page's jobs only what it shows is read: a task's own text may be long.
+_TASKS = (
+    select(*(Task.c[name] for name in _OF_TASK), Task.c.spec["resources"].as_string().label("resources"))
+    .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
+    .add_columns(Job.c.submitted_at)
+    .join(Job, Job.c.id == Task.c.job_id)
+    .where(Task.c.job_id.in_(_JOB_IDS))
+    .order_by(Task.c.job_id.desc(), Task.c.index)
+)
+_NODES = select(Node).where(Node.c.job_id.in_(_JOB_IDS)).order_by(Node.c.rank)
+_ATTEMPTS = select(Attempt).where(Attempt.c.job_id.in_(_JOB_IDS)).order_by(Attempt.c.task_index, Attempt.c.generation)
+_KEY = ("job_id", "task_index", "generation")
+_SHORT_NODES = _NODES.with_only_columns(
+    *(Node.c[name] for name in (*_KEY, "rank", "launched_at", "ended_at", "exit_code"))
+)
+_SHORT_ATTEMPTS = _ATTEMPTS.with_only_columns(
+    *(Attempt.c[name] for name in (*_KEY, "state", "offer", "booted_at", "gone_at"))
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +60,25 @@ def iso(at: float | None) -> str | None:
 
 
 def find_ids(conn: Connection, wanted: Filter) -> list[int]:
-    """Ids of the jobs that match, newest first."""
+    """Ids of the jobs that match, newest first.
+
+    Each way goes along an index in the order of ids and stops at the limit, so a page costs the same among a million
+    past jobs as among a few. One exception: a name *and* statuses that each have very many, but hardly a job in common.
+    """
+    statuses = _LIVE if wanted.skip_finished else wanted.statuses
+    if wanted.ids or not statuses:
+        return _ids(conn, _by_job(wanted))
+    if wanted.name and _is_rarer(conn, wanted.name, statuses):
+        return _ids(conn, _by_job(wanted))
+    return _ids(conn, _by_status(wanted, statuses))
+
+
+def _ids(conn: Connection, query: Select[Any]) -> list[int]:
+    return list(conn.execute(query).scalars())
+
+
+def _by_job(wanted: Filter) -> Select[Any]:
+    """Along the jobs, or those of a name."""
     conditions: list[ColumnElement[bool]] = []
     if wanted.ids:
         conditions.append(Job.c.id.in_(wanted.ids))
@@ -43,37 +87,50 @@ def find_ids(conn: Connection, wanted: Filter) -> list[int]:
     if wanted.name:
         conditions.append(Job.c.name == wanted.name)
     if wanted.skip_finished:
-        conditions.append(
-            select(Task.c.job_id).where(Task.c.job_id == Job.c.id, Task.c.status.not_in(_TERMINAL)).exists()
-        )
+        conditions.append(_has_task(Job.c.id, _LIVE))
     if wanted.statuses:
-        conditions.append(
-            select(Task.c.job_id).where(Task.c.job_id == Job.c.id, Task.c.status.in_(wanted.statuses)).exists()
-        )
-    query = select(Job.c.id).where(*conditions).order_by(Job.c.id.desc()).limit(wanted.limit)
-    return list(conn.execute(query).scalars())
+        conditions.append(_has_task(Job.c.id, wanted.statuses))
+    return select(Job.c.id).where(*conditions).order_by(Job.c.id.desc()).limit(wanted.limit)
 
 
-def counts(conn: Connection) -> dict[str, int]:
-    """Tasks by status."""
-    rows = conn.execute(select(Task.c.status, func.count()).group_by(Task.c.status))
-    return {status: count for status, count in rows}
+def _by_status(wanted: Filter, statuses: Sequence[str]) -> Select[Any]:
+    """Along the tasks of each status, whose newest jobs are then merged."""
+    parts = []
+    for status in statuses:
+        newest = select(Task.c.job_id).where(Task.c.status == status)
+        if wanted.before is not None:
+            newest = newest.where(Task.c.job_id < wanted.before)
+        if wanted.name:
+            newest = newest.where(exists().where(Job.c.id == Task.c.job_id, Job.c.name == wanted.name))
+        if wanted.skip_finished and wanted.statuses:
+            newest = newest.where(_has_task(Task.c.job_id, wanted.statuses))
+        part = newest.distinct().order_by(Task.c.job_id.desc()).limit(wanted.limit).subquery()
+        parts.append(select(part.c.job_id))
+    found = union_all(*parts).subquery()
+    return select(found.c.job_id).distinct().order_by(found.c.job_id.desc()).limit(wanted.limit)
+
+
+def _has_task(job_id: ColumnElement[int], statuses: Sequence[str]) -> ColumnElement[bool]:
+    return exists().where(_Other.c.job_id == job_id, _Other.c.status.in_(statuses))
+
+
+def _is_rarer(conn: Connection, name: str, statuses: Sequence[str]) -> bool:
+    """Whether fewer jobs have the name than tasks have the statuses. Counts no further than to `FEW`."""
+    named = select(Job.c.id).where(Job.c.name == name).limit(FEW).subquery()
+    if (conn.execute(select(func.count()).select_from(named)).scalar() or 0) < FEW:
+        return True
+    so = select(Task.c.job_id).where(Task.c.status.in_(statuses)).limit(FEW).subquery()
+    return (conn.execute(select(func.count()).select_from(so)).scalar() or 0) == FEW
 
 
 def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[str, Any]]:
     """The API's Job objects: one per task, jobs newest first, tasks in order."""
-    tasks = conn.execute(
-        select(Task, Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
-        .add_columns(Job.c.submitted_at)
-        .join(Job, Job.c.id == Task.c.job_id)
-        .where(Task.c.job_id.in_(job_ids))
-        .order_by(Task.c.job_id.desc(), Task.c.index)
-    ).mappings()
-    attempts = _attempts(conn, job_ids)
-    return [_job(dict(row), attempts.get((row["job_id"], row["index"]), []), now) for row in tasks]
+    tasks = conn.execute(_TASKS, {"job_ids": job_ids}).mappings().all()
+    attempts = _attempts(conn, job_ids, _SHORT_ATTEMPTS, _SHORT_NODES)
+    return [_job(row, attempts.get((row["job_id"], row["index"]), []), now) for row in tasks]
 
 
-def _wait_text(row: dict[str, Any]) -> str:
+def _wait_text(row: Mapping[Any, Any]) -> str:
     """Why a task that waits for an offer waits, and until when."""
     if row["reason"] != Reason.BACKING_OFF or row["wake_at"] is None:
         return str(row["message"])
@@ -90,7 +147,7 @@ def _bought(offer: dict[str, Any], num_nodes: int) -> str:
 
 def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
     """The API's Attempt objects of a job, in order."""
-    found = _attempts(conn, [job_id])
+    found = _attempts(conn, [job_id], _ATTEMPTS, _NODES)
     return [_attempt(a, now) for _, group in sorted(found.items()) for a in group]
 
 
@@ -100,17 +157,18 @@ def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
     return [{"at": iso(row["at"]), **{name: row[name] for name in names}} for row in rows]
 
 
-def _attempts(conn: Connection, job_ids: Sequence[int]) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    nodes: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-    for row in conn.execute(select(Node).where(Node.c.job_id.in_(job_ids)).order_by(Node.c.rank)).mappings():
-        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(dict(row))
+def _attempts(
+    conn: Connection, job_ids: Sequence[int], attempts: Select[Any], nodes: Select[Any]
+) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """What these two queries find of the jobs' attempts, by (job, task), each with its `nodes`."""
+    nodes_of: dict[tuple[int, int, int], list[Mapping[Any, Any]]] = {}
+    for row in conn.execute(nodes, {"job_ids": job_ids}).mappings().all():
+        nodes_of.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(row)
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    query = select(Attempt).where(Attempt.c.job_id.in_(job_ids)).order_by(Attempt.c.task_index, Attempt.c.generation)
-    for row in conn.execute(query).mappings():
-        attempt = dict(row)
+    for row in conn.execute(attempts, {"job_ids": job_ids}).mappings().all():
         key = (row["job_id"], row["task_index"])
-        attempt["nodes"] = nodes.get((*key, row["generation"]), [])
-        found.setdefault(key, []).append(attempt)
+        its_nodes = nodes_of.get((*key, row["generation"]), [])
+        found.setdefault(key, []).append({**row, "nodes": its_nodes})
     return found
 
 
@@ -126,7 +184,7 @@ def _hours(attempt: dict[str, Any], now: float) -> float:
     return total
 
 
-def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dict[str, Any]:
+def _job(row: Mapping[Any, Any], attempts: list[dict[str, Any]], now: float) -> dict[str, Any]:
     newest = attempts[-1] if attempts else None
     has_place = newest is not None and (newest["booted_at"] is not None or newest["state"] != AttemptState.GONE)
     offer = newest["offer"] if newest and has_place else {}
@@ -152,7 +210,7 @@ def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dic
         "total_duration_s": round((row["ended_at"] or now) - row["submitted_at"], 3),
         "recovery_count": row["recovery_count"],
         "restarts_on_errors": row["restarts_on_errors"],
-        "resources": row["spec"].get("resources", ""),
+        "resources": row["resources"] or "",
         "cluster_resources": _bought(offer, row["num_nodes"]) if offer else "",
         "num_nodes": row["num_nodes"],
         "cloud": offer.get("cloud"),
@@ -167,7 +225,7 @@ def _job(row: dict[str, Any], attempts: list[dict[str, Any]], now: float) -> dic
     }
 
 
-def _unfinished(row: dict[str, Any], attempts: list[dict[str, Any]]) -> str | None:
+def _unfinished(row: Mapping[Any, Any], attempts: list[dict[str, Any]]) -> str | None:
     """What is still being cleared away after the end."""
     left = [a for a in attempts if a["state"] != AttemptState.GONE.value]
     if row["ended_at"] is None or not left:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
 # A counter with no end in sight. SQLite counts only an INTEGER by itself, and there that has 64 bits.
@@ -42,10 +42,18 @@ class JobRow(SQLModel, table=True):
     __tablename__ = "job"
     __table_args__ = (
         Index("ix_job_owner_unsettled", "owner", "settled"),
+        # Not the past: among a million jobs that have settled, those that have not are found at once.
+        Index(
+            "ix_job_unsettled",
+            "id",
+            sqlite_where=text("settled IS 0"),
+            postgresql_where=text("settled IS false"),
+        ),
+        Index("ix_job_name_id", "name", "id"),
         {"sqlite_autoincrement": True},  # an id, once given, is never given again
     )
     id: int | None = Field(default=None, primary_key=True)
-    name: str = Field(index=True)
+    name: str
     user: str = ""
     priority: int = 0
     num_tasks: int = 1
@@ -66,7 +74,10 @@ class TaskRow(SQLModel, table=True):
     """One task: what was asked (`config`, `env`, `secrets`), and where it stands."""
 
     __tablename__ = "task"
-    __table_args__ = (Index("ix_task_status_job", "status", "job_id"),)
+    __table_args__ = (
+        Index("ix_task_status_job", "status", "job_id"),
+        Index("ix_task_ended", "status", "ended_at", "job_id"),
+    )
     job_id: int = Field(primary_key=True, foreign_key="job.id")
     index: int = Field(primary_key=True)
     name: str = ""
@@ -105,9 +116,14 @@ class TaskRow(SQLModel, table=True):
 
 
 class AttemptRow(SQLModel, table=True):
-    """One try at a task on one placement. Kept for ever; `state` GONE is its end."""
+    """One try at a task on one placement. Kept as long as its job; `state` GONE is its end."""
 
     __tablename__ = "attempt"
+    __table_args__ = (
+        Index(
+            "ix_attempt_live", "job_id", sqlite_where=text("state != 'GONE'"), postgresql_where=text("state != 'GONE'")
+        ),
+    )
     job_id: int = Field(primary_key=True)
     task_index: int = Field(primary_key=True)
     generation: int = Field(primary_key=True)
@@ -288,13 +304,25 @@ class LogChunkRow(SQLModel, table=True):
     data: bytes
 
 
+class RemovedRow(SQLModel, table=True):
+    """How many tasks that ended with `status` retention has removed: counts made before it are put right by this."""
+
+    __tablename__ = "removed"
+    status: str = Field(primary_key=True)
+    tasks: int = 0
+
+
 class FileRow(SQLModel, table=True):
-    """A file that every daemon can serve, by its sha256: what users uploaded, and what nodes run."""
+    """A file that every daemon can serve, by its sha256: what users `uploaded`, and what nodes run.
+
+    `at`: when it was last handed in, or asked for by somebody about to use it.
+    """
 
     __tablename__ = "file"
     digest: str = Field(primary_key=True)
     size: int = Field(sa_column=Column(BigInteger, nullable=False))
     at: float
+    uploaded: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
 class FileChunkRow(SQLModel, table=True):
