@@ -148,26 +148,14 @@ def _part(text: str | None) -> tuple[float, float]:
 def _scenarios(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Scenario, ...]:
     from holdfast.recovery.simulate import Scenario
 
-    deadline_s, least_s = given["deadline"], given["work"] + given["cold_start"]
-    if given["work"] <= 0:
-        raise Failure("--work is nothing\n  say how long the job runs, such as 48h", EXIT_WRONG_INPUT)
-    if deadline_s is not None and deadline_s < least_s:
-        raise Failure(
-            f"--deadline is {deadline_s / 3600:g} h, but even without an interruption the job takes "
-            f"{least_s / 3600:g} h with its start\n  give it more time, or less work",
-            EXIT_WRONG_INPUT,
-        )
-    if given["quota"] is not None and given["quota"] < given["nodes"]:
-        raise Failure(
-            f"--quota {given['quota']} lets no region have {given['nodes']} nodes\n  give it at least as many",
-            EXIT_WRONG_INPUT,
-        )
+    _check_durations(given)
+    _check_machines(given, zones)
     together = [(zone,) for zone in zones] if given["each_zone"] else [tuple(zones)]
     return tuple(
         Scenario(
             zones=members,
             work_s=given["work"],
-            deadline_s=deadline_s,
+            deadline_s=given["deadline"],
             cold_start_s=given["cold_start"],
             cold_start_sigma=given["cold_start_sigma"],
             checkpoint_every_s=given["checkpoint_every"],
@@ -185,6 +173,43 @@ def _scenarios(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Scena
         )
         for members in together
     )
+
+
+def _check_durations(given: dict[str, Any]) -> None:
+    deadline_s, least_s = given["deadline"], given["work"] + given["cold_start"]
+    if given["work"] <= 0:
+        raise Failure("--work is nothing\n  say how long the job runs, such as 48h", EXIT_WRONG_INPUT)
+    if deadline_s is not None and deadline_s < least_s:
+        raise Failure(
+            f"--deadline is {deadline_s / 3600:g} h, but even without an interruption the job takes "
+            f"{least_s / 3600:g} h with its start\n  give it more time, or less work",
+            EXIT_WRONG_INPUT,
+        )
+    if given["warm_up"] and not given["probe_every"]:
+        raise Failure(
+            "--warm-up is for how long probes had looked at the market before, and none do\n"
+            "  add --probe-every, such as 10m, or leave --warm-up out",
+            EXIT_WRONG_INPUT,
+        )
+
+
+def _check_machines(given: dict[str, Any], zones: Sequence[ZoneTrace]) -> None:
+    """What could never be bought together is better said than simulated."""
+    nodes, quota = given["nodes"], given["quota"]
+    if quota is not None and quota < nodes:
+        raise Failure(
+            f"--quota {quota} lets no region have {nodes} nodes\n  give it at least as many", EXIT_WRONG_INPUT
+        )
+    most = max(max(zone.counts, default=0) for zone in zones)
+    if nodes > max(1, most):
+        hint = (
+            "these traces only say whether there is room, so they can tell of one node"
+            if most <= 1
+            else "ask for fewer"
+        )
+        raise Failure(
+            f"--nodes {nodes}: no zone of the traces ever has room for more than {most}\n  {hint}", EXIT_WRONG_INPUT
+        )
 
 
 def _windows(given: dict[str, Any], scenario: Scenario) -> int:
