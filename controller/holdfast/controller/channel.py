@@ -10,17 +10,17 @@ import asyncio
 import contextlib
 import json
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from holdfast.controller.attendance import Attendance
+from holdfast.controller.attendance import Arrival, Attendance
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
+from holdfast.controller.connection import Connection, in_world
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Logs
@@ -37,56 +37,17 @@ from holdfast.recovery.statuses import NodePhase
 log = structlog.get_logger(__name__)
 
 _MISSED_BEATS = 3
-_MOST_UNREAD = 1000
-_MOST_UNRECORDED = 64
 _HELD_S = 60.0
 
+Append = Callable[[AttemptKey, int, int, bytes], Awaitable[int]]
+"""`Logs.append`, awaited"""
 
-@dataclass(eq=False)
-class Connection:
-    """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
-    `told`: the last directive that was put there. `report`: the last that was passed on, at `passed_on_at` (monotonic).
-    `is_over`: it was hung up; what still comes of it may be old. `is_leaving`: the machine goes by itself, soon.
-    """
+def _in_a_thread(logs: Logs) -> Append:
+    async def append(key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
+        return await asyncio.to_thread(logs.append, key, rank, offset, data)
 
-    place: Place
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
-    told_seq: int = 0  # of its checkpoint messages
-    # When the work in each step's checkpoint had been done, until that checkpoint is durable.
-    saved_at: dict[int, float] = field(default_factory=dict)
-    told: Directive | None = None
-    report: dict[str, Any] | None = None
-    passed_on_at: float = 0.0
-    is_over: bool = False
-    heard_at: float = 0.0
-    is_leaving: bool = False
-    # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
-    unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))
-
-    def say(self, message: dict[str, Any]) -> None:
-        """Raises RuntimeError when the agent takes nothing of what it is told."""
-        if self.outbox.qsize() > _MOST_UNREAD:
-            raise RuntimeError(f"the agent has left {_MOST_UNREAD} messages unread")
-        self.outbox.put_nowait(message)
-
-    def tell(self, wanted: Directive, now: float, pace: Pace) -> None:
-        """Send a directive, unless it is what was sent last. `now`: the controller's clock, which it counts by."""
-        if wanted != self.told:
-            self.told = wanted
-            self.outbox.put_nowait({"type": "directive", **_in_world(wanted, now, pace)})
-
-    def answers(self, wanted: Directive) -> bool:
-        """Whether it was made after the roll call, if there is one, or has nothing more to say."""
-        called_at = self.told.roll_call_at if self.told else None
-        has_ended = self.report is not None and self.report["phase"] == NodePhase.ENDED.value
-        return wanted.roll_call_at in (None, called_at) or has_ended
-
-    def hang_up(self) -> None:
-        """End it: the node calls again, and says again all that still holds."""
-        self.is_over = True
-        self.outbox.put_nowait(None)
+    return append
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +65,7 @@ class _Held:
 class Channel:
     """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
+    `append`: keeps log bytes; by default `logs` does, in a thread.
     `silent_s`: how long a node may be away before it is given up. `pace`: of `clock` beside the world, where nodes are.
     """
 
@@ -118,7 +80,9 @@ class Channel:
         silent_s: float,
         pace: Pace = REAL_TIME,
         monotonic: Callable[[], float] = time.monotonic,
+        append: Append | None = None,
     ) -> None:
+        self._append = append or _in_a_thread(logs)
         self._reconciler = reconciler
         self._logs = logs
         self._attendance = attendance
@@ -180,7 +144,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         await socket.accept()
         connection = Connection(place)
-        sender = asyncio.create_task(_send(socket, connection.outbox))
+        sender = asyncio.create_task(connection.send_to(socket))
         try:
             await self._listen(socket, connection)
         except (WebSocketDisconnect, OSError, RuntimeError, *UNAVAILABLE) as error:
@@ -234,7 +198,7 @@ class Channel:
     async def _log_bytes(self, connection: Connection, frame: bytes) -> None:
         header, _, data = frame.partition(b"\n")
         key, rank = connection.place
-        kept = await asyncio.to_thread(self._logs.append, key, rank, int(json.loads(header)["offset"]), data)
+        kept = await self._append(key, rank, int(json.loads(header)["offset"]), data)
         connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
         self._look_at_held(connection, kept)
@@ -266,9 +230,8 @@ class Channel:
 
     async def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
         reach("agent.welcoming")
-        key, rank = connection.place
-        arrival = await asyncio.to_thread(self._attendance.arrive, connection.place, connection.token)
-        kept = await asyncio.to_thread(self._logs.size, key, rank)
+        key = connection.place[0]
+        arrival, kept = await asyncio.to_thread(self._arrive, connection)
         before = self._connections.get(connection.place)
         if before is not None:
             before.hang_up()
@@ -277,9 +240,14 @@ class Channel:
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
-        welcome |= {"beat_s": self._beat_s, "beat": "ping", **_in_world(connection.told, self._clock.now(), self._pace)}
+        welcome |= {"beat_s": self._beat_s, "beat": "ping", **in_world(connection.told, self._clock.now(), self._pace)}
         connection.outbox.put_nowait(welcome)
         await self._report_or_hold(connection, {**message, **message["report"]})
+
+    def _arrive(self, connection: Connection) -> tuple[Arrival, int]:
+        """With how much is kept of its log."""
+        arrival = self._attendance.arrive(connection.place, connection.token)
+        return arrival, self._logs.size(*connection.place)
 
     async def _report_or_hold(self, connection: Connection, message: dict[str, Any]) -> None:
         """Pass a report on; `ended` only when all that the node has to say is here: what follows ends the machine.
@@ -365,15 +333,6 @@ class Channel:
         self._look_at_held(connection)
 
 
-def _in_world(wanted: Directive, now: float, pace: Pace) -> dict[str, Any]:
-    """A directive as it is sent, with the time by which its deadline counts."""
-    sent = asdict(wanted)
-    del sent["roll_call_at"]
-    if wanted.deadline is not None:
-        sent["deadline"] = pace.in_world(wanted.deadline)
-    return {"directive": sent, "now": pace.in_world(now)}
-
-
 def _saved(connection: Connection, message: dict[str, Any], pace: Pace) -> events.Saved | None:
     """What a checkpoint message says of durable work. A checkpoint holds what had been done when it was written, which
     may be long before its last byte reached the bucket."""
@@ -390,9 +349,3 @@ def _saved(connection: Connection, message: dict[str, Any], pace: Pace) -> event
     total_steps = message.get("total_steps")
     total_steps = total_steps if isinstance(total_steps, int) and total_steps > 0 else None
     return events.Saved(task, generation, pace.of_world(written_at), step, total_steps)
-
-
-async def _send(socket: WebSocket, outbox: asyncio.Queue[dict[str, Any] | None]) -> None:
-    while (message := await outbox.get()) is not None:
-        await socket.send_text(json.dumps(message))
-    await socket.close()

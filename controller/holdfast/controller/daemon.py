@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import json
 import os
-import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-import uvicorn
 import uvloop
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -26,7 +23,7 @@ from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
-from holdfast.controller.callers import MAX_MESSAGE_BYTES, AgentLine, HeadInTime, allow_many
+from holdfast.controller.callers import allow_many
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
@@ -39,6 +36,7 @@ from holdfast.controller.leases import Lease, remembered
 from holdfast.controller.listener import CannotStart as CannotStart
 from holdfast.controller.listener import listen
 from holdfast.controller.logging import configure_logging
+from holdfast.controller.logwriter import LogWriter
 from holdfast.controller.mail import LOOK_S, Incoming
 from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
@@ -47,6 +45,7 @@ from holdfast.controller.ownership import Ownership
 from holdfast.controller.pacing import pace_of, paced
 from holdfast.controller.probing import TICK_S, Prober, read_probing
 from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.server import Server
 from holdfast.controller.services import Services
 from holdfast.controller.settings import Settings, read_settings
 from holdfast.controller.sharedlogs import SharedLogs
@@ -183,6 +182,7 @@ class Daemon:
             beat_s=settings.nodes.beat_s,
             silent_s=settings.limits.silent_s,
             pace=pace,
+            append=LogWriter(self.logs).append if settings.is_alone else None,
         )
         channel.on_log = changes.tell
 
@@ -232,28 +232,12 @@ class Daemon:
             request_stop=self._request_stop,
             has_lease=self.lease.is_held,
         )
-        self._server: uvicorn.Server | None = None
+        self._server: Server | None = None
         self._ticker = BackgroundScheduler(timezone="UTC")
 
     async def run(self) -> None:
         """Serve until told to stop."""
-        config = uvicorn.Config(
-            application(self.services),
-            log_config=None,
-            http=HeadInTime,
-            ws_max_size=MAX_MESSAGE_BYTES,
-            ws=AgentLine,
-            ws_per_message_deflate=False,
-            ws_ping_interval=None,  # nodes give signs of life by themselves
-            access_log=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=2,
-            lifespan="off",
-            server_header=False,
-            ssl_certfile=self.tls.cert if self.tls else None,
-            ssl_keyfile=self.tls.key if self.tls else None,
-        )
-        self._server = _Server(config, begin=self._begin)
+        self._server = Server(application(self.services), self.tls, begin=self._begin)
         await self._server.serve(sockets=[self.socket])
 
     def close(self) -> None:
@@ -386,18 +370,6 @@ class Daemon:
         with self.database.connect() as conn:
             for key in stored_jobs.live_attempts(conn):
                 logs.repair(key)
-
-
-class _Server(uvicorn.Server):
-    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue."""
-
-    def __init__(self, config: uvicorn.Config, begin: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._begin = begin
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.to_thread(self._begin)
-        await super().startup(sockets)
 
 
 @contextlib.contextmanager

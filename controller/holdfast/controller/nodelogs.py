@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
+
+_MOST_OPEN = 1024  # nodes whose files stay open
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,27 @@ class IndexReader:
         return found
 
 
+@dataclass
+class _Open:
+    """A node's file and its attempt's index; `size` in bytes."""
+
+    raw: FileIO
+    index: FileIO
+    size: int
+
+    def close(self) -> None:
+        self.raw.close()
+        self.index.close()
+
+
 class NodeLogs:
     """Logs in files below `home`."""
 
     def __init__(self, home: Path) -> None:
         self._root = home / "logs"
         self._lock = threading.Lock()
+        self._open: dict[tuple[AttemptKey, int], _Open] = {}
+        self._most_open = min(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
 
     def folder(self, key: AttemptKey) -> Path:
         return self._root / str(key[0]) / str(key[1]) / str(key[2])
@@ -99,22 +118,40 @@ class NodeLogs:
             return 0
 
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
-        folder = self.folder(key)
         with self._lock:
-            size = self.size(key, rank)
+            open_files = self._open.pop((key, rank), None)
+            if open_files is None:
+                open_files = self._begin(key, rank, is_wanted=offset <= self.size(key, rank) < offset + len(data))
+            if open_files is None:
+                return self.size(key, rank)
+            self._keep(key, rank, open_files)
+            size = open_files.size
             fresh = data[size - offset :] if offset <= size else b""
             if not fresh:
                 return size
-            if size == 0:
-                folder.mkdir(parents=True, exist_ok=True)
-            with _all_or_nothing(folder / f"{rank}.log") as raw:
-                raw.write(fresh)
-                raw.flush()
+            with _all_or_nothing(open_files.raw, size):
+                _write(open_files.raw, fresh)
                 reach("log.appending")
-                with _all_or_nothing(folder / "index") as index:
-                    index.write(b"%d %d\n" % (rank, len(fresh)))
+                with _all_or_nothing(open_files.index, open_files.index.seek(0, os.SEEK_END)):
+                    _write(open_files.index, b"%d %d\n" % (rank, len(fresh)))
+            open_files.size += len(fresh)
             reach("log.appended")
-            return size + len(fresh)
+            return open_files.size
+
+    def _begin(self, key: AttemptKey, rank: int, *, is_wanted: bool) -> _Open | None:
+        """The node's files, open; None where there is nothing to write."""
+        if not is_wanted:
+            return None
+        folder = self.folder(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = (folder / f"{rank}.log").open("ab", buffering=0)
+        return _Open(raw, (folder / "index").open("ab", buffering=0), raw.seek(0, os.SEEK_END))
+
+    def _keep(self, key: AttemptKey, rank: int, files: _Open) -> None:
+        """Of those that write most often the files stay open."""
+        self._open[key, rank] = files
+        while len(self._open) > self._most_open:
+            self._open.pop(next(iter(self._open))).close()
 
     def reader(self, key: AttemptKey) -> IndexReader:
         return IndexReader(self.folder(key) / "index")
@@ -144,14 +181,17 @@ class NodeLogs:
             return raw.read(chunk.length)
 
 
+def _write(file: FileIO, data: bytes) -> None:
+    """Write all of `data`. Raises OSError, of which a write that was cut short says nothing: the next one does."""
+    while data:
+        data = data[file.write(data) :]
+
+
 @contextlib.contextmanager
-def _all_or_nothing(path: Path) -> Iterator[BinaryIO]:
-    """A file to append to, which is as long as before when that fails: on a full disk a part may have been written."""
-    file = path.open("ab")
-    size = file.tell()
+def _all_or_nothing(file: FileIO, size: int) -> Iterator[None]:
+    """`file` is as long as before, when writing fails: on a full disk a part may have been written."""
     try:
-        with file:
-            yield file
+        yield
     except OSError:
-        os.truncate(path, size)
+        os.truncate(file.fileno(), size)
         raise

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from holdfast.controller.concealing import reveal
 from holdfast.controller.keyring import AttemptKey, Keyring
@@ -28,6 +28,16 @@ _NOTICE_OF = {
 _POWER_OFF_AFTER_S = {"local": 30 * 86_400.0}
 _POWER_OFF_OTHERS_S = 6 * 3600.0
 
+_ATTEMPT = (
+    select(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets, Attempt.c.offer)
+    .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.batch_rank, Job.c.batch_size)
+    .join(Job, Job.c.id == Task.c.job_id)
+    .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
+    .where(Task.c.job_id == bindparam("of_job"), Task.c.index == bindparam("of_task"))
+    .where(Attempt.c.generation == bindparam("of_generation"))
+)
+_SPEC = select(Task.c.spec).where(Task.c.job_id == bindparam("of_job"), Task.c.index == bindparam("of_task"))
+
 
 @dataclass(frozen=True)
 class NodeSpecs:
@@ -45,13 +55,8 @@ class NodeSpecs:
     def spec(self, conn: Connection, key: AttemptKey, rank: int) -> dict[str, Any] | None:
         """The spec of one node, or None if there is no such attempt."""
         job_id, index, generation = key
-        query = (
-            select(Task, Job.c.name.label("job_name"), Job.c.user, Job.c.batch_rank, Job.c.batch_size, Attempt.c.offer)
-            .join(Job, Job.c.id == Task.c.job_id)
-            .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
-            .where(Task.c.job_id == job_id, Task.c.index == index, Attempt.c.generation == generation)
-        )
-        row = conn.execute(query).mappings().first()
+        of = {"of_job": job_id, "of_task": index, "of_generation": generation}
+        row = conn.execute(_ATTEMPT, of).mappings().first()
         if row is None:
             return None
         told: dict[str, Any] = row["spec"]
@@ -76,6 +81,12 @@ class NodeSpecs:
             "drain_s": self.limits.drain_s,
             "power_off_after_s": self._power_off_after_s(row["offer"]["cloud"]),
         }
+
+    def uploads(self, conn: Connection, key: AttemptKey) -> set[str]:
+        """The digests of the uploads that the attempt's task names."""
+        spec = conn.execute(_SPEC, {"of_job": key[0], "of_task": key[1]}).scalar_one()
+        named = [spec.get("workdir"), *spec.get("uploads", ())]
+        return {one["upload"] for one in named if isinstance(one, dict) and "upload" in one}
 
     def _power_off_after_s(self, cloud: str) -> float:
         if self.power_off_after_s is not None:

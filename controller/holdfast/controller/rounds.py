@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from holdfast.controller.attendance import Attendance
-from holdfast.controller.channel import Channel, Connection
+from holdfast.controller.channel import Channel
+from holdfast.controller.connection import Connection
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.store import jobs

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.controller.attendance import Arrival
-from holdfast.controller.channel import _MOST_UNREAD, _MOST_UNRECORDED, Channel, Connection, Place
+from holdfast.controller.channel import Channel, Place
 from holdfast.controller.clock import ManualClock
+from holdfast.controller.connection import _MOST_UNREAD, _MOST_UNRECORDED, Connection
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.recovery import events

@@ -13,17 +13,14 @@ SILENT_S = 0.02
 
 
 async def talk(*, speaks: bool = False, busy: bool = False, beats: int = 10) -> str:
-    """How it ends after `beats` lengths of `SILENT_S`, in which the other side speaks, or keeps us busy, or neither."""
+    """How it ends after `beats` lengths of `SILENT_S`, in which the other side speaks all the time, or
+    keeps us busy, or neither."""
     loop = asyncio.get_running_loop()
-    heard = [loop.time()]
+    began = loop.time()
     with contextlib.suppress(TimeoutError):
-        async with Patience(lambda: heard[0], SILENT_S) as patience:
+        async with Patience(lambda: loop.time() if speaks else began, SILENT_S) as patience:
             patience.is_busy = busy
-            until = loop.time() + beats * SILENT_S
-            while loop.time() < until:
-                await asyncio.sleep(SILENT_S / 10)
-                if speaks:
-                    heard[0] = loop.time()
+            await asyncio.sleep(beats * SILENT_S)
             return "went on"
     return "ended"
 

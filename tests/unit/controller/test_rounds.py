@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.controller.attendance import Attendance
-from holdfast.controller.channel import Channel, Connection
+from holdfast.controller.channel import Channel
+from holdfast.controller.connection import Connection
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.rounds import Rounds

@@ -31,8 +31,8 @@ _DATABASE_HELP = "do it again when it answers; what was begun was done wholly, o
 
 
 def application(services: Services) -> ASGIApp:
-    """All that the daemon serves: the API, and the nodes' channel."""
-    return agents.Channels(create_app(services), services, services.settings.hosts)
+    """All that the daemon serves: the API, and what nodes ask most."""
+    return agents.Nodes(create_app(services), services, services.settings.hosts)
 
 
 def create_app(services: Services) -> FastAPI:

@@ -7,11 +7,11 @@ An attempt's token is worth something while its attempt is: `spec` and files unt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from holdfast.controller.api.gate import NO_TOKEN
 from holdfast.controller.channel import Place
@@ -24,22 +24,24 @@ AFTERLIFE_S = 3600.0
 
 _USER = HTTPBearer(auto_error=False, scheme_name="user", description="The user token: HOLDFAST_HOME/token")
 _NODE = HTTPBearer(auto_error=False, scheme_name="attempt", description="A token that is worth one attempt")
+_ATTEMPT = (
+    select(Attempt.c.state, Attempt.c.gone_at, Task.c.num_nodes)
+    .join(Task, (Task.c.job_id == Attempt.c.job_id) & (Task.c.index == Attempt.c.task_index))
+    .where(
+        Attempt.c.job_id == bindparam("job_id"),
+        Attempt.c.task_index == bindparam("index"),
+        Attempt.c.generation == bindparam("generation"),
+    )
+)
 Given = HTTPAuthorizationCredentials | None
 
 
 @dataclass(frozen=True)
 class Admission:
-    """A node that was let in. `spec`: what its task's nodes are told; `is_live`: its attempt is not gone."""
+    """A node that was let in. `is_live`: its attempt is not gone."""
 
     place: Place
-    spec: dict[str, Any]
     is_live: bool
-
-    @property
-    def uploads(self) -> set[str]:
-        """The digests of the uploads that its task names."""
-        named = [self.spec.get("workdir"), *self.spec.get("uploads", ())]
-        return {one["upload"] for one in named if isinstance(one, dict) and "upload" in one}
 
 
 def services(request: Request) -> Services:
@@ -72,19 +74,14 @@ def admit(daemon: Services, token: str, rank: str) -> Admission | None:
     key = daemon.keyring.attempt_of(token.strip())
     if key is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         return None
-    query = (
-        select(Attempt.c.state, Attempt.c.gone_at, Task.c.num_nodes, Task.c.spec)
-        .join(Task, (Task.c.job_id == Attempt.c.job_id) & (Task.c.index == Attempt.c.task_index))
-        .where(Attempt.c.job_id == key[0], Attempt.c.task_index == key[1], Attempt.c.generation == key[2])
-    )
     with daemon.database.connect() as conn:
-        row = conn.execute(query).first()
+        row = conn.execute(_ATTEMPT, {"job_id": key[0], "index": key[1], "generation": key[2]}).first()
     if row is None or int(rank) >= row.num_nodes:
         return None
     is_live = row.state != AttemptState.GONE.value
     if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S * daemon.pace.speed:
         return None
-    return Admission((key, int(rank)), row.spec, is_live)
+    return Admission((key, int(rank)), is_live)
 
 
 User = Annotated[Services, Depends(user)]

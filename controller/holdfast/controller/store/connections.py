@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, select
+from sqlalchemy import Connection, and_, bindparam, delete, select
 
 from holdfast.controller.store import wake
-from holdfast.controller.store.database import DATABASE_NOW, as_of, insert_into
+from holdfast.controller.store.database import DATABASE_NOW, as_of, insert_for
 from holdfast.controller.store.jobs import Attempt, Controller, Job, Node
 from holdfast.controller.store.tables import ConnectionRow
 from holdfast.controller.store.wake import Topic
@@ -31,6 +33,13 @@ _UNHELD = (
     .where(Node.c.connected, _OF_LIVING.c.job_id.is_(None))
 )
 _HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
+_RELEASE = delete(Connections).where(
+    Connections.c.token == bindparam("of_token"),
+    Connections.c.job_id == bindparam("of_job"),
+    Connections.c.task_index == bindparam("of_task"),
+    Connections.c.generation == bindparam("of_generation"),
+    Connections.c.rank == bindparam("of_rank"),
+)
 
 Place = tuple[tuple[int, int, int], int]
 """An attempt and a rank of it"""
@@ -39,16 +48,22 @@ Place = tuple[tuple[int, int, int], int]
 def hold(conn: Connection, place: Place, *, controller: str, token: str, now: float) -> None:
     """The node is connected to `controller`, by the connection `token`; an older connection of it counts no more."""
     (job_id, task, generation), rank = place
-    held = {"controller": controller, "token": token, "since": now}
     key = {"job_id": job_id, "task_index": task, "generation": generation, "rank": rank}
-    conn.execute(
-        insert_into(conn, Connections).values(**key, **held).on_conflict_do_update(index_elements=list(key), set_=held)
-    )
+    conn.execute(_hold(conn.dialect.name), {**key, "controller": controller, "token": token, "since": now})
+
+
+@cache
+def _hold(dialect: str) -> Any:
+    new = insert_for(dialect, Connections)
+    held = {name: new.excluded[name] for name in ("controller", "token", "since")}
+    return new.on_conflict_do_update(index_elements=list(_PLACE), set_=held)
 
 
 def release(conn: Connection, place: Place, token: str) -> bool:
     """The connection is over. False if the node has called again since, here or elsewhere: then it is not silent."""
-    was_last = conn.execute(delete(Connections).where(Connections.c.token == token, *_is(place))).rowcount == 1
+    (job_id, task, generation), rank = place
+    of = {"of_token": token, "of_job": job_id, "of_task": task, "of_generation": generation, "of_rank": rank}
+    was_last = conn.execute(_RELEASE, of).rowcount == 1
     if was_last:
         wake.notify(conn, Topic.SILENCE, place[0][0])
     return was_last
@@ -78,13 +93,3 @@ def unheld(conn: Connection, owner: str, now: float) -> list[Place]:
     """Nodes of the owner's jobs that count as connected, and that no living controller has a connection with."""
     rows = conn.execute(_UNHELD, {"owner": owner, **as_of(now)})
     return [((r.job_id, r.task_index, r.generation), r.rank) for r in rows]
-
-
-def _is(place: Place) -> tuple[ColumnElement[bool], ...]:
-    (job_id, task, generation), rank = place
-    return (
-        Connections.c.job_id == job_id,
-        Connections.c.task_index == task,
-        Connections.c.generation == generation,
-        Connections.c.rank == rank,
-    )

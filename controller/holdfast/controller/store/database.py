@@ -193,8 +193,13 @@ def _server_now() -> ColumnElement[float]:
 
 def insert_into(conn: Connection, table: FromClause) -> Any:
     """An INSERT that knows ON CONFLICT, which both dialects write alike."""
+    return insert_for(conn.dialect.name, table)
+
+
+def insert_for(dialect: str, table: FromClause) -> Any:
+    """`insert_into` for a dialect by its name."""
     assert isinstance(table, Table)
-    return (postgresql.insert if conn.dialect.name == "postgresql" else sqlite.insert)(table)
+    return (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
 
 
 def _alembic(connection: Connection) -> Any:
