@@ -88,12 +88,10 @@ class AgentLine(WebSocketsSansIOProtocol):
             self.read_paused = True
             self.transport.pause_reading()
 
-    async def receive(self) -> Any:
-        message = await super().receive()
-        if message["type"] == "websocket.connect":
-            # Of a connection that lasts for days, nothing is kept of how it began.
-            del self.request
-        return message
+    def forget(self, scope: Any) -> None:
+        """Keep no more than `scope` of the request."""
+        self.scope = scope
+        del self.request, self.response
 
 
 def allow_many() -> None:

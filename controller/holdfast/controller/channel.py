@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 _MISSED_BEATS = 3
 _HELD_S = 60.0
+# Ten thousand nodes give a sign of life every eight seconds each: a machine that falls silent is noticed within 24.
+_MOST_BEATS_PER_S = 1250.0
 
 Append = Callable[[AttemptKey, int, int, bytes], Awaitable[int]]
 """`Logs.append`, awaited"""
@@ -143,7 +145,7 @@ class Channel:
         """Speak with one agent until its connection ends."""
         self._loop = asyncio.get_running_loop()
         await socket.accept()
-        connection = Connection(place)
+        connection = Connection(place, self._beat_s)
         sender = asyncio.create_task(connection.send_to(socket))
         try:
             await self._listen(socket, connection)
@@ -185,7 +187,7 @@ class Channel:
 
         async with Patience(heard_at, self._beat_s * _MISSED_BEATS) as patience:
             while True:
-                patience.is_busy = False
+                patience.is_busy, patience.silent_s = False, connection.beat_s * _MISSED_BEATS
                 message = await socket.receive()
                 connection.heard_at, patience.is_busy = loop.time(), True
                 if message["type"] == "websocket.disconnect":
@@ -240,7 +242,12 @@ class Channel:
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
-        welcome |= {"beat_s": self._beat_s, "beat": "ping", **in_world(connection.told, self._clock.now(), self._pace)}
+        connection.beat_s = max(self._beat_s, len(self._connections) / _MOST_BEATS_PER_S)
+        welcome |= {
+            "beat_s": connection.beat_s,
+            "beat": "ping",
+            **in_world(connection.told, self._clock.now(), self._pace),
+        }
         connection.outbox.put_nowait(welcome)
         await self._report_or_hold(connection, {**message, **message["report"]})
 

@@ -23,11 +23,13 @@ _MOST_UNRECORDED = 64
 class Connection:
     """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
-    `told`: the last directive that was put there. `report`: the last that was passed on, at `passed_on_at` (monotonic).
+    `beat_s`: how often the node gives a sign of life. `told`: the last directive that was put in its outbox.
+    `report`: the last that was passed on, at `passed_on_at` (monotonic).
     `is_over`: it was hung up; what still comes of it may be old. `is_leaving`: the machine goes by itself, soon.
     """
 
     place: Place
+    beat_s: float = 5.0
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
     told_seq: int = 0  # of its checkpoint messages

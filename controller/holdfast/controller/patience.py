@@ -15,7 +15,7 @@ class Patience:
 
     def __init__(self, heard_at: Callable[[], float], silent_s: float) -> None:
         self._heard_at = heard_at
-        self._silent_s = silent_s
+        self.silent_s = silent_s
         self._loop = asyncio.get_running_loop()
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
@@ -23,7 +23,7 @@ class Patience:
 
     async def __aenter__(self) -> Patience:
         await self._timeout.__aenter__()
-        self._timer = self._loop.call_later(self._silent_s, self._look)
+        self._timer = self._loop.call_later(self.silent_s, self._look)
         return self
 
     async def __aexit__(
@@ -35,8 +35,8 @@ class Patience:
 
     def _look(self) -> None:
         now = self._loop.time()
-        silent_s = 0.0 if self.is_busy else now - self._heard_at()
-        if silent_s >= self._silent_s:
+        quiet_s = 0.0 if self.is_busy else now - self._heard_at()
+        if quiet_s >= self.silent_s:
             self._timeout.reschedule(now)
         else:
-            self._timer = self._loop.call_later(self._silent_s - silent_s, self._look)
+            self._timer = self._loop.call_later(self.silent_s - quiet_s, self._look)

@@ -90,9 +90,8 @@ class Recorder:
         """Returns the new intents of each job."""
         with self.database.begin() as conn:
             writes = Writes(conn)
-            for decision in news:
-                if decision.turn.letter is not None and not letters.take(conn, decision.turn.letter):
-                    raise RecordedBefore
+            if not letters.take(conn, [d.turn.letter for d in news if d.turn.letter is not None]):
+                raise RecordedBefore
             jobs.guard_all(conn, [(decision.owned.claim, decision.columns) for decision in news])
             added = {decision.step.job.id: self._write(writes, decision, now) for decision in news}
             writes.flush()
@@ -132,7 +131,7 @@ class Recorder:
         if after.is_settled and not added and not self.has_open(after.id, performed):
             added = self.intending.write_down_removal(conn, after, now)
             if not added:
-                jobs.guard(conn, decision.owned.claim, {"settled": True})
+                jobs.settle(writes, after.id)
                 reach("job.settling")
         return added
 

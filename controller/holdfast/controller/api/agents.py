@@ -66,6 +66,14 @@ def artifact(_: Node, daemon: Parts, digest: Digest) -> FileResponse:
 class AgentSocket(WebSocket):
     """A node's end of the line, as ASGI has it."""
 
+    async def accept(self, *given: Any, **named: Any) -> None:
+        """Of a connection that lasts for weeks, nothing is kept of how it began."""
+        await super().accept(*given, **named)
+        line = self.scope.get("extensions", {}).get(LINE)
+        if line is not None:
+            self.scope = {"type": "websocket", "extensions": {LINE: line}}
+            line.forget(self.scope)
+
     @property
     def heard_at(self) -> float:
         """When anything came of it, by the loop's clock; 0 where the server does not tell."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, FromClause, exists, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, exists, insert, or_, select, tuple_, update
 
 from holdfast.controller.store.intents import IntentKind, Intents
 from holdfast.controller.store.tables import BucketRow, TaskRow
@@ -13,6 +13,8 @@ from holdfast.controller.store.tables import BucketRow, TaskRow
 Buckets = BucketRow.__table__  # type: ignore[attr-defined]
 Others = Buckets.alias()
 Tasks = TaskRow.__table__  # type: ignore[attr-defined]
+
+_ANY = select(Buckets.c.id).where(Buckets.c.job_id == bindparam("of_job")).limit(1)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ def disown(conn: Connection, job_id: int, store: str, bucket: str) -> None:
 def removable(conn: Connection, job_id: int) -> list[UsedBucket]:
     """Buckets of this job, which has ended, that are to be removed: made for it, or for one before it, to be temporary,
     and used by nobody any more. Of several jobs that share one, so the last to end removes it."""
+    if conn.execute(_ANY, {"of_job": job_id}).first() is None:
+        return []
     own = select(Others.c.store, Others.c.bucket).where(Others.c.job_id == job_id)
     _lock(conn, tuple_(Buckets.c.store, Buckets.c.bucket).in_(own))
     same = (Others.c.store == Buckets.c.store, Others.c.bucket == Buckets.c.bucket)

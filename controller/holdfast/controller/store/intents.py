@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
+from holdfast.controller.store.database import insert_for
 from holdfast.controller.store.tables import IntentRow
 from holdfast.controller.store.writes import Writes
 
 Intents = IntentRow.__table__  # type: ignore[attr-defined]
 
 _KEY = ("job_id", "task_index", "generation", "kind")
-_SAME = select(Intents.c.id).where(*(Intents.c[name] == bindparam(name) for name in _KEY))
 _CLOSE = update(Intents).where(Intents.c.id == bindparam("intent"), Intents.c.done_at.is_(None))
-_INSERT = insert(Intents).returning(Intents.c.id)
 
 
 class IntentKind(StrEnum):
@@ -56,10 +56,14 @@ def add(
     """Write an intent down. None if the same was written down before."""
     job_id, task, generation = key
     same = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value}
-    if conn.execute(_SAME, same).first() is not None:
-        return None
     values = {**same, "token": token, "request": request, "created_at": now, "tries": 0}
-    return Intent(conn.execute(_INSERT, values).scalar_one(), job_id, task, generation, kind, token, request, now)
+    new = conn.execute(_insert(conn.dialect.name), values).scalar_one_or_none()
+    return Intent(new, job_id, task, generation, kind, token, request, now) if new is not None else None
+
+
+@cache
+def _insert(dialect: str) -> Any:
+    return insert_for(dialect, Intents).on_conflict_do_nothing(index_elements=list(_KEY)).returning(Intents.c.id)
 
 
 def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:

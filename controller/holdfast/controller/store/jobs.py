@@ -30,6 +30,7 @@ def _by_key(table: Any, *names: str) -> Any:
 
 
 _UPDATE_JOB = _by_key(Job, "id", "owner", "epoch")
+_SETTLE = update(Job).where(Job.c.id == bindparam("key_id")).values(settled=True)
 _UPDATE_TASK = _by_key(Task, "job_id", "index")
 _UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
 _UPDATE_NODE = _by_key(Node, "job_id", "task_index", "generation", "rank")
@@ -197,6 +198,11 @@ def guard_all(conn: Connection, wanted: Sequence[tuple[Claim, Mapping[str, Any]]
     if conn.execute(_UPDATE_JOB, rows if len(rows) > 1 else rows[0]).rowcount != len(rows):
         claims = ", ".join(f"{claim.job_id} at epoch {claim.epoch}" for claim, _ in wanted)
         raise LeaseLost(f"not owned any more, or one of them: {claims}")
+
+
+def settle(writes: Writes, job_id: int) -> None:
+    """Nothing is left to do for the job. Its guard is to have been written in the same transaction."""
+    writes.put(_SETTLE, {"key_id": job_id})
 
 
 def confirm(conn: Connection, claim: Claim) -> None:

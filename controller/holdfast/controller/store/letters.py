@@ -26,7 +26,7 @@ _WAITING = (
 
 _AT_ONCE = 1000  # parameters of one statement
 
-_TAKE = delete(Letters).where(Letters.c.id == bindparam("letter"))
+_TAKE = delete(Letters).where(Letters.c.id.in_(bindparam("letters", expanding=True)))
 _DROP_SETTLED = delete(Letters).where(exists().where(Job.c.id == Letters.c.job_id, Job.c.settled))
 
 
@@ -69,9 +69,9 @@ def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int
     return [Letter(row.id, row.job_id, row.body) for row in rows]
 
 
-def take(conn: Connection, letter: int) -> bool:
-    """Take a letter, as a part of the transaction that records its turn. False if its turn was recorded before."""
-    return conn.execute(_TAKE, {"letter": letter}).rowcount == 1
+def take(conn: Connection, taken: Sequence[int]) -> bool:
+    """Take letters, as a part of the transaction that records their turns. False if a turn was recorded before."""
+    return not taken or conn.execute(_TAKE, {"letters": list(taken)}).rowcount == len(taken)
 
 
 def drop_settled(conn: Connection) -> int:
