@@ -92,7 +92,7 @@ def test_an_s3_that_is_down_is_waited_for(controller: Any, s3: Any, jobs: Any) -
 
 
 @pytest.mark.parametrize(
-    ("uri", "why"), [("gs://some-bucket/data", "not supported"), ("r2://some-bucket", "a section `r2:`")]
+    ("uri", "why"), [("cos://us-east/some-bucket/data", "not supported"), ("r2://some-bucket", "a section `r2:`")]
 )
 def test_a_store_that_can_not_be_used_is_refused_at_launch(controller: Any, jobs: Any, uri: str, why: str) -> None:
     before = controller.client.jobs(limit=1)["total"]
