@@ -43,7 +43,7 @@ class Tokens:
     """`renew`: path of a mount → its `rclone` options, new; raises NoToken. `state_dir` outlives the agent. `wall`: in
     epoch seconds.
 
-    A token is renewed after half of its life: for the other half nobody needs a controller.
+    A token is renewed after a quarter of its life: for the rest of it nobody needs a controller.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class _Known:
     @classmethod
     def of(cls, path: str, rclone: Mapping[str, Any], now: float) -> _Known:
         ends_at = float(rclone["expires_at"])
-        return cls(path, str(rclone["access_token"]), ends_at, now + max(ends_at - now, 0.0) / 2)
+        return cls(path, str(rclone["access_token"]), ends_at, now + max(ends_at - now, 0.0) / 4)
 
 
 class _Server(ThreadingHTTPServer):

@@ -18,7 +18,9 @@ from jwt import encode
 from azurite import ACCOUNT, Azurite, problem
 from fake_gcs import FakeGcs
 from gce_metadata import GceMetadata
-from holdfast.agent.mounts import MountError
+from holdfast.agent.clock import now
+from holdfast.agent.mounts import FlushError, MountError
+from holdfast.agent.tokens import NoToken
 from holdfast.checkpoint import Checkpointer
 from holdfast.controller.clock import SystemClock
 from holdfast.controller.storage.azure import AzureStore
@@ -73,6 +75,36 @@ def test_a_mount_outlives_its_token(node: Any, gcs_server: FakeGcs, gcs_bucket: 
         gcs_server.tokens.life_s = 3600.0
     assert gcs_bucket.read("model.pt") == b"weights"
     assert gcs_server.tokens.made[-1].ends_at > first.ends_at
+
+
+@pytest.mark.slow
+def test_what_a_token_ended_under_is_uploaded_once_there_is_a_controller_again(
+    node: Any, gcs_server: FakeGcs, gcs_bucket: Any, until: Any
+) -> None:
+    gcs_server.tokens.life_s = 1.0
+    try:
+        spec = node.spec(gcs_bucket, options={"vfs_write_back": "1h"})
+        mounts = node.mounts(spec)
+        mounts.mount_all()
+        node.buckets[spec["path"]] = Away()
+        with open(Path(spec["path"], "model.pt"), "wb") as file:
+            until(lambda: time.monotonic() > gcs_server.tokens.made[-1].ends_at)
+            file.write(b"weights")
+        with pytest.raises(FlushError, match=r"model\.pt .*not by the deadline.*token"):
+            mounts.flush(now() + 8)
+        node.buckets[spec["path"]] = gcs_bucket
+        mounts.flush(now() + 60)
+    finally:
+        gcs_server.tokens.life_s = 3600.0
+    assert gcs_bucket.read("model.pt") == b"weights"
+
+
+class Away:
+    """A bucket of a controller that does not answer."""
+
+    @property
+    def backend(self) -> dict[str, Any]:
+        raise NoToken("nobody answers")
 
 
 def test_tokens_are_in_no_argument_list_and_no_file(node: Any, gcs_bucket: Any) -> None:

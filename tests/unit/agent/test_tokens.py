@@ -57,10 +57,10 @@ def ask(options: dict[str, Any], **changes: str) -> tuple[int, dict[str, Any]]:
         return error.code, json.loads(error.read())
 
 
-def test_the_token_of_the_spec_is_good_for_half_of_its_life(tokens: Tokens, controller: Controller) -> None:
+def test_the_token_of_the_spec_is_good_for_a_quarter_of_its_life(tokens: Tokens, controller: Controller) -> None:
     status, told = ask(tokens.options("/ckpt", controller.remote("first", 3600)))
     assert (status, told["access_token"], told["token_type"]) == (200, "first", "Bearer")
-    assert told["expires_in"] == 1800
+    assert told["expires_in"] == 900
     assert isinstance(told["expires_in"], int)
     assert controller.asked == []
 
@@ -77,11 +77,11 @@ def test_one_that_has_ended_is_renewed_for_its_own_mount(tokens: Tokens, control
 
 def test_without_a_controller_the_old_one_serves_until_it_ends(tokens: Tokens, controller: Controller) -> None:
     options = tokens.options("/ckpt", controller.remote("old", -1))
-    assert ask(options)[1]["expires_in"] == 1800
+    assert ask(options)[1]["expires_in"] == 900
     controller.is_away = True
-    controller.now += 1801
+    controller.now += 901
     assert ask(options) == (200, {"access_token": "token-1", "token_type": "Bearer", "expires_in": 60})
-    controller.now += 1798
+    controller.now += 2698
     assert ask(options)[1]["expires_in"] == 1
     controller.now += 1
     assert ask(options) == (503, {"error": "temporarily_unavailable"})

@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from azure.core.credentials import AccessToken
 from azure.core.exceptions import ServiceRequestError
+from azure.identity import CredentialUnavailableError
 
 from azurite import ACCOUNT, KEY, Azurite
 from holdfast.controller.clock import SystemClock
@@ -83,6 +85,19 @@ def test_a_container_that_may_not_be_used_says_what_to_allow(blobs: Azurite) -> 
     wrong = KEY[::-1].lstrip("=").ljust(len(KEY), "=")
     with pytest.raises(StorageError, match=f"may not use container {BUCKET}: .*deploy/iam/azure-controller.json"):
         store(blobs, account_key=wrong).exists(BUCKET)
+
+
+class Nobody:
+    """Credentials that are not there, as the SDK's chain tells it."""
+
+    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        raise CredentialUnavailableError("DefaultAzureCredential failed to retrieve a token\nAttempted credentials: …")
+
+
+def test_missing_credentials_are_named() -> None:
+    found = AzureStore(SystemClock(), account=ACCOUNT, credential=Nobody)
+    with pytest.raises(StorageError, match="no Azure credentials were found: set AZURE_STORAGE_KEY"):
+        found.exists(BUCKET)
 
 
 def test_a_dead_endpoint_is_worth_another_try() -> None:

@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 import pytest
 import yaml
 from google.auth import jwt
+from google.auth.exceptions import RefreshError
 
 from fake_gcs import FakeGcs
 from holdfast.controller.storage.gcs import GcsStore
@@ -87,8 +88,8 @@ def test_who_only_reads_can_not_write(gcs: FakeGcs, store: GcsStore, bucket: str
     assert gcs.tokens.made[-1].may == {"objects.get", "objects.list"}
 
 
-@pytest.mark.parametrize(("life_s", "is_same"), [(3600.0, True), (1700.0, False)])
-def test_a_token_is_given_out_for_the_first_half_of_its_hour(
+@pytest.mark.parametrize(("life_s", "is_same"), [(3600.0, True), (2900.0, False)])
+def test_a_token_is_given_out_for_the_first_minutes_of_its_hour(
     gcs: FakeGcs, store: GcsStore, bucket: str, life_s: float, is_same: bool
 ) -> None:
     gcs.tokens.life_s = life_s
@@ -136,6 +137,11 @@ def test_a_dead_endpoint_is_worth_another_try(gcs: FakeGcs) -> None:
     fault = store.classify(caught.value)
     assert (fault.kind, fault.reason) == (FaultKind.RETRY_LATER, Reason.THROTTLED)
     assert fault.retry_after_s
+
+
+@pytest.mark.parametrize(("retryable", "kind"), [(True, FaultKind.RETRY_LATER), (False, FaultKind.GIVE_UP)])
+def test_who_gives_out_tokens_says_whether_to_ask_again(store: GcsStore, retryable: bool, kind: FaultKind) -> None:
+    assert store.classify(RefreshError("no token", retryable=retryable)).kind is kind
 
 
 def test_missing_credentials_are_named(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -100,12 +100,20 @@ class AzureStore:
 
     def exists(self, bucket: str) -> bool:
         container = self._container(bucket)
-        from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+        from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
 
         try:
             container.get_container_properties()
         except ResourceNotFoundError:
             return False
+        except ClientAuthenticationError as error:
+            if error.status_code is not None:
+                raise
+            raise StorageError(
+                "no Azure credentials were found",
+                fix="set AZURE_STORAGE_KEY (of azure_blob.account), or AZURE_TENANT_ID, AZURE_CLIENT_ID and "
+                "AZURE_CLIENT_SECRET, run `az login`, or give the controller's machine a managed identity",
+            ) from error
         except HttpResponseError as error:
             if error.status_code != 403:
                 raise

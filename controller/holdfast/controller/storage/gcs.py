@@ -185,6 +185,8 @@ class GcsStore:
     def classify(self, error: Exception) -> Fault:
         code = getattr(error, "reason", None) if isinstance(error, GcsError) else type(error).__name__
         kind, reason = _FAULTS.get(str(code)) or _by_status(error)
+        if getattr(error, "retryable", False):  # google-auth's word on who gives out tokens
+            kind, reason = FaultKind.RETRY_LATER, Reason.THROTTLED
         retry_after_s = RETRY_AFTER_S if kind is FaultKind.RETRY_LATER else None
         return Fault(kind, reason, str(code), str(error), retry_after_s)
 

@@ -25,7 +25,7 @@ _READS_AND_WRITES = "https://www.googleapis.com/auth/devstorage.read_write"
 _GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a kind of token
 
-_FRESH = datetime.timedelta(minutes=30)  # a node asks again after half of its token's life, and may find nobody then
+_FRESH = datetime.timedelta(minutes=50)  # a node renews its token in good time, and may find nobody then
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class GcsCredentials:
         return AuthorizedSession(self._own()[0])  # type: ignore[no-untyped-call]
 
     def token_for(self, bucket: str, *, writes: bool, is_uniform: bool) -> Token:
-        """A token for a node, good for an hour at most, and for half of one where Google gives so long a one.
+        """A token for a node, good for an hour at most, and for 50 minutes where Google gives so long a one. That
+        of a machine it gives out again until minutes before its end.
 
         For a bucket that is not uniform it is good for all buckets that the controller may use, but for nothing else.
         Raises StorageError where not even that can be had.
