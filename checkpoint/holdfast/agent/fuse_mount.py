@@ -137,16 +137,31 @@ class FuseMount:
 
     def _start(self) -> None:
         self.cache.repair()
+        self._start_process()
+        if self.is_cached:
+            self._check_version()
+            self._gather_cache()
+        if self._remote.bucket_dir is None:
+            self._check_bucket()
+
+    def _start_process(self) -> None:
         try:
             self._process.start()
         except OSError as error:
             raise MountError(f"mounting {self.bucket} at {self.path}: starting rclone: {error}") from error
         if not self._process.wait_ready(lambda: self._stands_at(self._at), timeout_s=READY_S):
             raise MountError(f"mounting {self.bucket} at {self.path}: rclone says: {self._process.last_words()}")
-        if self.is_cached:
-            self._check_version()
-        if self._remote.bucket_dir is None:
-            self._check_bucket()
+
+    def _gather_cache(self) -> None:
+        """rclone's settings, and so its name of the cache, may have changed since files were written there."""
+        entry = mount_table().get(self._at)
+        name = entry.source.partition(":")[0] if entry is not None else ""
+        if name and self.cache.is_scattered(name):
+            self._process.stop()
+            take_away(self._at, self._remote.name)  # and the guard
+            self.cache.gather(name)
+            put_guard(self._at)
+            self._start_process()
 
     def _check_version(self) -> None:
         try:

@@ -3,8 +3,8 @@
 rclone asks for a token in the way of OAuth 2.0 (RFC 6749, section 6) at first and whenever the one that it has ends. A
 mount outlives its agent, so the port, and the secret that rclone has to show, are kept: the next agent answers there.
 
-rclone names its cache after all of its settings, so these must be the same whenever a bucket is mounted anew, or what
-the cache holds would not be uploaded: no token is among them, but one that has ended.
+rclone names its cache after all of its settings, so that these had better be the same whenever a bucket is mounted
+anew: no token is among them, but one that has ended.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,33 @@ class Cache:
                 _write_dirty_record(record, os.stat(path))
                 saved.append(self._name(str(record)))
         return sorted(saved)
+
+    def gather(self, remote: str) -> bool:
+        """Bring under `remote`, as rclone names it now, what lies under other names; returns whether there was any.
+
+        The name has a hash of rclone's settings in it: with other credentials, say, the same mount has another one, and
+        rclone looks at nothing but that. What `remote` has already is kept. No rclone may run.
+        """
+        found = False
+        for kind in ("vfs", "vfsMeta"):  # data first: `repair` makes good what has no record
+            for other in sorted(self._others(kind, remote)):
+                for path in list(_files_under(other)):
+                    target = self.directory / kind / remote / os.path.relpath(path, other)
+                    if not target.exists():
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        os.replace(path, target)
+                        found = True
+                shutil.rmtree(other)
+        return found
+
+    def is_scattered(self, remote: str) -> bool:
+        """Whether there are files that `gather` would bring under `remote`."""
+        return any(any(_files_under(other)) for other in self._others("vfsMeta", remote))
+
+    def _others(self, kind: str, remote: str) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            return [path for path in (self.directory / kind).iterdir() if path.name != remote]
+        return []
 
     def _size(self, path: str, record: dict[str, Any]) -> int:
         """The record's size is that at the last close; the cached data grow while the file is open."""

@@ -96,7 +96,7 @@ def test_nobody_else_is_given_one(tokens: Tokens, controller: Controller) -> Non
 
 
 def test_the_settings_of_rclone_stay_the_same_whatever_the_token(tmp_path: Path, controller: Controller) -> None:
-    """rclone names its cache after them: others would leave there what is not uploaded."""
+    """rclone names its cache after them."""
     first = Tokens(tmp_path, controller.renew, wall=lambda: controller.now)
     options = first.options("/ckpt", controller.remote("first", 3600))
     assert "first" not in json.dumps(options)
