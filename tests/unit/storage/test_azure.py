@@ -50,7 +50,7 @@ def signed(remote: dict[str, object]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("writes", "rights"), [(True, set("racwdl")), (False, set("rl"))])
-def test_a_signature_is_good_for_one_container_and_a_week(blobs: Azurite, writes: bool, rights: set[str]) -> None:
+def test_a_signature_is_good_for_one_container_and_for_days(blobs: Azurite, writes: bool, rights: set[str]) -> None:
     remote = store(blobs).rclone_remote(BUCKET, Access("aws", writes=writes))
     told = signed(remote)
     assert remote["type"] == "azureblob"

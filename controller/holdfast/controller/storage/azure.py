@@ -60,7 +60,7 @@ class AzureStore:
     `account_key`: its key; None: credentials as `find_credential` finds them. `clock`: the world's time.
 
     A node of Azure's that has the managed identity `node_identity` uses that. Others are given a signature that is good
-    for their container alone, for at most seven days.
+    for their container alone, for nearly six days (seven, where it is made of the account's key).
     """
 
     name = "azure"
