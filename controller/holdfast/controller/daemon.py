@@ -30,6 +30,7 @@ from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
 from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds, time_speed
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.files import FolderFiles, SharedFiles
+from holdfast.controller.hearing import hearings
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring, keyring_of
 from holdfast.controller.leases import Lease, remembered
@@ -209,6 +210,7 @@ class Daemon:
                 submissions=submissions,
                 reconciler=self.reconciler,
             )
+        self.hearings = hearings(self.clouds.values(), self.database, self.reconciler)
         self.services = Services(
             settings=settings,
             clock=clock,
@@ -244,6 +246,8 @@ class Daemon:
         """Stop ticking and deciding. What is under way in a cloud is taken up by the next daemon."""
         if self._ticker.running:
             self._ticker.shutdown(wait=False)
+        for hearing in self.hearings:
+            hearing.stop()
         self.reconciler.stop()
         if self.peers is not None:
             self.peers.stop()
@@ -275,6 +279,8 @@ class Daemon:
         self._ticker.add_job(self._count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
         if self.prober is not None:
             self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
+        for hearing in self.hearings:
+            hearing.start()
         self._ticker.start()
         self._publish()
         log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))

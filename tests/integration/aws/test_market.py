@@ -21,6 +21,7 @@ from holdfast.recovery.market import FaultKind, Market
 from holdfast.recovery.reasons import Reason
 
 POLICY = Path(__file__).parents[3] / "deploy" / "iam" / "aws-controller.json"
+QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
 # Never called, but needed by RunInstances: for tags, for the first spot machine of an account, for a machine's role.
 IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole"}
 
@@ -99,13 +100,18 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     cloud.describe("us-east-1", [machine.id])
     new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
     cloud.terminate("us-east-1", [machine.id])
-    called = set(ec2.calls)
+    ec2.sqs("us-east-1").create_queue(QueueName="holdfast")
+    ec2.sqs("us-east-1").send_message(QueueUrl=QUEUE, MessageBody="{}")
+    (queue,) = new_cloud(notice_queues=(QUEUE,)).notice_queues()
+    queue.delete(queue.receive())
+    called = set(ec2.calls) - {"sqs:CreateQueue", "sqs:SendMessage"}
     statements = json.loads(POLICY.read_text())["Statement"]
     allowed = {a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
-    assert allowed == called | IMPLIED
+    # A batch is allowed by the permission for one.
+    assert allowed == {call.removesuffix("Batch") for call in called} | IMPLIED
     package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/aws"
     code = "".join(path.read_text() for path in package.glob("*.py"))
-    verbs = "describe|run|terminate|get|create|start|delete"
-    named = set(re.findall(rf"(?:ec2|ssm|fis)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
+    verbs = "describe|run|terminate|get|create|start|delete|receive"
+    named = set(re.findall(rf"(?:ec2|ssm|fis|sqs)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
     named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
     assert {"".join(map(str.title, name.split("_"))) for name in named} == {c.partition(":")[2] for c in called}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,6 +30,12 @@ def error(code: str, message: str) -> Answer:
     ElementTree.SubElement(root, "RequestID").text = "fake"
     status = {"RequestLimitExceeded": 503, "InternalError": 500, "Unavailable": 503, "AuthFailure": 401}
     return Answer(status.get(code, 403 if code == "UnauthorizedOperation" else 400), ElementTree.tostring(root))
+
+
+def json_error(code: str, message: str) -> Answer:
+    """As services say it that speak JSON."""
+    told = {"__type": code, "message": message}
+    return Answer(400, json.dumps(told).encode(), "application/x-amz-json-1.1")
 
 
 def listing(action: str, name: str, items: Iterable[Mapping[str, str]], next_token: str) -> Answer:

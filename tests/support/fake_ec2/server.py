@@ -18,6 +18,7 @@ import boto3
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.s3.models import s3_backends
+from moto.sqs.models import sqs_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
@@ -41,11 +42,13 @@ class FakeEc2:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "ec2:RunInstances" → how often; throttled and denied ones too
         self.regions = regions
+        self.settings: dict[str, Any] = {}  # more of `aws` in config.yaml
         self._machines = Machines("aws", folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
         self.fis = Fis(self._interrupt_by_fis, self._count)
-        for bucket_store in s3_backends[DEFAULT_ACCOUNT_ID].values():
-            bucket_store.reset()
+        for backends in (s3_backends, sqs_backends):
+            for backend in backends[DEFAULT_ACCOUNT_ID].values():
+                backend.reset()
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -74,7 +77,7 @@ class FakeEc2:
     @property
     def config(self) -> str:
         """Sections of config.yaml: EC2, and the S3 that is served here too."""
-        aws = {"endpoint_url": self.url, "regions": list(self.regions), "fis_role": ROLE}
+        aws = {"endpoint_url": self.url, "regions": list(self.regions), "fis_role": ROLE, **self.settings}
         return f"aws: {json.dumps(aws)}\ns3: {json.dumps({'endpoint': self.url, 'region': self.regions[0]})}\n"
 
     @property
@@ -94,6 +97,11 @@ class FakeEc2:
         """A client of the S3 that is served here."""
         keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
         return boto3.client("s3", region_name=self.regions[0], endpoint_url=self.url, **keys)
+
+    def sqs(self, region: str) -> Any:
+        """A client of the SQS that is served here."""
+        keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": SECRET}
+        return boto3.client("sqs", region_name=region, endpoint_url=self.url, **keys)
 
     # ---- for tests ----
 
@@ -117,10 +125,16 @@ class FakeEc2:
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         region, service = found.groups() if found else ("", "")
-        if service not in ("ec2", "ssm", "fis"):
+        if service not in ("ec2", "ssm", "fis", "sqs"):
             return self._moto(environ, start_response)  # type: ignore[no-any-return]
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        if service == "ec2":
+        if service == "sqs":
+            action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+            self.calls[f"sqs:{action}"] += 1
+            if (code := self._passing_refusal()) is None:
+                return self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)  # type: ignore[no-any-return]
+            answer: Answer | None = answers.json_error(code, TEXTS[code])
+        elif service == "ec2":
             answer = self._answer_ec2(region, environ, dict(parse_qsl(body.decode(), keep_blank_values=True)))
         elif service == "fis":
             answer = self.fis.answer(region, environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
@@ -166,7 +180,7 @@ class FakeEc2:
         self.calls[f"ssm:{action}"] += 1
         name = json.loads(body)["Name"]
         if not name.startswith("/aws/service/"):
-            return Answer(400, b'{"__type": "ParameterNotFound"}', "application/x-amz-json-1.1")
+            return answers.json_error("ParameterNotFound", f"There is no {name}")
         told = {"Parameter": {"Name": name, "Type": "String", "Value": IMAGE}}
         return Answer(200, json.dumps(told).encode(), "application/x-amz-json-1.1")
 

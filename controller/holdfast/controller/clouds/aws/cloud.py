@@ -13,12 +13,14 @@ from holdfast.controller.clouds.aws import faults, launching, prices, reading, r
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG, Image
+from holdfast.controller.clouds.aws.notices import SqsQueue
 from holdfast.controller.clouds.aws.placement import PlacementScores
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
+from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
 
@@ -110,6 +112,9 @@ class AwsCloud:
 
     def advice(self) -> Sequence[Advice]:
         return self._scores.advice() if self.settings.placement_scores else ()
+
+    def notice_queues(self) -> Sequence[NoticeQueue]:
+        return [SqsQueue(self.name, url, self._connections.sqs) for url in self.settings.notice_queues]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
         """EC2 alone says how long the notice is (two minutes). Raises Refused if there is nothing to take."""

@@ -39,6 +39,9 @@ class Connections:
     def ssm(self, region: str) -> Any:
         return self._client("ssm", region)
 
+    def sqs(self, region: str) -> Any:
+        return self._client("sqs", region)
+
     def fis(self, region: str) -> Any:
         return self._client("fis", region)
 

@@ -7,6 +7,7 @@ aws:
   subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC
   instance_profile: training-node      # an IAM role for the machines; default: none
   fis_role: arn:aws:iam::123456789012:role/holdfast-fis  # what rehearsed interruptions act under; default: none can be
+  notice_queues: [https://sqs.us-east-1.amazonaws.com/123456789012/holdfast]  # fed by EventBridge; default: none
   endpoint_url: https://…              # a private endpoint, for every service and region
 """
 
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from holdfast.controller.clouds.aws import notices
 from holdfast.controller.clouds.section import Section
 
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d+"
+_A_QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
 _A_ROLE = "arn:aws:iam::123456789012:role/holdfast-fis"
 _ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/\S+"
 
@@ -25,6 +28,7 @@ _ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/\S+"
 class AwsSettings:
     """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet.
 
+    `notice_queues`: URLs of SQS queues that say what becomes of machines, besides the machines themselves.
     `fis_role`: the role that the Fault Injection Service interrupts machines under, None if it is not to be used.
     `placement_scores`: whether EC2 is asked for them, as evidence of how likely machines are to be taken.
     """
@@ -37,6 +41,7 @@ class AwsSettings:
     subnets: dict[str, str] = field(default_factory=dict)
     placement_scores: bool = False
     fis_role: str | None = None
+    notice_queues: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, mapping: object) -> AwsSettings:
@@ -50,5 +55,6 @@ class AwsSettings:
             images=section.part("images").texts(prefix="ami-"),
             subnets=section.part("subnets").texts(prefix="subnet-"),
             placement_scores=section.flag("placement_scores"),
+            notice_queues=section.names("notice_queues", notices.URL, what="queue's URL", like=_A_QUEUE),
             fis_role=section.text_or_none("fis_role", _ROLE, what="role", like=_A_ROLE),
         )

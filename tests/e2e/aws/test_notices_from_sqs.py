@@ -1,0 +1,56 @@
+"""A notice that only SQS tells of: the machine itself hears nothing, and saves and moves in time all the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from on_clouds import on_clouds
+
+QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
+# In the first region it never ends by itself; in the other it ends at once.
+WORK = """
+trap 'echo told to stop; exit 1' TERM
+echo runs as $SKYPILOT_TASK_ID
+case "$SKYPILOT_CLUSTER_INFO" in *us-east-1*) while :; do sleep 0.1; done ;; esac
+echo done
+"""
+ONE_TYPE = {"infra": "aws", "instance_type": "c6a.large", "use_spot": True}
+
+
+def warning(id: str) -> str:
+    """As EventBridge writes it."""
+    return json.dumps(
+        {
+            "source": "aws.ec2",
+            "detail-type": "EC2 Spot Instance Interruption Warning",
+            "time": datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),  # noqa: TID251
+            "detail": {"instance-id": id, "instance-action": "terminate"},
+        }
+    )
+
+
+def test_a_notice_in_the_queue_moves_the_job(tmp_path: Path) -> None:
+    with on_clouds(tmp_path, "aws", notice_queues=[QUEUE]) as on_ec2:
+        ec2 = on_ec2.fakes["aws"]
+        sqs = ec2.sqs("us-east-1")
+        sqs.create_queue(QueueName="holdfast")
+        job = on_ec2.launch("listener", WORK, resources=ONE_TYPE)
+        on_ec2.until_printed(job, "runs as")
+        (first,) = ec2.living()
+        ec2.faults.capacity = {f"us-east-1{letter}": 0 for letter in "abcdef"}
+        for text in (warning("i-of-others"), "nonsense", warning(first.id)):
+            sqs.send_message(QueueUrl=QUEUE, MessageBody=text)
+        shown = on_ec2.until(job, "SUCCEEDED")
+
+        assert [one.region for one in ec2.bought()] == ["us-east-1", "us-west-2"]
+        log = on_ec2.controller.log(job)
+        assert "told to stop" in log, log
+        assert log.count(f"as {shown['task_id']}\n") == 2
+        assert [event["kind"] for event in shown["timeline"]].count("node.notice") == 1
+        told = (on_ec2.controller.home / "controller.log").read_text()
+        assert "notices.malformed" in told
+        on_ec2.controller.until(lambda: ec2.calls["sqs:DeleteMessageBatch"], "the messages are deleted")
+        on_ec2.cost_is_the_bill(job)
