@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-all check bench sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help demo test test-slow test-long test-cloud test-all check bench sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -30,6 +30,10 @@ test-slow: $(INSTALLED) fuse net postgres azurite ## the slow ones: whole exampl
 
 test-long: $(INSTALLED) fuse net postgres azurite frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
+
+test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: HOLDFAST_REAL_CLOUD=aws; see tests/cloud
+	@test -n "$$HOLDFAST_REAL_CLOUD" || { echo "this buys machines: set HOLDFAST_REAL_CLOUD=aws, and see tests/cloud/test_real_aws.py" >&2; exit 1; }
+	$(BIN)/pytest -n 0 -s tests/cloud
 
 test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test
 	$(PYTEST)
