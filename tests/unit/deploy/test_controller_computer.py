@@ -13,12 +13,14 @@ import yaml
 
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.hosting import cloud_config
 from holdfast.controller.settings import read_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNIT = DEPLOY / "systemd" / "holdfast-controller.service"
 CLOUD_INIT = DEPLOY / "cloud-init" / "controller.yaml"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+PACKAGE = Path(cloud_config.__file__).parents[1]
 MOST_EXPOSED = 1.5  # of 10; "safe" ends at 2.0
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -39,6 +41,22 @@ def test_the_unit_may_do_little() -> None:
     )
     (level,) = re.findall(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
     assert float(level) <= MOST_EXPOSED, done.stdout
+
+
+@needs_systemd
+def test_systemd_understands_the_unit_of_a_machine_that_was_brought_up(tmp_path: Path) -> None:
+    text = cloud_config.unit()
+    assert "ExecStart=/usr/bin/python3 /opt/holdfast/caretaker.py" in text
+    unit = tmp_path / UNIT.name
+    unit.write_text(text.replace("/usr/bin/python3", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_package_brings_along_is_what_lies_here() -> None:
+    assert (PACKAGE / "hosting" / UNIT.name).read_text() == UNIT.read_text()
+    listed = (DEPLOY / "iam" / "aws-controller.json").read_text()
+    assert (PACKAGE / "clouds" / "aws" / "controller_policy.json").read_text() == listed
 
 
 def written() -> dict[str, str]:

@@ -221,7 +221,7 @@ class Hosting(Protocol):
         """The disk of that name, in whatever zone of the region it is; made in `zone` if there is none."""
         ...
 
-    def stand(self, request: LaunchRequest, standing: Standing) -> Instance:
+    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
         """Buy the machine of `request` (one node, on demand; its bootstrap is not used). As idempotent as `launch`.
         Raises NotYet."""
         ...

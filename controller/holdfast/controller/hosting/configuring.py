@@ -17,6 +17,7 @@ from holdfast.controller.settings import ConfigFile, SettingsError, read_setting
 
 STATE = "/var/lib/holdfast"
 _OWN = ("listen", "database", "keyring", "local")
+_CREDENTIALS = ("profile", "credentials")  # which lie on this computer: the machine has a role
 _EXTRAS = "controller,aws,gcp,azure"
 
 
@@ -62,7 +63,8 @@ def packed(home: Path, cloud: Cloud, url: str, port: int) -> bytes:
         apart = {"directory": str(settings.local_home or home), "isolation": cloud.isolation()}
         config = {"listen": listen, **own, "local": {**(local if isinstance(local, dict) else {}), **apart}}
         return packing.pack(config, dependencies="host")
-    if isinstance(own.get(cloud.name), dict):
-        own[cloud.name] = {name: value for name, value in own[cloud.name].items() if name != "profile"}
+    for name, section in own.items():
+        if isinstance(section, dict):
+            own[name] = {field: value for field, value in section.items() if field not in _CREDENTIALS}
     config = {"listen": {**listen, "advertise": url}, "default_store": "s3", **own, "local": False}
     return packing.pack(config, dependencies="index", extras=_EXTRAS)

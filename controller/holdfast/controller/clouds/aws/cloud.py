@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws import faults, launching, prices, reading, rehearsal
+from holdfast.controller.clouds.aws import faults, launching, prices, reading, rehearsal, standing
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG, Image
 from holdfast.controller.clouds.aws.notices import SqsQueue
 from holdfast.controller.clouds.aws.placement import PlacementScores
 from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, Standing
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
@@ -126,6 +126,26 @@ class AwsCloud:
         if not any(reading.is_running_spot(one) for reservation in found for one in reservation["Instances"]):
             raise Refused("IncorrectInstanceState", f"{instance_id} is no spot instance that runs")
         rehearsal.interrupt(self._connections.fis(region), self.settings.fis_role, region, instance_id)
+
+    def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
+        return standing.state_disk(self._connections.ec2(region), name, zone, gib)
+
+    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
+        region, zone = request.offer.region, request.offer.zone
+        ec2, subnet = self._connections.ec2(region), self.settings.subnets.get(zone)
+        standing.give_role(self._connections.iam(region), needs.role)
+        group = standing.open_port(ec2, request, needs, subnet)
+        of_node = launching.run_instances(request, self._image(request), subnet=subnet, instance_profile=needs.role)
+        answer = standing.run(ec2, standing.parameters(of_node, request, needs, group=group))
+        (bought,) = reading.instances([answer], region)
+        self._fresh.remember([bought])
+        return bought
+
+    def settle(self, instance: Instance, disk: Disk) -> str | None:
+        ec2 = self._connections.ec2(instance.region)
+        if instance.state is not InstanceState.RUNNING or not standing.attach(ec2, instance.id, disk):
+            return None
+        return standing.address(ec2, instance.id)
 
     # ---- private ----
 

@@ -45,6 +45,9 @@ class Connections:
     def fis(self, region: str) -> Any:
         return self._client("fis", region)
 
+    def iam(self, region: str) -> Any:
+        return self._client("iam", region)
+
     def unusable(self) -> str | None:
         """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
         if importlib.util.find_spec("boto3") is None:

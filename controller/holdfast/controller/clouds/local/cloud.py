@@ -128,14 +128,14 @@ class LocalCloud:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Disk(str(folder), zone, gib)
 
-    def stand(self, request: LaunchRequest, standing: Standing) -> Instance:
+    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
         if self.isolation() == machine.PROCESSES:
             why = "a controller's machine needs namespaces, which this computer does not give: run as root"
             raise LocalRefusal("Unsupported", why, zone=request.offer.zone)
-        program = Path(standing.home) / blueprint.CARETAKER
+        program = Path(needs.home) / blueprint.CARETAKER
         with open(os.open(program, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(standing.program)
-        return self._launch(request, standing)[0]
+            file.write(needs.program)
+        return self._launch(request, needs)[0]
 
     def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002
         """Machines share this computer's addresses: one that outlives the machine is told."""

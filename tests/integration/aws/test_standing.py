@@ -1,0 +1,124 @@
+"""What a controller's own machine needs in EC2: requests are held to botocore's model, moto keeps what they make."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from fake_ec2 import FakeEc2
+from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.base import Disk, Hosting, Instance, LaunchRequest, NotYet, Standing
+from holdfast.controller.hosting import packing
+from holdfast.recovery.market import Market
+
+ROOT = Path(__file__).parents[3]
+USER_DATA_LIMIT = 16 * 1024  # docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html
+CERTIFICATE = "x" * 1000
+
+
+@pytest.fixture
+def stand(cloud: AwsCloud, request_of: Callable[..., LaunchRequest]) -> Callable[..., tuple[Instance, Disk]]:
+    def make(token: str = "t1", callers: str = "192.0.2.0/24") -> tuple[Instance, Disk]:
+        disk = cloud.state_disk("hosting-1", region="us-east-1", zone="us-east-1a", gib=20)
+        program = packing.first_program({"secret": "s", "certificate": CERTIFICATE, "key": CERTIFICATE})
+        needs = Standing(program, "/var/lib/holdfast", disk, 8443, callers, "holdfast-controller")
+        return cloud.stand(request_of(token, market=Market.ON_DEMAND, disk_gib=20), needs), disk
+
+    return make
+
+
+def client(ec2: FakeEc2, service: str = "ec2") -> Any:
+    return boto3.client(service, region_name="us-east-1", endpoint_url=ec2.url)
+
+
+def test_the_disk_is_made_once_is_encrypted_and_is_found_in_its_zone(cloud: AwsCloud, ec2: FakeEc2) -> None:
+    assert isinstance(cloud, Hosting)
+    made = cloud.state_disk("hosting-1", region="us-east-1", zone="us-east-1b", gib=20)
+    assert cloud.state_disk("hosting-1", region="us-east-1", zone="us-east-1a", gib=50) == made
+    (volume,) = client(ec2).describe_volumes()["Volumes"]
+    assert (volume["AvailabilityZone"], volume["Size"], volume["Encrypted"]) == ("us-east-1b", 20, True)
+
+
+def test_a_machine_with_a_role_an_open_port_and_its_disk(
+    stand: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
+) -> None:
+    instance, disk = stand()
+    assert stand()[0].id == instance.id, "the same token buys once"
+    (now,) = cloud.describe("us-east-1", [instance.id])
+    address = cloud.settle(now, disk)
+    assert cloud.settle(now, disk) == address is not None
+    (told,) = client(ec2).describe_instances(InstanceIds=[instance.id])["Reservations"][0]["Instances"]
+    assert address == told["PublicIpAddress"]
+    assert told["IamInstanceProfile"]["Arn"].endswith(":instance-profile/holdfast-controller")
+    assert "InstanceLifecycle" not in told
+    (group,) = client(ec2).describe_security_groups(GroupIds=[told["SecurityGroups"][0]["GroupId"]])["SecurityGroups"]
+    (rule,) = group["IpPermissions"]
+    assert (rule["FromPort"], rule["ToPort"], rule["IpRanges"]) == (8443, 8443, [{"CidrIp": "192.0.2.0/24"}])
+    (attached,) = client(ec2).describe_volumes(VolumeIds=[disk.id])["Volumes"][0]["Attachments"]
+    assert attached["InstanceId"] == instance.id
+
+    other, _ = stand("t2", callers="198.51.100.7/32")
+    (group,) = client(ec2).describe_security_groups(GroupIds=[group["GroupId"]])["SecurityGroups"]
+    assert [rule["IpRanges"] for rule in group["IpPermissions"]] == [[{"CidrIp": "198.51.100.7/32"}]]
+    (now,) = cloud.describe("us-east-1", [other.id])
+    assert cloud.settle(now, disk) is None, "another machine holds the disk still"
+
+
+def test_its_role_may_do_what_is_listed_and_one_that_was_there_is_left_alone(
+    stand: Callable[..., tuple[Instance, Disk]], ec2: FakeEc2
+) -> None:
+    iam = client(ec2, "iam")
+    listed = json.loads((ROOT / "deploy/iam/aws-controller.json").read_text())
+    stand()
+    found = iam.get_role_policy(RoleName="holdfast-controller", PolicyName="holdfast-controller")
+    assert found["PolicyDocument"] == listed
+    iam.untag_role(RoleName="holdfast-controller", TagKeys=["holdfast:made"])
+    iam.delete_role_policy(RoleName="holdfast-controller", PolicyName="holdfast-controller")
+    stand("t2")
+    assert iam.list_role_policies(RoleName="holdfast-controller")["PolicyNames"] == []
+
+
+def test_a_role_that_ec2_has_not_heard_of_yet_is_waited_for(
+    stand: Callable[..., tuple[Instance, Disk]], monkeypatch: pytest.MonkeyPatch, cloud: AwsCloud
+) -> None:
+    from botocore.exceptions import ClientError
+
+    ec2 = cloud._connections.ec2("us-east-1")
+    text = "Value (holdfast-controller) for parameter iamInstanceProfile.name is invalid"
+    refusal = ClientError({"Error": {"Code": "InvalidParameterValue", "Message": text}}, "RunInstances")
+    with monkeypatch.context() as patched:
+        patched.setattr(ec2, "run_instances", lambda **_: (_ for _ in ()).throw(refusal))
+        with pytest.raises(NotYet):
+            stand()
+    assert stand()[0].id
+
+
+def test_what_it_boots_with_is_small_and_complete(stand: Callable[..., tuple[Instance, Disk]], ec2: FakeEc2) -> None:
+    instance, disk = stand()
+    told = client(ec2).describe_instance_attribute(InstanceId=instance.id, Attribute="userData")
+    text = base64.b64decode(told["UserData"]["Value"]).decode()
+    assert len(text) < USER_DATA_LIMIT
+    assert text.startswith("#cloud-config\n")
+    config = yaml.safe_load(text)
+    files = {
+        one["path"]: (gzip.decompress(base64.b64decode(one["content"])).decode(), one) for one in config["write_files"]
+    }
+    program, how = files["/opt/holdfast/caretaker.py"]
+    assert CERTIFICATE in program
+    compile(program, "caretaker.py", "exec")
+    assert (how["owner"], how["permissions"], how["defer"]) == ("holdfast:holdfast", "0400", True)
+    mount, start = config["runcmd"]
+    assert mount[1:] == [
+        f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{disk.id.replace('-', '')}",
+        "/var/lib/holdfast",
+    ]
+    assert start == ["systemctl", "enable", "--now", "holdfast-controller"]
+    assert {command[0] for command in (mount,)} <= files.keys()
