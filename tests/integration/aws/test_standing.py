@@ -72,6 +72,16 @@ def test_a_machine_with_a_role_an_open_port_and_its_disk(
     assert cloud.settle(now, disk) is None, "another machine holds the disk still"
 
 
+def test_who_brings_it_up_needs_what_is_listed(stand: Callable[..., tuple[Instance, Disk]], ec2: FakeEc2) -> None:
+    stand(callers="192.0.2.0/24")
+    stand("t2", callers="198.51.100.0/24")
+    listed = [json.loads((ROOT / "deploy/iam" / name).read_text()) for name in ("aws-up.json", "aws-controller.json")]
+    actions = [statement["Action"] for policy in listed for statement in policy["Statement"]]
+    allowed = {one for action in actions for one in ([action] if isinstance(action, str) else action)}
+    assert {call for call in ec2.calls if "Security" in call or "Volume" in call}, "it calls for more than a machine"
+    assert set(ec2.calls) <= allowed
+
+
 def test_its_role_may_do_what_is_listed_and_one_that_was_there_is_left_alone(
     stand: Callable[..., tuple[Instance, Disk]], ec2: FakeEc2
 ) -> None:

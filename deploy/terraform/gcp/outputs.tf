@@ -1,0 +1,9 @@
+output "endpoint" {
+  description = "HOLDFAST_ENDPOINT. HOLDFAST_TOKEN is /var/lib/holdfast/token there; the fingerprint is in controller.json."
+  value       = "https://${google_compute_address.this.address}:8443"
+}
+
+output "disk" {
+  description = "What holds the state."
+  value       = google_compute_disk.state.id
+}
