@@ -70,15 +70,25 @@ def test_a_machine_with_a_role_an_open_port_and_its_disk(
     assert [rule["IpRanges"] for rule in group["IpPermissions"]] == [[{"CidrIp": "198.51.100.7/32"}]]
     (now,) = cloud.describe("us-east-1", [other.id])
     assert cloud.settle(now, disk) is None, "another machine holds the disk still"
+    client(ec2).detach_volume(VolumeId=disk.id, InstanceId=instance.id)
+    assert cloud.settle(now, disk) == address, "nodes call the same address"
+    cloud.leave("ctl", "us-east-1")
+    assert client(ec2).describe_addresses()["Addresses"] == []
+    assert client(ec2).describe_volumes()["Volumes"], "the disk stays"
 
 
-def test_who_brings_it_up_needs_what_is_listed(stand: Callable[..., tuple[Instance, Disk]], ec2: FakeEc2) -> None:
-    stand(callers="192.0.2.0/24")
+def test_who_brings_it_up_needs_what_is_listed(
+    stand: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
+) -> None:
+    instance, disk = stand(callers="192.0.2.0/24")
     stand("t2", callers="198.51.100.0/24")
+    (now,) = cloud.describe("us-east-1", [instance.id])
+    assert cloud.settle(now, disk)
+    cloud.leave("ctl", "us-east-1")
     listed = [json.loads((ROOT / "deploy/iam" / name).read_text()) for name in ("aws-up.json", "aws-controller.json")]
     actions = [statement["Action"] for policy in listed for statement in policy["Statement"]]
     allowed = {one for action in actions for one in ([action] if isinstance(action, str) else action)}
-    assert {call for call in ec2.calls if "Security" in call or "Volume" in call}, "it calls for more than a machine"
+    assert {call for call in ec2.calls if "Address" in call or "Volume" in call}, "it calls for more than a machine"
     assert set(ec2.calls) <= allowed
 
 

@@ -227,5 +227,12 @@ class Hosting(Protocol):
         ...
 
     def settle(self, instance: Instance, disk: Disk) -> str | None:
-        """Attach the disk, if the machine is up; the IP address at which users and nodes reach it, None until then."""
+        """Attach the disk, if the machine is up; the IP address at which users and nodes reach it, None until then.
+
+        The next machine of the same owner has the same address: running nodes call there.
+        """
+        ...
+
+    def leave(self, name: str, region: str) -> None:
+        """Give back what costs something and is of no use without the machine. The disk stays."""
         ...

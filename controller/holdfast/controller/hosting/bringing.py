@@ -117,6 +117,7 @@ def down(home: Path, clock: Clock, say: Say) -> None:
             return
         cloud = configuring.cloud_of(home, record.cloud, record.region, clock)
         _end(cloud, record, say)
+        _leave(cloud, record)
         hosted.write(home, replace(record, stage=DOWN, instance="", push=""))
         say(
             f"The controller is down. What stays is its disk {record.disk} ({record.disk_gib} GiB, {record.zone}): "
@@ -178,22 +179,26 @@ def _offers(cloud: Cloud, wish: Wish) -> list[Offer]:
         sold = [
             offer
             for offer in cloud.offers()
-            if offer.market is Market.ON_DEMAND and wish.region in (None, offer.region) and offer.accelerators is None
+            if offer.market is Market.ON_DEMAND
+            and offer.accelerators is None
+            and wish.region in (None, offer.region)
+            and wish.zone in (None, offer.zone)
         ]
     except Exception as error:
         raise CannotHost(f"asking {cloud.name} what it sells: {cloud.classify(error).message}") from error
     fit = [
         offer
         for offer in sold
-        if wish.zone in (None, offer.zone)
-        and (
+        if (
             offer.instance_type == wish.instance_type
             if wish.instance_type
             else offer.vcpus >= LEAST_VCPUS and offer.memory_gib >= LEAST_MEMORY_GIB
         )
     ]
+    if not sold:
+        raise CannotHost(f"{cloud.name} sells nothing in {wish.infra}: is there such a region, and may you use it?")
     if not fit:
-        kinds = ", ".join(sorted({offer.instance_type for offer in sold})[:12]) or "nothing"
+        kinds = ", ".join(sorted({offer.instance_type for offer in sold})[:12])
         raise CannotHost(f"{wish.infra} sells no {wish.instance_type or 'such machine'}: choose among {kinds}")
     return sorted(fit, key=lambda offer: (offer.price_per_hour, offer.zone))
 
@@ -286,11 +291,19 @@ def _end(cloud: Cloud, record: Hosted, say: Say) -> None:
     until(gone, GONE_S, "a machine does not end: see your cloud's console")
 
 
+def _leave(cloud: Any, record: Hosted) -> None:
+    try:
+        cloud.leave(record.id, record.region)
+    except Exception as error:
+        raise CannotHost(f"giving the address back: {cloud.classify(error).message}; do it again") from error
+
+
 def _give_back(home: Path, cloud: Cloud, id: str, say: Say) -> None:
     record = hosted.read(home)
     if record is None or record.id != id or record.stage != MAKING:
         return
     _end(cloud, record, say)
+    _leave(cloud, record)
     if record.token:
         hosted.write(home, replace(record, stage=DOWN, instance="", push=""))
     say(f"Nothing is left running; the disk {record.disk} stays, for the next try.")

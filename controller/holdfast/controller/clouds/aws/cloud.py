@@ -145,7 +145,10 @@ class AwsCloud:
         ec2 = self._connections.ec2(instance.region)
         if instance.state is not InstanceState.RUNNING or not standing.attach(ec2, instance.id, disk):
             return None
-        return standing.address(ec2, instance.id)
+        return standing.give_address(ec2, instance.owner.controller, instance.id)
+
+    def leave(self, name: str, region: str) -> None:
+        standing.give_address_back(self._connections.ec2(region), name)
 
     # ---- private ----
 

@@ -1,4 +1,4 @@
-"""What a controller's own machine needs in EC2 beside the machine: a disk, an open port, a role.
+"""What a controller's own machine needs in EC2 beside the machine: a disk, an address, an open port, a role.
 
 All of it is found again by its tag or name, so that each step can be done again.
 """
@@ -133,10 +133,23 @@ def attach(ec2: Any, instance: str, disk: Disk) -> bool:
     return False
 
 
-def address(ec2: Any, instance: str) -> str | None:
-    """The public address, or the one within its network where it has no other."""
-    for reservation in ec2.describe_instances(InstanceIds=[instance])["Reservations"]:
-        for told in reservation["Instances"]:
-            found: str | None = told.get("PublicIpAddress") or told.get("PrivateIpAddress")
-            return found
-    return None
+def give_address(ec2: Any, name: str, instance: str) -> str:
+    """The public address that is kept for machines of that name, and leads to this one now."""
+    found = _addresses(ec2, name)
+    if not found:
+        tags = [{"Key": STATE_TAG, "Value": name}, {"Key": "Name", "Value": "holdfast-controller"}]
+        marks = [{"ResourceType": "elastic-ip", "Tags": tags}]
+        found = [ec2.allocate_address(Domain="vpc", TagSpecifications=marks)]
+    if found[0].get("InstanceId") != instance:
+        ec2.associate_address(AllocationId=found[0]["AllocationId"], InstanceId=instance, AllowReassociation=True)
+    return str(found[0]["PublicIp"])
+
+
+def give_address_back(ec2: Any, name: str) -> None:
+    """An address is billed as long as it is kept."""
+    for one in _addresses(ec2, name):
+        ec2.release_address(AllocationId=one["AllocationId"])
+
+
+def _addresses(ec2: Any, name: str) -> list[Any]:
+    return list(ec2.describe_addresses(Filters=[{"Name": f"tag:{STATE_TAG}", "Values": [name]}])["Addresses"])

@@ -141,6 +141,9 @@ class LocalCloud:
         """Machines share this computer's addresses: one that outlives the machine is told."""
         return "127.0.0.1" if instance.state is InstanceState.RUNNING else None
 
+    def leave(self, name: str, region: str) -> None:
+        """There is nothing to give back."""
+
     def metadata_endpoint(self, instance_id: str) -> str | None:
         """Base URL of the instance's metadata service (EC2's IMDSv2); None while there is none."""
         record = self._instances.get(instance_id)
