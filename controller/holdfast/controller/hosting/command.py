@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import signal
 import sys
 from pathlib import Path
@@ -50,6 +51,8 @@ def _wish(options: argparse.Namespace) -> Any:
         raise CannotHost(f"--infra: {refused}") from refused
     if cloud is None or (region is None and cloud != "local"):
         raise CannotHost(f"--infra {options.infra}: name a cloud and its region, as in aws/us-east-1, or local")
-    return Wish(
-        cloud, region, zone, options.instance_type, options.disk_gib, role=options.role, callers=options.callers
-    )
+    try:
+        callers = str(ipaddress.ip_network(options.callers))
+    except ValueError as error:
+        raise CannotHost(f"--callers: {error}: write an IP network, as in 192.0.2.0/24") from error
+    return Wish(cloud, region, zone, options.instance_type, options.disk_gib, role=options.role, callers=callers)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Cloud, Disk, Hosting
 from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.registry import enabled_clouds
+from holdfast.controller.clouds.registry import Absent, enabled_clouds
 from holdfast.controller.hosting import packing
 from holdfast.controller.settings import ConfigFile, SettingsError, read_settings
 
@@ -29,7 +29,7 @@ def cloud_of(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
         sections[name] = {**sections[name], "regions": [region]}
     clouds = enabled_clouds(sections, home, clock, local_home=settings.local_home)
     cloud = clouds.get(name)
-    if cloud is None or not (isinstance(cloud, Hosting) or cloud.unusable()):
+    if cloud is None or not isinstance(cloud, Hosting | Absent):
         raise SettingsError(
             f"--infra: `controller up` can not use {name} yet: use local or aws, or the Terraform module of "
             f"deploy/terraform/{name}"
