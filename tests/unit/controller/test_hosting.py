@@ -47,6 +47,9 @@ def test_what_can_not_be_installed_changes_nothing(tmp_path: Path) -> None:
     pack.write_bytes(packing.pack(CONFIG, dependencies="host"))
     said = install(str(tmp_path / "home"), str(pack))
     assert (tmp_path / "home" / "token").read_text().strip() == said["token"]
+    for name in ("older", "oldest"):
+        (tmp_path / "home/software" / name).mkdir()
+        (tmp_path / "home/software" / name / "complete").touch()
     before = (os.readlink(tmp_path / "home/software/current"), (tmp_path / "home/config.yaml").read_text())
     for broken, why in (
         (packing.pack({"listen": {"prot": 1}}, dependencies="host"), "no such setting"),
@@ -58,6 +61,11 @@ def test_what_can_not_be_installed_changes_nothing(tmp_path: Path) -> None:
             install(str(tmp_path / "home"), str(pack))
         after = (os.readlink(tmp_path / "home/software/current"), (tmp_path / "home/config.yaml").read_text())
         assert after == before
+    assert (tmp_path / "home/software/older").exists()
+    pack.write_bytes(packing.pack(CONFIG, dependencies="host"))
+    install(str(tmp_path / "home"), str(pack))
+    left = {path.name for path in (tmp_path / "home/software").iterdir() if path.is_dir()}
+    assert left == {"current", before[0]}, "nothing runs from the others"
 
 
 def without(pack: bytes, left_out: str) -> bytes:

@@ -93,8 +93,18 @@ def _switch(home: str, place: str, config: bytes) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError):
         os.remove(f"{link}.new")
     os.symlink(os.path.basename(place), f"{link}.new")
+    before_place = os.path.realpath(link)
     os.rename(f"{link}.new", link)
+    _forget_all_but(os.path.dirname(link), {place, before_place})
     return said
+
+
+def _forget_all_but(software: str, kept: set[str]) -> None:
+    """Installations that nothing runs from: the one before runs until the daemon has ended."""
+    for entry in list(os.scandir(software)):
+        is_old = os.path.exists(os.path.join(entry.path, "complete")) and not entry.is_symlink()
+        if is_old and os.path.realpath(entry.path) not in {os.path.realpath(one) for one in kept}:
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _program(place: str) -> list[str]:

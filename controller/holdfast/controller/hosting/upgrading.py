@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from holdfast.controller.hosting.bringing import CannotHost, Say
 from holdfast.sdk import hosted
 from holdfast.sdk.client import Client, ConnectionLost
 
+_ONE_AT_A_TIME = threading.Lock()
 VARIABLE = "HOLDFAST_SOFTWARE"
 
 
@@ -49,6 +51,11 @@ def software_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def take(home: Path, software: Path, pack: bytes) -> dict[str, Any]:
     """Install a pack, to be run from the next start on: {"version", "is_new"}. Raises caretaker.CannotInstall."""
+    with _ONE_AT_A_TIME:
+        return _take(home, software, pack)
+
+
+def _take(home: Path, software: Path, pack: bytes) -> dict[str, Any]:
     before = _state(home, software)
     with tempfile.NamedTemporaryFile(dir=software, prefix=".pack-") as file:
         file.write(pack)
