@@ -26,6 +26,51 @@ class Column:
     wrap: bool = False
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Which of a table's columns are shown, and how wide they are. Made by `fit`."""
+
+    columns: tuple[Column, ...]
+    kept: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def titles(self) -> str:
+        shown = self._shown()
+        return _line(shown, self.widths, [column.title for column in shown], {})
+
+    def lines(self, rows: Sequence[Sequence[str]], paints: Mapping[str, Paint] | None = None) -> list[str]:
+        """The rows' lines. `paints`: colours, by title."""
+        shown = self._shown()
+        chosen = ([row[i] for i in self.kept] for row in rows)
+        return [
+            _line(shown, self.widths, part, paints or {})
+            for row in chosen
+            for part in _wrapped(shown, self.widths, row)
+        ]
+
+    def widened(self, rows: Sequence[Sequence[str]]) -> Layout:
+        """As wide as these rows like, too."""
+        widest = _natural_widths(self._shown(), [[row[i] for i in self.kept] for row in rows])
+        return Layout(self.columns, self.kept, tuple(map(max, self.widths, widest)))
+
+    def _shown(self) -> list[Column]:
+        return [self.columns[i] for i in self.kept]
+
+
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None) -> Layout:
+    """A layout for these rows. `width` None: as wide as they like."""
+    kept = list(range(len(columns)))
+    while True:
+        widths = _widths([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width)
+        droppable = [i for i in kept if columns[i].drop]
+        if widths is not None or not droppable:
+            break
+        kept.remove(max(droppable, key=lambda i: columns[i].drop))
+    if widths is None:
+        widths = [columns[i].least or _natural(columns[i], [row[i] for row in rows]) for i in kept]
+    return Layout(tuple(columns), tuple(kept), tuple(widths))
+
+
 def render(
     columns: Sequence[Column],
     rows: Sequence[Sequence[str]],
@@ -34,22 +79,8 @@ def render(
     paints: Mapping[str, Paint] | None = None,
 ) -> list[str]:
     """The lines of a table, titles first. `width` None: as wide as it likes. `paints`: colours, by title."""
-    cells = [list(row) for row in rows]
-    kept = list(range(len(columns)))
-    while True:
-        widths = _widths([columns[i] for i in kept], [[row[i] for i in kept] for row in cells], width)
-        droppable = [i for i in kept if columns[i].drop]
-        if widths is not None or not droppable:
-            break
-        kept.remove(max(droppable, key=lambda i: columns[i].drop))
-    if widths is None:
-        widths = [columns[i].least or _natural(columns[i], [row[i] for row in cells]) for i in kept]
-    shown = [columns[i] for i in kept]
-    lines = [_line(shown, widths, [column.title for column in shown], {})]
-    for row in cells:
-        chosen = [row[i] for i in kept]
-        lines += [_line(shown, widths, part, paints or {}) for part in _wrapped(shown, widths, chosen)]
-    return lines
+    layout = fit(columns, rows, width=width)
+    return [layout.titles(), *layout.lines(rows, paints)]
 
 
 def screen_width() -> int | None:
@@ -63,7 +94,7 @@ def screen_width() -> int | None:
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[int] | None:
     """A width for each column, or None if they do not fit into `width` even at their least."""
-    widths = [_natural(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
+    widths = _natural_widths(columns, rows)
     if width is None:
         return widths
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
@@ -75,6 +106,10 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
         widths[widest] -= 1
         excess -= 1
     return widths
+
+
+def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [_natural(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
 
 
 def _natural(column: Column, cells: Sequence[str]) -> int:

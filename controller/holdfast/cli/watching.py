@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from shutil import get_terminal_size
 
 import click
@@ -15,15 +16,18 @@ from holdfast.sdk.client import ConnectionLost
 _HOME, _CLEAR, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
 
 
-def watch(draw: Callable[[], Sequence[str]], *, every_s: float) -> None:
-    """Draw again every `every_s` seconds. A controller that is away for a while is said so, and awaited."""
+def watch(draw: Callable[[], Iterable[str]], *, every_s: float) -> None:
+    """Draw again every `every_s` seconds. A controller that is away for a while is said so, and awaited.
+
+    Of what is drawn no more is taken than the terminal has lines.
+    """
     in_place = sys.stdout.isatty()
     if in_place:
         sys.stdout.write(_CLEAR)
     try:
         while True:
             try:
-                lines = list(draw())
+                lines = list(islice(draw(), get_terminal_size().lines if in_place else None))
             except ConnectionLost as lost:
                 lines = [lost.message]
             _show([*lines, "", f"{time.strftime('%H:%M:%S')}, every {every_s:g} s; Ctrl-C to leave"], in_place)

@@ -24,6 +24,7 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 120.0
 STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a call: a controller is started anew in less
+PAGE = 500  # jobs
 OFFSET_HEADER = "Holdfast-Offset"
 
 Config = dict[str, Any]
@@ -133,6 +134,20 @@ class Client:
             "before": before,
         }
         return cast(records.JobPage, self._call("GET", "/jobs", query=query))
+
+    def job_pages(
+        self, *, skip_finished: bool = False, statuses: Sequence[str] = (), name: str | None = None
+    ) -> Iterator[records.JobPage]:
+        """Every job, newest first: one call a page, made when the page before was taken. However many there are, both
+        ends hold one page. Jobs that are launched meanwhile are not among them."""
+        before = None
+        while True:
+            page = self.jobs(limit=PAGE, skip_finished=skip_finished, statuses=statuses, name=name, before=before)
+            yield page
+            ids = {job["job_id"] for job in page["jobs"]}
+            if len(ids) < PAGE:
+                return
+            before = min(ids)
 
     def job(self, job_id: int) -> records.JobDetail:
         return cast(records.JobDetail, self._call("GET", f"/jobs/{job_id}"))

@@ -142,6 +142,15 @@ def queue(
     )
 
 
+def every(
+    *, name: str | None = None, statuses: Sequence[str] = (), skip_finished: bool = False, client: Client | None = None
+) -> Iterator[records.Job]:
+    """Every job, newest first: one record per task. They are fetched page by page as they are taken, so a million of
+    them take no more memory than a page."""
+    for page in (client or _client()).job_pages(skip_finished=skip_finished, statuses=statuses, name=name):
+        yield from page["jobs"]
+
+
 def get(job_id: int, *, client: Client | None = None) -> records.JobDetail:
     """A job with its tasks, attempts and timeline. Raises `JobNotFound`."""
     client = client or _client()

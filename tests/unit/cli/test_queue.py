@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from holdfast.sdk.client import PAGE
+
 TITLES = [
     "ID",
     "TASK",
@@ -118,11 +120,37 @@ def test_more_than_the_limit_is_mentioned_and_all_shows_it(holdfast, named):
     assert len(holdfast("jobs", "queue", "-a").stdout.splitlines()) == 7
 
 
-def test_all_asks_page_by_page(holdfast, named):
-    for _ in range(1005):
-        named.add("SUCCEEDED")
-    assert len(json.loads(holdfast("jobs", "queue", "-a", "-o", "json").stdout)) == 1005
+def test_all_asks_page_by_page_and_prints_as_it_comes(holdfast, named):
+    for number in range(PAGE + 5):
+        name = "long-ago-there-were-longer-names" if number < 5 else "now"
+        named.add("PENDING" if number == 0 else "SUCCEEDED", name=name, message=None if number else "no offer")
+    result = holdfast("jobs", "queue", "-a", "-o", "json")
+    every = json.loads(result.stdout)
+    assert [job["job_id"] for job in every] == list(range(PAGE + 5, 0, -1))
+    assert result.stdout == json.dumps(every, indent=2) + "\n"
     assert len(named.called("GET .*/jobs.*")) == 2
+    *lines, waits = holdfast("jobs", "queue", "-a").stdout.splitlines()
+    assert lines[0] == "In progress tasks: 1 PENDING"
+    assert waits == "Job 1 waits: no offer", "what is said of all comes last"
+    assert [line.split()[0] for line in lines[2:]] == [str(id) for id in range(PAGE + 5, 0, -1)]
+    assert "long-ago-there-were-longer-names" in lines[-1], "in a pipe nothing is cut, whatever the first page held"
+    narrow = holdfast("jobs", "queue", "-a", env={"COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert len(narrow) == PAGE + 5 + 3
+
+
+def test_no_json_is_an_empty_list(holdfast, named):
+    assert json.loads(holdfast("jobs", "queue", "-a", "-o", "json").stdout) == []
+
+
+def test_all_is_fetched_no_further_than_it_is_read(in_process, named):
+    for _ in range(4 * PAGE):
+        named.add("SUCCEEDED")
+    queue = in_process("jobs", "queue", "-a")
+    assert [queue.stdout.readline() for _ in range(3)][2].startswith(str(4 * PAGE))
+    queue.stdout.close()
+    queue.wait(timeout=30)
+    assert len(named.called("GET .*/jobs.*")) < 4
 
 
 def test_watching_shows_changes_in_place_until_ctrl_c(on_terminal, three):

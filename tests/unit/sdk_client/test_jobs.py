@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast.sdk import jobs, logs
-from holdfast.sdk.client import ApiError, ConnectionLost
+from holdfast.sdk.client import PAGE, ApiError, ConnectionLost
 from holdfast.sdk.dag import Dag
 from holdfast.sdk.problems import TaskError
 from holdfast.sdk.task import Task
@@ -233,3 +233,13 @@ def test_cancel_and_preempt(controller, client):
     with pytest.raises(ApiError, match="has no machine") as caught:
         jobs.preempt(ended, client=client)
     assert caught.value.status == 409
+
+
+def test_every_job_comes_page_by_page(controller, client):
+    for number in range(PAGE + 2):
+        controller.add("SUCCEEDED", name="odd" if number % 2 else "even")
+    taken = jobs.every(client=client)
+    assert [next(taken)["job_id"] for _ in range(PAGE)] == list(range(PAGE + 2, 2, -1))
+    assert len(controller.called("GET .*/jobs.*")) == 1
+    assert [job["job_id"] for job in taken] == [2, 1]
+    assert [job["job_id"] for job in jobs.every(name="odd", client=client)] == list(range(PAGE + 2, 0, -2))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.controller import mail
@@ -101,14 +102,15 @@ def queue(
     status: str = "",
     name: str | None = None,
     ids: str = "",
-) -> dict[str, Any]:
+) -> JSONResponse:
     """Jobs, newest first, with all their tasks."""
     wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
     with daemon.database.connect() as conn:
         found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
         counts = daemon.counts.of(conn, daemon.clock.now())
     now = queries.iso(daemon.clock.now())
-    return {"now": now, "jobs": found, "counts": counts, "total": sum(counts.values())}
+    # Written here, in a thread: a long page would hold up whatever else the event loop does.
+    return JSONResponse({"now": now, "jobs": found, "counts": counts, "total": sum(counts.values())})
 
 
 @router.get("/jobs/{job_id}", responses=answer(records.JobDetail) | refusals(404))
