@@ -1,0 +1,1 @@
+"""How the controller bears many jobs: measured on this machine, now."""

@@ -1,0 +1,184 @@
+"""What the queue costs among many past jobs: a real daemon, its HTTP API, the command. Measured on this machine, now.
+
+    python -m benchmarks.scale.queue [--past 1000000] [--waiting 10000] [--database postgresql://…]
+
+Runs a few real jobs, fills the database with copies of them (`benchmarks.scale.past`; some minutes and 5 GB for a
+million), and starts the daemon anew. `--home DIR` keeps all that there, and uses what it finds. The peer is SkyPilot
+0.14 with 100,000 past jobs, on a computer like this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.latency import Figure, cost, median_cost, report
+from benchmarks.scale.originals import run_originals
+from benchmarks.scale.past import fill
+
+import holdfast.sdk as holdfast
+from holdfast.controller.store.database import open_database
+from holdfast.sdk import endpoint
+from holdfast.sdk.client import Client
+
+CALLS = 200
+PAGES = {
+    "newest 50": {},
+    "50 in the middle": {"before": 500_000},
+    "--skip-finished": {"skip_finished": True},
+    "--status SUCCEEDED": {"statuses": ["SUCCEEDED"]},
+    "--status RUNNING (none)": {"statuses": ["RUNNING"]},
+    "--name (many)": {"name": "bert-7"},
+    "--name (none)": {"name": "nobody"},
+    "--name --status": {"name": "bert-7", "statuses": ["SUCCEEDED", "FAILED"]},
+    "newest of a name": {"name": "bert-7", "limit": 1},
+}
+TARGET_MS = 20.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--past", type=int, default=1_000_000)
+    parser.add_argument("--waiting", type=int, default=10_000)
+    parser.add_argument("--database", help="the URL of an empty PostgreSQL database; without it, SQLite")
+    parser.add_argument("--home", type=Path, help="where to keep all of it; without it, a folder that is removed")
+    words = parser.parse_args()
+    with a_home(words.home, words.database) as home:
+        url = words.database or f"sqlite:///{home / 'holdfast.db'}"
+        if not (home / "filled").exists():
+            prepare(url, past=words.past, waiting=words.waiting)
+            (home / "filled").touch()
+        with a_daemon():
+            figures = [*page_figures(), *command_figures(), *whole_figures()]
+    report(figures)
+    missed = [figure.name for figure in figures if figure.value > figure.target]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+@contextlib.contextmanager
+def a_home(given: Path | None, database: str | None) -> Iterator[Path]:
+    """HOLDFAST_HOME, and the database's URL, in the environment."""
+    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_DATABASE_URL"):
+        os.environ.pop(name, None)
+    home = given or Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ["HOLDFAST_HOME"] = str(home)
+    if database:
+        os.environ["HOLDFAST_DATABASE_URL"] = database
+    try:
+        yield home
+    finally:
+        if given is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def a_daemon() -> Iterator[None]:
+    """The embedded controller, until the end of the block."""
+    holdfast.jobs.queue()
+    try:
+        yield
+    finally:
+        subprocess.run([sys.executable, "-m", "holdfast.cli", "controller", "stop"], check=False, capture_output=True)
+
+
+def prepare(url: str, *, past: int, waiting: int) -> None:
+    with a_daemon():
+        run_originals()
+    time.sleep(1.0)  # the daemon lets go of its database
+    engine = open_database(url)
+    filled = fill(engine, past=past, waiting=waiting)
+    engine.dispose()
+    print(
+        f"{filled.past:,} past and {filled.waiting:,} waiting jobs, made in {filled.seconds:.0f} s\n", file=sys.stderr
+    )
+
+
+def page_figures() -> list[Figure]:
+    """Milliseconds from the call to the last byte of the answer, read and decoded, over loopback."""
+    client = Client(endpoint.ensure())
+    found = []
+    for name, query in PAGES.items():
+        taken = []
+        for _ in range(CALLS):
+            begun = time.perf_counter()
+            client.jobs(**query)
+            taken.append((time.perf_counter() - begun) * 1000)
+        p99 = statistics.quantiles(taken, n=100)[98]
+        peer = 3000.0 if not query else None
+        found.append(Figure(f"{name}, p50", statistics.median(taken), "ms", TARGET_MS, peer, "the page of 50"))
+        found.append(Figure(f"{name}, p99", p99, "ms", 2 * TARGET_MS))
+    begun = time.perf_counter()
+    for _ in range(CALLS):
+        client.controller()
+    found.append(Figure("counts alone, mean", (time.perf_counter() - begun) / CALLS * 1000, "ms", TARGET_MS))
+    before = cpu_s(daemon_pid())
+    for _ in range(CALLS):
+        client.jobs()
+    each_s = (cpu_s(daemon_pid()) - before) / CALLS
+    return [*found, Figure("newest 50, CPU of the daemon", each_s, "s", 0.02, 1.1, "the page of 50")]
+
+
+def command_figures() -> list[Figure]:
+    queue = median_cost("jobs", "queue")
+    skipping = median_cost("jobs", "queue", "--skip-finished")
+    return [
+        Figure("holdfast jobs queue, CPU", queue.cpu_s, "s", 0.30, 4.0, "sky jobs queue"),
+        Figure("… --skip-finished, CPU", skipping.cpu_s, "s", 0.30),
+        Figure("holdfast jobs queue, peak memory", queue.peak_mib, "MiB", 60.0),
+    ]
+
+
+def whole_figures() -> list[Figure]:
+    """`holdfast jobs queue -a`. Its time is told for 100,000 jobs, which the peer's is."""
+    pid = daemon_pid()
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak
+    before_mib, before_s = memory_mib(pid, "VmRSS"), cpu_s(pid)
+    begun = time.perf_counter()
+    spent = cost("jobs", "queue", "-a")
+    taken_s = time.perf_counter() - begun
+    tasks = sum(Client(endpoint.ensure()).controller()["jobs"].values())
+    say(f"jobs queue -a: {tasks:,} tasks in {taken_s:.0f} s")
+    share = 100_000 / tasks
+    return [
+        Figure("-a, for each 100,000 tasks", taken_s * share, "s", 17.0, 17.0, "all of 100,000"),
+        Figure("-a, the same: CPU of the command", spent.cpu_s * share, "s", 10.0),
+        Figure("-a, the same: CPU of the daemon", (cpu_s(pid) - before_s) * share, "s", 10.0),
+        Figure("-a, peak memory of the command", spent.peak_mib, "MiB", 60.0, 611.0, "all of 100,000"),
+        Figure("-a, memory added to the daemon", memory_mib(pid, "VmHWM") - before_mib, "MiB", 60.0),
+    ]
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def daemon_pid() -> int:
+    return Client(endpoint.ensure()).controller()["pid"]
+
+
+def memory_mib(pid: int, what: str) -> float:
+    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
