@@ -16,21 +16,25 @@ from holdfast.recovery.job import JobView
 
 @dataclass(frozen=True)
 class Found:
-    """`standing`: those of the claims that no other controller has taken since. `heard`: the nodes that a living
-    controller has a connection with."""
+    """`standing`: those of the claims that no other controller has taken since."""
 
     standing: Collection[Claim]
     views: dict[int, JobView]
     open_intents: list[Intent]
-    heard: Collection[Place]
 
 
-def read(database: Engine, claims: Sequence[Claim], now: float) -> Found:
+def read(database: Engine, claims: Sequence[Claim]) -> Found:
     """The jobs of `claims`. Raises what the database raises."""
     ids = [claim.job_id for claim in claims]
     with database.connect() as conn:
         standing = jobs.still_standing(conn, claims)
-        return Found(standing, jobs.load(conn, ids), intents.open_intents(conn, ids), connections.held(conn, ids, now))
+        return Found(standing, jobs.load(conn, ids), intents.open_intents(conn, ids))
+
+
+def heard(database: Engine, claims: Sequence[Claim], now: float) -> Collection[Place]:
+    """The nodes of these jobs that a living controller has a connection with. Raises what the database raises."""
+    with database.connect() as conn:
+        return connections.held(conn, [claim.job_id for claim in claims], now)
 
 
 def read_again(database: Engine, claim: Claim) -> tuple[JobView, list[Intent]]:

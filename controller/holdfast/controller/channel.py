@@ -200,7 +200,7 @@ class Channel:
     async def _log_bytes(self, connection: Connection, frame: bytes) -> None:
         header, _, data = frame.partition(b"\n")
         key, rank = connection.place
-        kept = await self._append(key, rank, int(json.loads(header)["offset"]), data)
+        connection.kept = kept = await self._append(key, rank, int(json.loads(header)["offset"]), data)
         connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
         self._look_at_held(connection, kept)
@@ -233,7 +233,7 @@ class Channel:
     async def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
         reach("agent.welcoming")
         key = connection.place[0]
-        arrival, kept = await asyncio.to_thread(self._arrive, connection)
+        arrival, connection.kept = await asyncio.to_thread(self._arrive, connection)
         before = self._connections.get(connection.place)
         if before is not None:
             before.hang_up()
@@ -241,7 +241,7 @@ class Channel:
         # What the reconciler knows is newer than what was read, if it has the job; it tells of no change before this.
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
-        welcome = {"type": "welcome", "log_offset": kept, "checkpoint_seq": arrival.checkpoint_seq}
+        welcome = {"type": "welcome", "log_offset": connection.kept, "checkpoint_seq": arrival.checkpoint_seq}
         connection.beat_s = max(self._beat_s, len(self._connections) / _MOST_BEATS_PER_S)
         welcome |= {
             "beat_s": connection.beat_s,
@@ -266,11 +266,10 @@ class Channel:
                 self.pass_on(connection, message)
             return
         reach("agent.ended")
-        kept = await asyncio.to_thread(self._logs.size, *connection.place)
         log_size = int((message.get("logs") or {}).get("size", 0))
         seq = int((message.get("checkpoints") or {}).get("seq", 0))
         self._held[connection.place] = _Held(connection, log_size, seq, message)
-        self._look_at_held(connection, kept)
+        self._look_at_held(connection, connection.kept)
 
     def _look_at_held(self, connection: Connection, kept: int | None = None) -> None:
         """Let an `ended` go that waits for nothing any more; what has come meanwhile earns the rest more time.

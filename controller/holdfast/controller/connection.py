@@ -24,7 +24,7 @@ class Connection:
     """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
     `beat_s`: how often the node gives a sign of life. `told`: the last directive that was put in its outbox.
-    `report`: the last that was passed on, at `passed_on_at` (monotonic).
+    `report`: the last that was passed on, at `passed_on_at` (monotonic). `kept`: bytes of its log that are.
     `is_over`: it was hung up; what still comes of it may be old. `is_leaving`: the machine goes by itself, soon.
     """
 
@@ -40,6 +40,7 @@ class Connection:
     passed_on_at: float = 0.0
     is_over: bool = False
     heard_at: float = 0.0
+    kept: int = 0
     is_leaving: bool = False
     # Checkpoints that are still to be recorded: who says them faster than that is not listened to meanwhile.
     unrecorded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_UNRECORDED))

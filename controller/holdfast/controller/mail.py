@@ -139,13 +139,13 @@ class Incoming:
             if letter.id in self._reading:
                 continue
             try:
-                turn = read(letter)
+                turn, done = read(letter).awaited()
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._unreadable.add(letter.id)
                 log.warning("letter.unreadable", letter=letter.id, job=letter.job_id, error=repr(error))
                 continue
             self._reading.add(letter.id)
-            turn.done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
+            done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
             self._post(turn)
             posted += 1
         return posted

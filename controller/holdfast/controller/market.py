@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 from sqlalchemy import Connection, bindparam, delete, insert, select
@@ -35,6 +36,8 @@ _OFFERS_AGE_S = 5.0
 # Refusals that have run out are kept this long: a zone that says no again and again is left alone for longer.
 _MEMORY_S = 4 * 3600.0
 
+_FORGET_EVERY_S = 60.0
+
 # Ids are given before they are committed: so many may come to light after a higher one was read.
 _OVERTAKEN = 100
 # Sightings are kept until they count for next to nothing.
@@ -48,12 +51,14 @@ class Market:
         self.clouds = clouds
         self._clock = clock
         self._lock = threading.Lock()
-        self._refusals: list[Refusal] = []
-        self._of_job: dict[int, list[Refusal]] = {}
+        self._refusals: dict[Refusal, None] = {}
+        self._of_job: dict[int, dict[Refusal, None]] = {}
         self._history = History()
         self._offers: tuple[Offer, ...] = ()
         self._disabled: dict[str, str] = {}
         self._read_at: float | None = None
+        self._common: MarketView | None = None  # what every job sees, until it changes
+        self._common_at = 0.0
         self._loaded_to = 0
         self._has_history = False
 
@@ -74,11 +79,13 @@ class Market:
         with self._lock:
             for sighting in sightings:
                 self._history = learn(self._history, sighting)
+                self._common = None
 
     def advise(self, advice: Sequence[Advice]) -> None:
         """Take a cloud's word for what it is worth."""
         with self._lock:
             self._history = advised(self._history, advice)
+            self._common = None
 
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""
@@ -87,9 +94,12 @@ class Market:
             if self._read_at is None or now - self._read_at >= _OFFERS_AGE_S:
                 self._read_offers()
                 self._read_at = now
-            self._refusals = [r for r in self._refusals if r.until > now - _MEMORY_S]
-            own = self._of_job.get(job_id, []) if job_id is not None else []
-            return MarketView(self._offers, (*self._refusals, *own), dict(self._disabled), self._history)
+            if self._common is None or now - self._common_at >= _FORGET_EVERY_S:
+                self._refusals = {r: None for r in self._refusals if r.until > now - _MEMORY_S}
+                refusals, disabled = tuple(self._refusals), dict(self._disabled)
+                self._common, self._common_at = MarketView(self._offers, refusals, disabled, self._history), now
+            own = self._of_job.get(job_id) if job_id is not None else None
+            return replace(self._common, refusals=(*self._common.refusals, *own)) if own else self._common
 
     def refusals(self, job_id: int) -> tuple[Refusal, ...]:
         """All that `job_id` may remember, past ones among them."""
@@ -105,9 +115,10 @@ class Market:
             self._of_job.pop(job_id, None)
 
     def _add(self, refusal: Refusal, job_id: int | None) -> None:
-        known = self._refusals if job_id is None else self._of_job.setdefault(job_id, [])
-        if refusal not in known:
-            known.append(refusal)
+        known = self._refusals if job_id is None else self._of_job.setdefault(job_id, {})
+        known[refusal] = None
+        if job_id is None:
+            self._common = None
 
     def forget_offers(self) -> None:
         """The next view reads every price list again."""
@@ -131,7 +142,9 @@ class Market:
             else:
                 if isinstance(cloud, Advising) and not why_not:
                     self._history = advised(self._history, cloud.advice())
-        self._offers, self._disabled = tuple(offers), disabled
+        if (known := tuple(offers)) != self._offers or disabled != self._disabled:
+            self._offers, self._disabled = known, disabled
+        self._common = None
 
 
 def concerns_one_job(refusal: Refusal) -> bool:

@@ -24,10 +24,10 @@ class Ownership:
         self._has_ended = False
 
     def begin(self) -> None:
-        """Claim what can be claimed at a start, and have it taken up before anything else is done."""
+        """Claim what can be claimed at a start, and have it taken up before anything that is asked from now on."""
         self._lease.confirm(self._lease.renew())  # starting may have taken a while
         self._lease.claim_all()
-        self._reconciler.adopt(self._lease.own()).result()
+        self._reconciler.adopt(self._lease.own())
 
     def end(self) -> None:
         """Give everything back."""

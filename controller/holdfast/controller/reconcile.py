@@ -6,32 +6,31 @@ of wake times, rebuilt from the database, never a sleeping task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 
 import structlog
 from sqlalchemy import Engine
 
 from holdfast.controller import adopting, turns
 from holdfast.controller.acting import Later
-from holdfast.controller.agenda import Agenda, Nothing
+from holdfast.controller.agenda import Nothing
 from holdfast.controller.clock import Clock
 from holdfast.controller.crashpoints import reach
-from holdfast.controller.dispatch import Dispatcher, Performed, Seen
+from holdfast.controller.desk import Desk, Item, Timed
+from holdfast.controller.dispatch import Dispatcher
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.machines import Machines, machines_of
 from holdfast.controller.market import Market
-from holdfast.controller.outage import Outage, Sleep
+from holdfast.controller.outage import Sleep
 from holdfast.controller.recording import Decision, RecordedBefore, Recorder
 from holdfast.controller.store.database import UNAVAILABLE, is_away
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, LeaseLost
-from holdfast.controller.turns import Adopt, Look, Owned, Recheck, TryLater, Turn, resolve
-from holdfast.recovery import actions, events
+from holdfast.controller.turns import Adopt, Look, Missing, Owned, Recheck, TryLater, Turn, resolve
+from holdfast.recovery import actions
 from holdfast.recovery.actions import Note
-from holdfast.recovery.directive import Directive
-from holdfast.recovery.history import at_risk
+from holdfast.recovery.attempts import CALL_BACK_S
 from holdfast.recovery.job import JobView, Limits, View
 from holdfast.recovery.step import step
 
@@ -46,13 +45,9 @@ _MOST_AT_ONCE = 64
 # The loop comes round at least every `_IDLE_S`: when so much time has passed unseen, the process or its computer slept.
 _SLEPT_S = 15.0
 
-OnDirective = Callable[[AttemptKey, Directive], None]
-_Timed = Turn | Intent | Adopt | Recheck
-_Item = Turn | Adopt | Recheck | Look | TryLater
 
-
-class Reconciler:
-    """Owns the jobs that this daemon claimed. `post`, `adopt` and `directive_of` may be called from any thread.
+class Reconciler(Desk):
+    """Owns the jobs that this daemon claimed. What others may call is the desk's; the rest is its thread's.
 
     `speed`: of `clock` beside the world, in whose seconds pauses after failures are; `limits` are in the clock's.
     `most_at_once`: how many turns, of as many jobs, are recorded together at most.
@@ -61,79 +56,15 @@ class Reconciler:
     def __init__(
         self, *, database: Engine, clock: Clock, market: Market, limits: Limits, intending: Intending, speed: float = 1
     ) -> None:
+        super().__init__(database, clock, market, speed)
         self._database = database
-        self._clock = clock
-        self._market = market
         self._limits = limits
-        self._speed = speed
         self.most_at_once = _MOST_AT_ONCE
         self._decided: dict[int, Decision] = {}
         self._recorder = Recorder(database, market, intending, lambda job, but: self.dispatcher.has_open(job, but=but))
-        self._agenda: Agenda[_Item, _Timed] = Agenda(clock, speed)
-        self._jobs: dict[int, Owned] = {}
         self._sleep = Sleep(clock, speed)
         self._paused_until = 0.0
-        self._outage = Outage(database, clock, speed)
-        self.on_directive: OnDirective = lambda _key, _directive: None
-        self.forward: Callable[[Turn], None] = resolve
         self.dispatcher: Dispatcher
-
-    # --- from any thread --------------------------------------------------------------------------------
-
-    def post(self, turn: Turn) -> Future[None]:
-        """Have `turn` taken; the future is answered when it is recorded. One for a job that is not ours goes to
-        `forward`, which answers it."""
-        self._agenda.put(turn)
-        return turn.done
-
-    def tell(self, job_id: int, event: events.Event) -> None:
-        self._agenda.put(Turn(job_id, event))
-
-    def adopt(self, claims: Sequence[Claim]) -> Future[None]:
-        """Take up jobs that were claimed: their views, their open intents, their wake times."""
-        return self._command(Adopt(tuple(claims)))
-
-    def recheck(self) -> Future[None]:
-        """Let go of jobs that others have claimed, before anything more is done for them."""
-        return self._command(Recheck())
-
-    def _command(self, command: Adopt | Recheck) -> Future[None]:
-        self._agenda.put(command)
-        return command.done
-
-    def answer(self, answer: Performed | Seen) -> None:
-        self._agenda.put(turns.turn_of(answer))
-
-    def at_risk(self, key: AttemptKey, rank: int) -> None:
-        """A cloud says that a node of the attempt is more likely than usual to be taken: evidence, no order."""
-        if (attempt := turns.attempt_of(self.view(key[0]), key)) is not None:
-            self._market.advise([at_risk(attempt.offer.key, self._clock.now())])
-            self.post(turns.risk_noted(key, rank))
-
-    def look_later(self, key: AttemptKey) -> None:
-        """Have the cloud asked about an attempt's machines."""
-        self._agenda.put(Look(key))
-
-    def database_is_away(self) -> None:
-        """Decide nothing before it is back: what nodes had to say could not be heard."""
-        self._outage.began()
-
-    def was_deaf_within(self, seconds: float) -> bool:
-        """Whether nodes could not be heard, for want of the database, at some time in the world's last `seconds`."""
-        return self._outage.was_on_within(seconds * self._speed)
-
-    def view(self, job_id: int) -> JobView | None:
-        owned = self._jobs.get(job_id)
-        return owned.view if owned else None
-
-    def owned_views(self) -> list[JobView]:
-        return [owned.view for owned in list(self._jobs.values())]
-
-    def directive_of(self, key: AttemptKey) -> Directive | None:
-        """What the attempt's nodes shall do: STOP for one that is gone. None: the job is not in this daemon's hands."""
-        return turns.directive_of(view, key) if (view := self.view(key[0])) else None
-
-    # --- the thread -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._agenda.begin("reconcile", lambda: self.turn(block=True))
@@ -187,7 +118,7 @@ class Reconciler:
         """When a timer is due, for whoever takes turns without blocking."""
         return self._agenda.next_due
 
-    def _due(self, at: float, what: _Timed) -> None:
+    def _due(self, at: float, what: Timed) -> None:
         if isinstance(what, Intent):
             self._record_first(what.job_id)
             if self.dispatcher.knows(what):
@@ -201,7 +132,7 @@ class Reconciler:
             what = Turn(what.job_id)
         self._take(what)
 
-    def _take(self, item: _Item) -> None:
+    def _take(self, item: Item) -> None:
         match item:
             case Turn():
                 self._take_turn(item)
@@ -211,6 +142,8 @@ class Reconciler:
                 self._take_recheck(item)
             case Look(key):
                 self._look(key)
+            case Missing():
+                self._take_missing(item)
             case TryLater(intent, later):
                 self._take_later(intent, later)
 
@@ -220,20 +153,34 @@ class Reconciler:
         if not new:
             return command.done.set_result(None)
         try:
-            found = adopting.read(self._database, new, self._clock.now())
+            found = adopting.read(self._database, new)
         except UNAVAILABLE as error:
             self._try_again(command, error)
             return
+        now = self._clock.now()
         for claim in found.standing:
-            self._jobs[claim.job_id] = Owned(claim, found.views[claim.job_id], since=self._clock.now())
+            self._jobs[claim.job_id] = Owned(claim, found.views[claim.job_id], since=now)
         self._take_up([intent for intent in found.open_intents if intent.job_id in self._jobs])
-        for claim in (claim for claim in new if claim in found.standing):
-            for event in turns.silences(found.views[claim.job_id], found.heard):
-                self._take_turn(Turn(claim.job_id, event))
+        taken_up = tuple(claim for claim in new if claim in found.standing)
+        for claim in taken_up:
             self._take_turn(Turn(claim.job_id))
         self._record()
+        connected = tuple(claim for claim in taken_up if turns.silences(found.views[claim.job_id], ()))
+        if connected:
+            self._at(now + CALL_BACK_S * self._speed, Missing(connected))
         reach("jobs.adopted")
         command.done.set_result(None)
+
+    def _take_missing(self, missing: Missing) -> None:
+        claims = [claim for claim in missing.claims if self._has(claim)]
+        try:
+            heard = adopting.heard(self._database, claims, self._clock.now())
+        except UNAVAILABLE as error:
+            self._try_again(missing, error)
+            return
+        for claim in claims:
+            for event in turns.silences(self._jobs[claim.job_id].view, heard):
+                self._take_turn(Turn(claim.job_id, event))
 
     def _take_recheck(self, command: Recheck) -> None:
         self._record()
@@ -248,7 +195,7 @@ class Reconciler:
             self._drop(claim.job_id)
         command.done.set_result(None)
 
-    def _try_again(self, command: Adopt | Recheck, error: Exception) -> None:
+    def _try_again(self, command: Adopt | Recheck | Missing, error: Exception) -> None:
         log.warning("database.refused", error=str(error))
         self._outage.began()
         self._at(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
@@ -371,7 +318,7 @@ class Reconciler:
 
     # --- small parts ------------------------------------------------------------------------------------
 
-    def _at(self, at: float, what: _Timed) -> None:
+    def _at(self, at: float, what: Timed) -> None:
         self._agenda.at(at, what)
 
     def _has(self, claim: Claim) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.controller.acting import Later, Outcome
 from holdfast.controller.dispatch import Performed, Seen
@@ -29,7 +29,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Turn:
-    """One thing that happened to one job. `done` is answered once it is recorded, or safe with whoever will record it.
+    """One thing that happened to one job. `done`, where somebody waits for it (`awaited`), is answered once it is
+    recorded, or safe with whoever will record it.
 
     `letter`: the id of the letter that it came by. `is_wake`: set by a timer for the job's wake time, and void once
     that has changed.
@@ -42,7 +43,12 @@ class Turn:
     notes: tuple[Note, ...] = ()
     letter: int | None = None
     is_wake: bool = False
-    done: Future[None] = field(default_factory=Future, compare=False)
+    done: Future[None] | None = field(default=None, compare=False)
+
+    def awaited(self) -> tuple[Turn, Future[None]]:
+        """The turn as one that is waited for."""
+        done: Future[None] = self.done or Future()
+        return replace(self, done=done), done
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,13 @@ class Recheck:
     """Others may have claimed some of the jobs in hand."""
 
     done: Future[None] = field(default_factory=Future, compare=False)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Jobs that were taken up a while ago: whose nodes have not called since is silent."""
+
+    claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ def turn_of(answer: Performed | Seen) -> Turn | TryLater:
 
 def resolve(turn: Turn) -> None:
     """Answer `turn.done`, if that was not done before."""
-    if not turn.done.done():
+    if turn.done is not None and not turn.done.done():
         turn.done.set_result(None)
 
 

@@ -19,6 +19,7 @@ from holdfast.controller.store.letters import Letter, Letters
 from holdfast.controller.turns import Checkpoint, Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
+from holdfast.recovery.attempts import CALL_BACK_S
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import NodePhase
 
@@ -104,10 +105,10 @@ def test_a_letter_is_recorded_once_whoever_reads_it_again(world: Any, other: Any
     other.says(Turn(job, notes=(Note("job.rehearsal"),)))
     with world.database.connect() as conn:
         (letter,) = letters.waiting(conn, "one")
-    again = read(letter)
+    again, done = read(letter).awaited()
     world.post(read(letter))
     world.post(again)
-    assert again.done.done()
+    assert done.done()
     assert world.kinds(job).count("job.rehearsal") == 1
 
 
@@ -301,5 +302,7 @@ def test_a_job_that_moves_keeps_the_nodes_that_others_hear(world: Any) -> None:
     with world.database.begin() as conn:
         connections.hold(conn, ((heard, 0, 1), 0), controller="third", token="t", now=world.clock.now())
     world.restart()
+    assert world.view(unheard).tasks[0].attempts[0].nodes[0].connected, "it may call yet"
+    world.pass_time(CALL_BACK_S)
     assert world.view(heard).tasks[0].attempts[0].nodes[0].connected
     assert not world.view(unheard).tasks[0].attempts[0].nodes[0].connected
