@@ -1,0 +1,114 @@
+"""`python -m benchmarks.scale [--jobs 10000] [--database postgresql://…] [--growth] [--write]`: the whole table.
+
+`--growth`: the cost of a job at 100, 1,000 and 10,000 of them instead. `--write` adds the table to
+benchmarks/RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+from benchmarks.latency import Figure, report
+from benchmarks.scale import scenarios
+from benchmarks.scale.daemon import Daemon
+from benchmarks.scale.nodes import World
+
+RESULTS = Path(__file__).parent.parent / "RESULTS.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="One controller with many running jobs.")
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--database", default="", help="the URL of an empty PostgreSQL database; without it, SQLite")
+    parser.add_argument("--growth", action="store_true", help="the cost of a job at 100, 1,000 and so on")
+    parser.add_argument("--write", action="store_true", help=f"add the table to {RESULTS.name}")
+    words = parser.parse_args()
+    if words.growth:
+        figures = [figure for count in _sizes(words.jobs) for figure in asyncio.run(growth(count, words.database))]
+    else:
+        figures = asyncio.run(whole(words.jobs, words.database))
+    text = StringIO()
+    with redirect_stdout(text):
+        report(figures)
+    print(text.getvalue(), end="")
+    if words.write:
+        write(text.getvalue(), f"{words.jobs:,} jobs, {'PostgreSQL' if words.database else 'SQLite'}")
+    missed = [figure.name for figure in figures if is_missed(figure)]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def is_missed(figure: Figure) -> bool:
+    """A target below zero is one to be reached rather than kept below."""
+    return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
+
+
+async def whole(jobs: int, database: str) -> list[Figure]:
+    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
+    world = World(home / "cloud.sock")
+    daemon = Daemon(home, world, database)
+    await world.begin()
+    try:
+        await daemon.start()
+        figures = await scenarios.submitted(daemon, jobs)
+        for measure in (
+            scenarios.steady,
+            scenarios.noticed,
+            scenarios.zone_dies,
+            scenarios.broken,
+            scenarios.silent,
+            scenarios.shipped,
+            scenarios.restarted,
+            scenarios.cancelled,
+        ):
+            began = time.monotonic()
+            figures += await measure(daemon)
+            print(f"{measure.__name__}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+        return figures
+    finally:
+        daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def growth(jobs: int, database: str) -> list[Figure]:
+    """What a job costs where there are so many."""
+    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
+    world = World(home / "cloud.sock")
+    daemon = Daemon(home, world, database)
+    await world.begin()
+    try:
+        await daemon.start()
+        figures = await scenarios.submitted(daemon, jobs)
+        return [Figure(f"{jobs:,}: {f.name}", f.value, f.unit, f.target) for f in figures[-2:]]
+    finally:
+        daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _sizes(jobs: int) -> list[int]:
+    return [size for size in (100, 1_000, 10_000) if size <= jobs]
+
+
+def write(table: str, what: str) -> None:
+    """Add a table, with its date and the machine."""
+    day = datetime.now(UTC).date()
+    cores, memory = os.cpu_count(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    on = f"{cores} cores, {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+    with RESULTS.open("a") as file:
+        file.write(f"\n## {day}: {what}\n\n{on}; daemon, load generator and database share them.\n\n```\n{table}```\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""A daemon with the simulated cloud, as a process that can be watched, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scale.nodes import World
+from benchmarks.scale.queue import cpu_s, memory_mib
+
+LAUNCH_S = 0.05
+_CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
+
+
+class Daemon:
+    """`database`: the URL of an empty PostgreSQL database; "": SQLite."""
+
+    def __init__(self, home: Path, world: World, database: str = "") -> None:
+        self.home = home
+        self.world = world
+        config = _CONFIG + (f"database: {{url: '{database}'}}\n" if database else "")
+        (home / "config.yaml").write_text(config)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    async def start(self) -> float:
+        """Returns the seconds until it answered."""
+        (self.home / "controller.json").unlink(missing_ok=True)
+        began = time.monotonic()
+        command = [sys.executable, "-m", "benchmarks.scale.simulated", self.home, self.world.path, str(LAUNCH_S)]
+        self._process = subprocess.Popen(command)
+        while not await asyncio.to_thread(self._answers):
+            if self._process.poll() is not None:
+                raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    def _answers(self) -> bool:
+        try:
+            found = json.loads((self.home / "controller.json").read_text())
+            self.pid, port = found["pid"], int(found["endpoint"].rsplit(":", 1)[1])
+            self.world.address = ("127.0.0.1", port)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except (OSError, ValueError):
+            return False
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_s(self.pid)
+
+    @property
+    def memory_mib(self) -> float:
+        return memory_mib(self.pid, "VmRSS")
+
+    async def ask(self, method: str, path: str, body: object = None) -> Any:
+        """One call of the API; what it answered, decoded."""
+        return await asyncio.to_thread(self.caller().ask, method, path, body)
+
+    def caller(self) -> Caller:
+        return Caller(self.world.address, (self.home / "token").read_text().strip())
+
+
+class Caller:
+    """A user with one connection, that stays."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        self._connection = http.client.HTTPConnection(*address, timeout=600)
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        self._connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+        answer = self._connection.getresponse()
+        data = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{method} {path}: {answer.status} {data[:500].decode()}")
+        return json.loads(data)

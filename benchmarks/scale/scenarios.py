@@ -1,0 +1,195 @@
+"""What is measured of one controller with many running jobs, each a function of the daemon: figures with their targets.
+
+Times are of the monotonic clock of this process, where the machines are; CPU and memory are the daemon's, as the kernel
+counts them. A replacement counts as requested when the simulated cloud has been asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarks.latency import Figure
+from benchmarks.scale.daemon import LAUNCH_S, Daemon
+from benchmarks.scale.nodes import Node
+
+_TASK = {"name": "train", "run": "train", "resources": {"use_spot": True, "job_recovery": "FAILOVER"}}
+_PATIENCE_S = 600.0
+_AT_ONCE = 1000
+_USERS = 4
+_PEER_RUNNING_S = 280.0  # SkyPilot: 200 jobs with launches of 50 ms
+_PEER_JOB_KIB = 182 * 1024 / 200
+
+
+async def submitted(daemon: Daemon, count: int) -> list[Figure]:
+    """`count` jobs from nothing to RUNNING: some one by one, the others a thousand a call."""
+    world, before_mib, before_s = daemon.world, daemon.memory_mib, daemon.cpu_s
+    singles = min(1000, count // 5)
+    began = time.monotonic()
+    await asyncio.gather(*(asyncio.to_thread(_submit, daemon, singles // _USERS) for _ in range(_USERS)))
+    one_by_one_s = time.monotonic() - began
+    left, slowest_s = count - singles // _USERS * _USERS, 0.0
+    while left > 0:
+        asked = time.monotonic()
+        await daemon.ask("POST", "/api/v1/jobs", {"tasks": [_TASK], "num_jobs": min(_AT_ONCE, left)})
+        slowest_s, left = max(slowest_s, time.monotonic() - asked), left - _AT_ONCE
+    if not await world.until(lambda: len(world.running_at) >= count, _PATIENCE_S):
+        raise SystemExit(f"only {len(world.running_at)} of {count} jobs ran: {dict(world.counts)}")
+    all_s = time.monotonic() - began
+    await asyncio.sleep(5.0)  # the last of them is written down
+    kib = (daemon.memory_mib - before_mib) * 1024 / count
+    peer_s = _PEER_RUNNING_S * count / 200
+    return [
+        Figure("submitted one by one, each", one_by_one_s / singles * 1000, "ms", 5.0),
+        Figure("submitted by 1,000, a call", slowest_s, "s", 6.0),
+        Figure(f"{count:,} submitted → all RUNNING", all_s, "s", 120.0, peer_s, "200 in 280 s, as many times"),
+        Figure("CPU of the daemon for each", (daemon.cpu_s - before_s) * 1000 / count, "ms", 12.0),
+        Figure("memory for each running job", kib, "KiB", 40.0, _PEER_JOB_KIB, "182 MiB for 200"),
+    ]
+
+
+def _submit(daemon: Daemon, count: int) -> None:
+    caller = daemon.caller()
+    for _ in range(count):
+        caller.ask("POST", "/api/v1/jobs", {"tasks": [_TASK]})
+
+
+async def steady(daemon: Daemon, *, seconds: float = 30.0) -> list[Figure]:
+    """Nothing happens but signs of life, and a line of log a second from every tenth job."""
+    world = daemon.world
+    world.log_delays.clear()
+    missed, began, before_s = world.counts["missed heartbeats"], time.monotonic(), daemon.cpu_s
+    await world.print_lines(world.living()[::10], seconds=seconds)
+    cores = (daemon.cpu_s - before_s) / (time.monotonic() - began)
+    return [
+        Figure("steady, with a line a second from 10 %", cores, "cores", 0.6),
+        Figure("… memory of the daemon", daemon.memory_mib, "MiB", 700.0),
+        Figure("… missed heartbeats", world.counts["missed heartbeats"] - missed, "", 0.0),
+        Figure("… line printed → kept, p99", _p99(world.log_delays), "s", 0.3),
+    ]
+
+
+async def noticed(daemon: Daemon, *, count: int = 200, each_s: float = 0.05) -> list[Figure]:
+    """Single machines are told of their end, one after another."""
+    taken = random.Random(1).sample(daemon.world.living(), count)
+    told: dict[int, float] = {}
+    for node in taken:
+        told[_job(node)] = time.monotonic()
+        node.give_notice(30.0)
+        await asyncio.sleep(each_s)
+    delays = await _replaced(daemon, told)
+    return [Figure("notice → replacement requested, p99", _p99(delays), "s", 1.0, 15.0, "polls every 15 s")]
+
+
+async def zone_dies(daemon: Daemon, *, count: int = 1000) -> list[Figure]:
+    """Many machines are told of their end at once."""
+    taken = random.Random(2).sample(daemon.world.living(), min(count, len(daemon.world.living()) // 2))
+    told = {_job(node): time.monotonic() for node in taken}
+    for node in taken:
+        node.give_notice(30.0)
+    delays = await _replaced(daemon, told)
+    return [Figure(f"{len(taken):,} noticed at once → all requested", max(delays), "s", 15.0)]
+
+
+async def broken(daemon: Daemon, *, count: int = 100, each_s: float = 0.05) -> list[Figure]:
+    """Machines are taken without a word: connections break."""
+    lost: dict[int, float] = {}
+    for node in random.Random(3).sample(daemon.world.living(), count):
+        lost[_job(node)] = time.monotonic()
+        daemon.world.take([node])
+        await asyncio.sleep(each_s)
+    delays = await _replaced(daemon, lost)
+    return [Figure("machine gone → replacement requested, p99", _p99(delays), "s", 3.0, 45.0, "allowed by its tests")]
+
+
+async def silent(daemon: Daemon, *, count: int = 20) -> list[Figure]:
+    """Machines stop where they stand: their connections stay, and nothing comes."""
+    taken = random.Random(4).sample(daemon.world.living(), count)
+    lost = {_job(node): time.monotonic() for node in taken}
+    daemon.world.stand_still(taken)
+    delays = await _replaced(daemon, lost)
+    return [
+        Figure("machine silent → replacement requested, p99", _p99(delays), "s", 30.0, 45.0, "allowed by its tests")
+    ]
+
+
+async def shipped(daemon: Daemon, *, nodes: int = 64, seconds: float = 10.0) -> list[Figure]:
+    """Some nodes print as fast as it is kept."""
+    frame = (b"x" * 127 + b"\n") * 256  # 32 KiB, as agents cut it
+    printing = daemon.world.living()[:nodes]
+    daemon.world.log_delays.clear()
+    before = sum(node.log_size for node in printing)
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        for node in printing:
+            if len(node.printed_at) < 4:
+                node.print_bytes(frame)
+        await asyncio.sleep(0)
+    took_s = time.monotonic() - began
+    mb_s = (sum(node.log_size for node in printing) - before) / 1e6 / took_s
+    return [Figure("logs shipped by 64 nodes at once", mb_s, "MB/s", -50.0)]
+
+
+async def restarted(daemon: Daemon) -> list[Figure]:
+    """Killed, and started again."""
+    world = daemon.world
+    running, launched = len(world.living()), len(world.launched_at)
+    daemon.kill()
+    for node in world.living():
+        node.hang_up()
+    began = time.monotonic()
+    serving_s = await daemon.start()
+    await world.until(lambda: sum(node.is_welcome for node in world.living()) >= running, _PATIENCE_S)
+    return [
+        Figure(f"killed with {running:,} running → serving", serving_s, "s", 3.0),
+        Figure("… → every node heard again", time.monotonic() - began, "s", 20.0),
+        Figure("… machines bought again", len(world.launched_at) - launched, "", 0.0),
+    ]
+
+
+async def cancelled(daemon: Daemon) -> list[Figure]:
+    """All of them."""
+    world = daemon.world
+    running = len(world.living())
+    began = time.monotonic()
+    await daemon.ask("POST", "/api/v1/jobs/cancel", {"all": True, "graceful": False})
+    accepted_s = time.monotonic() - began
+    if not await world.until(lambda: not world.living(), _PATIENCE_S):
+        raise SystemExit(f"{len(world.living())} machines live on after a cancel of all")
+    return [
+        Figure(f"cancel of {running:,}, accepted", accepted_s, "s", 2.0),
+        Figure("… every machine told to end", time.monotonic() - began, "s", 60.0),
+    ]
+
+
+async def _replaced(daemon: Daemon, since: dict[int, float]) -> list[float]:
+    """For each job, the seconds from `since` until its cloud was asked for another machine."""
+    world = daemon.world
+    found: dict[int, float] = {}
+
+    def all_found() -> bool:
+        for id in list(world.new):
+            job = _job(world.machines[id])
+            if job in since and world.launched_at[id] > since[job]:
+                found[job] = world.launched_at[id] - LAUNCH_S - since[job]
+        world.new.clear()
+        return len(found) == len(since)
+
+    if not await world.until(all_found, _PATIENCE_S):
+        raise SystemExit(f"{len(since) - len(found)} of {len(since)} jobs got no other machine")
+    await world.until(
+        lambda: all(world.machines[id].phase == "running" for id in world.launched_at if not world.machines[id].is_off),
+        _PATIENCE_S,
+    )
+    return list(found.values())
+
+
+def _job(node: Node) -> int:
+    return int(node.machine["owner"][1])
+
+
+def _p99(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=100)[98]
