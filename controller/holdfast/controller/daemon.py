@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import structlog
 import uvloop
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from holdfast.controller import crashpoints
+from holdfast.controller import crashpoints, retention
 from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
@@ -198,7 +199,7 @@ class Daemon:
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
         )
-        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.has)
+        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.renew)
         probing = read_probing(settings)
         self.prober = None
         if probing is not None:
@@ -234,6 +235,7 @@ class Daemon:
             request_stop=self._request_stop,
             has_lease=self.lease.is_held,
         )
+        self.retention = retention.Retention(settings.retention, self.database, clock, self.logs, self.files)
         self._server: Server | None = None
         self._ticker = BackgroundScheduler(timezone="UTC")
 
@@ -275,8 +277,10 @@ class Daemon:
         else:
             self._ticker.add_job(self._read_letters, "interval", seconds=LOOK_S, max_instances=1, coalesce=True)
         self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
-        self._ticker.add_job(self._count)
-        self._ticker.add_job(self._count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
+        count = partial(self.services.counts.tick, self.database, self.clock)
+        self._ticker.add_job(count)
+        self._ticker.add_job(count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
+        self._ticker.add_job(self.retention.tick, "interval", seconds=retention.TICK_S, max_instances=1, coalesce=True)
         if self.prober is not None:
             self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
         for hearing in self.hearings:
@@ -291,14 +295,6 @@ class Daemon:
             if self.incoming.look():
                 with self.database.begin() as conn:
                     letters.drop_settled(conn)
-        except UNAVAILABLE as error:
-            log.warning("database.refused", error=str(error))
-
-    def _count(self) -> None:
-        """Count the past, before somebody who asks has to wait for it."""
-        try:
-            with self.database.connect() as conn:
-                self.services.counts.renew(conn, self.clock.now())
         except UNAVAILABLE as error:
             log.warning("database.refused", error=str(error))
 

@@ -175,7 +175,7 @@ def _logged(home: Path) -> Iterator[AttemptKey]:
 def _files(folder: Path, there: Connection, say: Say) -> None:
     count = 0
     for path in sorted(folder.glob("[0-9a-f]" * 64)):
-        files.store(there, path.name, path, path.stat().st_mtime)
+        files.store(there, path.name, path, path.stat().st_mtime, uploaded=True)
         if files.digest_of(there, path.name) != path.name:
             raise CannotMove(f"the upload {path} is not what its name says: remove it if no job needs it any more")
         count += 1

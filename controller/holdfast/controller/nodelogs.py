@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,6 +59,10 @@ class Logs(Protocol):
     def reader(self, key: AttemptKey) -> ChunkReader: ...
 
     def read(self, key: AttemptKey, chunk: Chunk) -> bytes: ...
+
+    def remove(self, job_id: int) -> bool:
+        """Remove a part of the logs of a job that has settled. Whether there was any: then call again."""
+        ...
 
 
 class IndexReader:
@@ -174,6 +179,16 @@ class NodeLogs:
                 if missing > 0:
                     with index.open("ab", buffering=0) as file:
                         file.write(b"%d %d\n" % (int(path.stem), missing))
+
+    def remove(self, job_id: int) -> bool:
+        with self._lock:
+            for key, rank in [(key, rank) for key, rank in self._open if key[0] == job_id]:
+                self._open.pop((key, rank)).close()
+        try:
+            shutil.rmtree(self._root / str(job_id))
+        except FileNotFoundError:
+            return False
+        return True
 
     def read(self, key: AttemptKey, chunk: Chunk) -> bytes:
         with (self.folder(key) / f"{chunk.rank}.log").open("rb") as raw:

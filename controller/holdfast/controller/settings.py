@@ -13,6 +13,7 @@ keyring: /etc/holdfast/keyring          # folder of `secret.key` and `token`; al
 limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
 nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
+retention: {events_days: 90}            # what is removed of jobs that ended so long ago: see `retention`; else nothing
 probes: {…}                             # none without it: see `probing`
 default_store: s3                       # of buckets that are only named; without one, the local store
 local: {…}                              # each cloud's own section; `local: false` turns it off
@@ -39,6 +40,7 @@ STORES = ("local", "s3", "gcs", "azure", "r2", "nebius", "oci", "coreweave", "va
 _NEED_NO_SECTION = ("local", "s3", "gcs", "azure")
 _KNOWN = (
     *("listen", "uploads", "limits", "nodes", "log_level", "database", "keyring", "probes", "default_store"),
+    "retention",
     *("local", "aws", "gcp", "azure", "kubernetes", "jobs"),
     *("s3", "gcs", "azure_blob", "r2", "nebius", "oci", "coreweave", "vastdata"),
 )
@@ -64,6 +66,15 @@ class NodeSettings:
 
 
 @dataclass(frozen=True)
+class RetentionSettings:
+    """After how many days from a job's end its timeline, its logs, and all of it are removed. None: never."""
+
+    events_days: float | None = None
+    logs_days: float | None = None
+    jobs_days: float | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """`sections`: the section of each cloud, by name, as read. `advertise`: the URL at which users and machines reach
     this controller, where it is not the socket's own. `keyring`: the folder of its secrets. `default_store`: of buckets
@@ -83,6 +94,7 @@ class Settings:
     listening: Listening = field(default_factory=Listening)
     most_upload_bytes: int = 20 * 2**30
     default_store: str | None = None
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
 
     @property
     def url(self) -> str:
@@ -159,11 +171,24 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
         listening=listening,
         most_upload_bytes=_upload_limit(source),
         default_store=_default_store(source),
+        retention=_retention(source),
     )
     if found.local_home is not None and not home.resolve().is_relative_to(found.local_home):
         why = f"{home} is not below it, and only what is below it is kept from the machines' eyes"
         raise source.error(("local", "directory"), f"{found.local_home}: {why}; put HOLDFAST_HOME there")
     return found
+
+
+def _retention(source: ConfigFile) -> RetentionSettings:
+    """At least a day: what ended just now is still counted and looked at."""
+    days = source.section("retention", tuple(f.name for f in fields(RetentionSettings)))
+    for name, value in days.items():
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf")
+        ):
+            expected = "expected days (a number from 1), or null for ever"
+            raise source.error(("retention", name), f"{expected}, found {value!r}")
+    return RetentionSettings(**days)
 
 
 def _default_store(source: ConfigFile) -> str | None:

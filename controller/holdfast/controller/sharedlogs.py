@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, insert, select
+from sqlalchemy import ColumnElement, Connection, Engine, delete, insert, select, tuple_
 
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Chunk
@@ -19,6 +19,7 @@ Heads = LogRow.__table__  # type: ignore[attr-defined]
 Chunks = LogChunkRow.__table__  # type: ignore[attr-defined]
 
 CHUNK_BYTES = 2**20
+_REMOVED_AT_ONCE = 50
 
 
 class SharedLogs:
@@ -58,6 +59,15 @@ class SharedLogs:
         query = select(Chunks.c.data).where(*_is(Chunks, key), *wanted).order_by(Chunks.c.start)
         with self._database.connect() as conn:
             return b"".join(conn.execute(query).scalars())
+
+    def remove(self, job_id: int) -> bool:
+        key = tuple_(Chunks.c.task_index, Chunks.c.generation, Chunks.c.number)
+        some = select(Chunks.c.task_index, Chunks.c.generation, Chunks.c.number).where(Chunks.c.job_id == job_id)
+        with self._database.begin() as conn:
+            gone = delete(Chunks).where(Chunks.c.job_id == job_id, key.in_(some.limit(_REMOVED_AT_ONCE)))
+            if conn.execute(gone).rowcount:
+                return True
+            return conn.execute(delete(Heads).where(Heads.c.job_id == job_id)).rowcount > 0
 
 
 @dataclass

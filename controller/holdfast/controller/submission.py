@@ -83,7 +83,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Submissions:
-    """Accepts jobs on behalf of the controller whose lease is `owner`."""
+    """Accepts jobs on behalf of the controller whose lease is `owner`. `has_upload`: `Files.renew`."""
 
     database: Engine
     clock: Clock
@@ -91,7 +91,7 @@ class Submissions:
     market: Market
     storage: StorageService
     owner: str
-    has_upload: Callable[[str], bool]
+    has_upload: Callable[[str, float], bool]
 
     def accept(
         self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None, num_jobs: int = 1
@@ -240,7 +240,7 @@ class Submissions:
     def _check_uploads(self, tasks: Sequence[NewTask]) -> None:
         """Raises Refused for a file that was never handed over: its node could only wait for it in vain."""
         for digest in {digest for task in tasks for digest in _digests(task.spec)}:
-            if not self.has_upload(digest):
+            if not self.has_upload(digest, self.clock.now()):
                 raise Refused(f"there is no upload {digest[:12]}…", where="tasks", fix="send it before the job")
 
     def _plan(self, task: NewTask, view: MarketView, now: float) -> dict[str, Any]:

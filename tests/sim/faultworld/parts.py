@@ -181,7 +181,7 @@ class Parts:
             specs=self.specs,
             files=FolderFiles(home, home), controller_id=CONTROLLER, started_at=clock.now(),
             submissions=Submissions(
-                database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest: True
+                database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest, _now: True
             ),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
             pace=REAL_TIME, prober=None, counts=Counts(),

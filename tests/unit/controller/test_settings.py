@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.settings import Settings, SettingsError, read_settings
+from holdfast.controller.settings import RetentionSettings, Settings, SettingsError, read_settings
 from holdfast.controller.storage.configured import stores_of
 
 DATABASE = "postgresql://holdfast@db/holdfast"
@@ -52,6 +52,11 @@ def test_behind_an_address_the_local_cloud_is_off_unless_its_folder_is_shared(tm
         ("database: {lease_s: soon}", "config.yaml:1: database.lease_s"),
         ("database: {address: x}", "config.yaml:1: database.address"),
         ("listen: {advertise: 'lb:8080'}", "config.yaml:1: listen.advertise"),
+        ("retention: {jobs_days: 0}", "config.yaml:1: retention.jobs_days: expected days"),
+        ("retention: {logs_days: yes}", "config.yaml:1: retention.logs_days: expected days"),
+        ("retention: {events_days: .inf}", "config.yaml:1: retention.events_days: expected days"),
+        ("retention: {days: 3}", "config.yaml:1: retention.days: no such setting"),
+        ("retention: 30", "config.yaml:1: retention: expected a mapping"),
         ("local: {directory: /srv/elsewhere}", "config.yaml:1: local.directory"),
     ],
 )
@@ -77,3 +82,9 @@ def test_the_default_store_is_one_that_is_set_up(tmp_path: Path) -> None:
         SettingsError, match=r"config.yaml:1: default_store: expected one of local, s3, gcs, azure, found 'r2'"
     ):
         settings(tmp_path, "default_store: r2\n")
+
+
+def test_everything_is_kept_unless_it_is_said_for_how_long(tmp_path: Path) -> None:
+    assert settings(tmp_path).retention == RetentionSettings(None, None, None)
+    found = settings(tmp_path, "retention: {events_days: 90, logs_days: 1.5, jobs_days: null}")
+    assert found.retention == RetentionSettings(90, 1.5, None)

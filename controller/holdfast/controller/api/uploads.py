@@ -16,12 +16,12 @@ from fastapi.concurrency import run_in_threadpool
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import Responses, refusals
 from holdfast.controller.crashpoints import reach
+from holdfast.controller.files import ASIDE
 from holdfast.controller.submission import Refused
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"], responses=refusals(400, 401, 503))
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ASIDE = ".upload-"
 Digest = Annotated[str, InPath(description="a sha256 in lower-case hexadecimal", pattern=f"^{_DIGEST.pattern}$")]
 
 
@@ -33,7 +33,7 @@ _TAR_GZ = {"application/gzip": {"schema": {"type": "string", "format": "binary"}
 @router.head("/{digest}", response_class=Response, responses=_HAVE | _LACKS)
 def has(daemon: User, digest: Digest) -> Response:
     """Whether a file need not be sent again."""
-    return Response(status_code=200 if daemon.files.has(checked(digest)) else 404)
+    return Response(status_code=200 if daemon.files.renew(checked(digest), daemon.clock.now()) else 404)
 
 
 @router.put(
@@ -45,12 +45,12 @@ def has(daemon: User, digest: Digest) -> Response:
 )
 async def put(daemon: User, digest: Digest, request: Request) -> Response:
     """Keep the body, if it is what its name says. Written beside and renamed, so half an upload is never seen."""
-    if await run_in_threadpool(daemon.files.has, checked(digest)):
+    if await run_in_threadpool(daemon.files.renew, checked(digest), daemon.clock.now()):
         return Response(status_code=200)
     most = daemon.settings.most_upload_bytes
     if int(request.headers.get("content-length", "0")) > most:
         raise _too_large(most)
-    handle, temporary = tempfile.mkstemp(dir=daemon.files.folder, prefix=_ASIDE)
+    handle, temporary = tempfile.mkstemp(dir=daemon.files.folder, prefix=ASIDE)
     try:
         sha, size = hashlib.sha256(), 0
         with os.fdopen(handle, "wb") as file:
@@ -66,6 +66,7 @@ async def put(daemon: User, digest: Digest, request: Request) -> Response:
             raise Refused("the bytes that came are not those of this digest", where="digest", fix="send it again")
         reach("upload.keeping")
         await run_in_threadpool(daemon.files.keep, digest, Path(temporary))
+        await run_in_threadpool(daemon.files.renew, digest, daemon.clock.now())
     finally:
         Path(temporary).unlink(missing_ok=True)
     reach("upload.kept")
@@ -74,7 +75,7 @@ async def put(daemon: User, digest: Digest, request: Request) -> Response:
 
 def remove_halves(folder: Path) -> None:
     """Remove what a daemon that was killed left of unfinished uploads."""
-    for half in folder.glob(f"{_ASIDE}*"):
+    for half in folder.glob(f"{ASIDE}*"):
         half.unlink(missing_ok=True)
 
 

@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, literal, select, union_all
+import structlog
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal, select, union_all
 
-from holdfast.controller.store.database import insert_into
+from holdfast.controller.clock import Clock
+from holdfast.controller.store.database import UNAVAILABLE, insert_into
 from holdfast.controller.store.jobs import Task
 from holdfast.controller.store.tables import RemovedRow
 from holdfast.recovery.statuses import TERMINAL, Status
+
+log = structlog.get_logger(__name__)
 
 Removed = RemovedRow.__table__  # type: ignore[attr-defined]
 
@@ -49,6 +53,14 @@ class Counts:
         at = now - MARGIN_S
         self._past = past = Past(at, _read(conn, _ended(Task.c.ended_at <= at), _removed(1)))
         return past
+
+    def tick(self, database: Engine, clock: Clock) -> None:
+        """`renew`, before somebody who asks has to wait for it. Raises nothing: who asks will hear of it."""
+        try:
+            with database.connect() as conn:
+                self.renew(conn, clock.now())
+        except UNAVAILABLE as error:
+            log.warning("database.refused", error=str(error))
 
     def of(self, conn: Connection, now: float) -> dict[str, int]:
         """Tasks by status; those that nobody has are left out. `now`: by the controller's clock."""
