@@ -1,6 +1,6 @@
 """Performs intents: the only place that changes anything in a cloud.
 
-Each intent runs in its cloud's own bounded thread pool. It answers with an `Outcome`, which the reconciler records
+Each intent runs in one of its cloud's own threads. It answers with an `Outcome`, which the reconciler records
 under the guard of the lease, or with a `Later`, to be tried again. Nothing here sleeps or writes to the database.
 """
 
@@ -41,12 +41,13 @@ Lifetimes = dict[int, tuple[float | None, float | None]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an intent ended: `event` is what it means for the job."""
+    """How an intent ended: `event` is what it means for the job. `is_throttled`: the cloud asked to be called less."""
 
     result: str
     event: events.Event
     error: str | None = None
     lifetimes: Lifetimes = field(default_factory=dict)
+    is_throttled: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,14 @@ class Later:
     """Nothing is settled; try again in `after_s`. `error` is kept and shown; None when there is none to speak of.
 
     `was_tried`: the outside was called, as far as is known. `found`: machines that nobody knew of; once they have ended
-    their cloud may list them no more, so they are written down at once.
+    their cloud may list them no more, so they are written down at once. `is_throttled`: as of `Outcome`.
     """
 
     after_s: float
     error: str | None = None
     was_tried: bool = True
     found: events.Launched | None = None
+    is_throttled: bool = False
 
 
 class Buckets(Protocol):
@@ -80,6 +82,7 @@ class Actor:
     """Performs one intent at a time; safe to share between threads. `refusals`: those that a job knows of.
 
     `fingerprint`: of the certificate that nodes are to pin. `speed`: of `clock` beside the world, where clouds are.
+    `most_machines`: of a cloud, by name; what is wider than that can never be had there.
     """
 
     clouds: Mapping[str, Cloud]
@@ -91,6 +94,7 @@ class Actor:
     refusals: Callable[[int], Sequence[Refusal]]
     fingerprint: str | None = None
     speed: float = 1.0
+    most_machines: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, intent: Intent, machines: Machines, tries: int) -> Outcome | Later:
         """Do what `intent` says. `machines`: the attempt's, as far as they are known."""
@@ -104,8 +108,8 @@ class Actor:
             case IntentKind.REMOVE_STORAGE:
                 return _sooner(self.buckets.remove(intent), tries)
 
-    def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> events.MachinesSeen | None:
-        """Ask the cloud about an attempt's machines. None when the cloud did not answer."""
+    def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> events.MachinesSeen | Fault:
+        """Ask the cloud about an attempt's machines. The Fault when the cloud did not answer."""
         cloud = self.clouds[offer.cloud]
         is_new = self._may_be_unseen(machines.since)
         try:
@@ -113,7 +117,7 @@ class Actor:
         except Exception as error:  # noqa: BLE001 - classified; silence is no proof of death
             fault = cloud.classify(error)
             log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
-            return None
+            return fault
         fates = {rank: None if is_new and id not in seen else _fate(seen.get(id)) for rank, id in machines.known}
         return events.MachinesSeen(key[1], key[2], fates)
 
@@ -129,6 +133,8 @@ class Actor:
     def _launch(self, intent: Intent, tries: int) -> Outcome | Later:
         request = self._request(intent)
         cloud = self.clouds[request.offer.cloud]
+        if request.num_nodes > self.most_machines.get(cloud.name, request.num_nodes):
+            return self._launch_failed(intent, request, _too_wide(request, self.most_machines[cloud.name]), tries)
         try:
             reach("launch.calling")
             instances = cloud.launch(request)
@@ -150,7 +156,7 @@ class Actor:
         # A no to this try says nothing about an earlier one whose answer never came.
         may_exist = fault.kind is FaultKind.FIND_OUT or tries > 0
         refused = events.LaunchRefused(intent.task, intent.generation, refusal, may_exist)
-        return Outcome("refused", refused, error=text)
+        return Outcome("refused", refused, error=text, is_throttled=fault.reason is Reason.THROTTLED)
 
     def _refusal(self, job_id: int, offer: Offer, fault: Fault) -> Refusal:
         return launch_refusal(
@@ -206,7 +212,8 @@ class Actor:
             fault = cloud.classify(error)
             log.warning("terminate.failed", job=intent.job_id, code=fault.code, error=fault.message)
             pause_s, text = min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}"
-            return Later(pause_s, text, found=_launched(intent, found))
+            is_throttled = fault.reason is Reason.THROTTLED
+            return Later(pause_s, text, found=_launched(intent, found), is_throttled=is_throttled)
         lifetimes = _lifetimes(seen)
         may_live = is_new and (len(seen) < len(ranks) or not ranks)
         if all(i.state is InstanceState.GONE for i in seen) and not may_live:
@@ -220,6 +227,19 @@ class Actor:
         key = (intent.job_id, intent.task, intent.generation)
         own = (i for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == key)
         return tuple(events.Machine(i.rank, i.id, i.ip) for i in own)
+
+
+def _too_wide(request: LaunchRequest, most: int) -> Fault:
+    cloud = request.offer.cloud
+    return Fault(
+        FaultKind.GIVE_UP,
+        Reason.QUOTA,
+        "most_machines",
+        f"{request.num_nodes} machines at a time are more than {cloud}.most_machines ({most}) in config.yaml allows",
+        whole_cloud=True,
+        any_market=True,
+        any_instance_type=True,
+    )
 
 
 def _launched(intent: Intent, machines: tuple[events.Machine, ...]) -> events.Launched | None:

@@ -7,8 +7,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Collection, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +24,7 @@ from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
 from holdfast.controller.callers import allow_many
+from holdfast.controller.caps import Standing
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
@@ -45,6 +45,8 @@ from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
 from holdfast.controller.ownership import Ownership
 from holdfast.controller.pacing import pace_of, paced
+from holdfast.controller.pools import LOOK_S as LOOK_EVERY_S
+from holdfast.controller.pools import Pools
 from holdfast.controller.probing import TICK_S, Prober, read_probing
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.server import Server
@@ -57,6 +59,7 @@ from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store import letters
 from holdfast.controller.store.counts import RENEW_S, Counts
 from holdfast.controller.store.database import UNAVAILABLE, open_database
+from holdfast.controller.store.standing import standing
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
 from holdfast.controller.tls import tls_of
@@ -69,23 +72,6 @@ log = structlog.get_logger(__name__)
 
 SWEEP_S = 15.0
 SHARE_S = 60.0
-_THREADS_PER_CLOUD = 16
-
-
-class Pools:
-    """A bounded thread pool per cloud, made when first used."""
-
-    def __init__(self) -> None:
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-
-    def __call__(self, name: str) -> Executor:
-        if name not in self._pools:
-            self._pools[name] = ThreadPoolExecutor(_THREADS_PER_CLOUD, thread_name_prefix=name)
-        return self._pools[name]
-
-    def shutdown(self) -> None:
-        for pool in self._pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def serve(home: Path) -> None:
@@ -170,9 +156,10 @@ class Daemon:
             speed=pace.speed,
         )
         self.ownership = Ownership(self.lease, self.reconciler)
-        self.pools = Pools()
+        self.pools = Pools(settings.bounds, self._standing)
         pin = self.tls.pin if self.tls else None
-        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin, pace.speed)
+        most = settings.bounds.most_machines
+        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin, pace.speed, most)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer, self.lease.is_held)
         changes = Changes()
         attendance = Attendance(self.database, clock, self.lease.owner)
@@ -234,6 +221,7 @@ class Daemon:
             endpoint=endpoint,
             request_stop=self._request_stop,
             has_lease=self.lease.is_held,
+            why_waiting=self.pools.why_waiting,
         )
         self.retention = retention.Retention(settings.retention, self.database, clock, self.logs, self.files)
         self._server: Server | None = None
@@ -266,6 +254,11 @@ class Daemon:
             self._share(self.files, "agent")
             # What is large can wait: it is the same at every daemon, but while versions are rolled.
             self._ticker.add_job(self._share, "interval", [self.files, *self._artifacts], seconds=SHARE_S)
+        if self.settings.bounds.caps_launches:
+            self._look_what_stands()
+            self._ticker.add_job(
+                self._look_what_stands, "interval", seconds=LOOK_EVERY_S, max_instances=1, coalesce=True
+            )
         self.reconciler.start()
         self.ownership.begin()
         if self.peers is not None:
@@ -297,6 +290,17 @@ class Daemon:
                     letters.drop_settled(conn)
         except UNAVAILABLE as error:
             log.warning("database.refused", error=str(error))
+
+    def _look_what_stands(self) -> None:
+        """What there is, for the bounds on it; what waited for room may begin."""
+        try:
+            self.pools.update()
+        except UNAVAILABLE as error:
+            log.warning("database.refused", error=str(error))
+
+    def _standing(self, asked: Collection[AttemptKey]) -> Standing:
+        with self.database.connect() as conn:
+            return standing(conn, asked)
 
     def _let_go(self) -> None:
         """Without its lease this daemon counts as dead: others must not take for silent whom only it can hear."""

@@ -1,4 +1,4 @@
-"""Hands intents and look-ups to bounded thread pools, one pool per cloud, and brings their answers back.
+"""Hands intents and look-ups to the threads of their cloud, and brings their answers back.
 
 Used by the reconcile thread alone; only the pools' workers run elsewhere, and they only call `answer`.
 """
@@ -6,19 +6,24 @@ Used by the reconcile thread alone; only the pools' workers run elsewhere, and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 import structlog
 
 from holdfast.controller.acting import Actor, Later, Outcome
+from holdfast.controller.clouds.base import Fault
 from holdfast.controller.keyring import AttemptKey
+from holdfast.controller.lanes import Launch
 from holdfast.controller.machines import Machines
 from holdfast.controller.store.database import is_away
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.controller.store.jobs import LeaseLost
 from holdfast.recovery import events
 from holdfast.recovery.market import Offer
+from holdfast.recovery.reasons import Reason
 
 log = structlog.get_logger(__name__)
 
@@ -42,16 +47,43 @@ class Seen:
     event: events.MachinesSeen
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What a call tells of its cloud. `may_exist`: machines may, or do, that were asked for."""
+
+    is_throttled: bool = False
+    may_exist: bool = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a cloud: made by whoever calls it. `launch`: how it stands in line; None: it goes first."""
+
+    make: Callable[[], Answered]
+    launch: Launch | None = None
+
+    def __call__(self) -> Answered:
+        return self.make()
+
+
+class Threads(Protocol):
+    """What makes calls. A future that was cancelled before its call began means that it is not made: all of
+    `concurrent.futures`' executors do so."""
+
+    def submit(self, call: Call, /) -> Future[Any]: ...
+
+
 Answer = Callable[[Performed | Seen], None]
-Pools = Callable[[str], Executor]
+Pools = Callable[[str], Threads]
 
 
 @dataclass
 class Dispatcher:
-    """`pools`: the executor for a cloud's name. `answer`: called from workers, must be thread-safe.
+    """`pools`: what makes the calls of a cloud, by its name. `answer`: called from any thread.
 
     A termination waits for the launch of the same attempt to be answered: ending machines while they are still being
-    bought would miss some of them. `may_act`: whether the lease is held; without it, nothing outside is touched.
+    bought would miss some of them. A launch that has not begun is taken back instead. `may_act`: whether the lease is
+    held; without it, nothing outside is touched.
     """
 
     actor: Actor
@@ -61,6 +93,7 @@ class Dispatcher:
     _tries: dict[int, int] = field(default_factory=dict)
     _launching: set[AttemptKey] = field(default_factory=set)
     _held: dict[AttemptKey, Intent] = field(default_factory=dict)
+    _in_line: dict[AttemptKey, tuple[Intent, Future[Any]]] = field(default_factory=dict)
     _open: dict[int, set[int]] = field(default_factory=dict)
 
     def take_up(self, intent: Intent) -> None:
@@ -78,13 +111,25 @@ class Dispatcher:
         """Perform an intent that was taken up. `machines`: the attempt's, as far as they are known."""
         if intent.kind is IntentKind.TERMINATE and _key(intent) in self._launching:
             self._held[_key(intent)] = intent
+            self._take_back(_key(intent))
             return
-        self.pools(_pool(intent)).submit(self._work, intent, machines, self._tries[intent.id])
+        make = partial(self._work, intent, machines, self._tries[intent.id])
+        done = self.pools(_pool(intent)).submit(Call(make, _launch(intent)))
+        if intent.kind is IntentKind.LAUNCH:
+            self._in_line[_key(intent)] = (intent, done)
+
+    def _take_back(self, key: AttemptKey) -> None:
+        """Nobody wants the attempt any more: if its launch has not begun, it is not going to."""
+        waiting = self._in_line.pop(key, None)
+        if waiting is not None and waiting[1].cancel():
+            launch = waiting[0]
+            withdrawn = events.LaunchWithdrawn(*key[1:], may_exist=self._tries[launch.id] > 0)
+            self.answer(Performed(launch, Outcome("withdrawn", withdrawn)))
 
     def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
         """Ask the cloud about an attempt's machines."""
         if machines.known:
-            self.pools(offer.cloud).submit(self._look, key, offer, machines)
+            self.pools(offer.cloud).submit(Call(partial(self._look, key, offer, machines)))
 
     def tried(self, intent: Intent) -> int:
         """Count a try that settled nothing; how many there were."""
@@ -98,6 +143,7 @@ class Dispatcher:
         if intent.kind is not IntentKind.LAUNCH:
             return None
         self._launching.discard(_key(intent))
+        self._in_line.pop(_key(intent), None)
         return self._held.pop(_key(intent), None)
 
     def is_open(self, intent: Intent) -> bool:
@@ -114,19 +160,24 @@ class Dispatcher:
             self._tries.pop(intent_id, None)
         self._launching = {key for key in self._launching if key[0] != job_id}
         self._held = {key: intent for key, intent in self._held.items() if key[0] != job_id}
+        for key in [key for key in self._in_line if key[0] == job_id]:
+            self._in_line.pop(key)[1].cancel()
 
-    def _work(self, intent: Intent, machines: Machines, tries: int) -> None:
+    def _work(self, intent: Intent, machines: Machines, tries: int) -> Answered:
         result: Outcome | Later
         try:
             result = self.actor.perform(intent, machines, tries) if self.may_act() else _NOT_NOW
         except Exception as error:  # noqa: BLE001 - told apart, and logged, there
             result = _failed(intent, error)
         self.answer(Performed(intent, result))
+        return Answered(result.is_throttled, may_exist=_may_exist(result))
 
-    def _look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
+    def _look(self, key: AttemptKey, offer: Offer, machines: Machines) -> Answered:
         seen = self.actor.look(key, offer, machines)
-        if seen is not None:
-            self.answer(Seen(key[0], seen))
+        if isinstance(seen, Fault):
+            return Answered(seen.reason is Reason.THROTTLED)
+        self.answer(Seen(key[0], seen))
+        return Answered()
 
 
 def _failed(intent: Intent, error: Exception) -> Later:
@@ -135,6 +186,19 @@ def _failed(intent: Intent, error: Exception) -> Later:
         return _NOT_NOW
     log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
     return Later(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
+
+
+def _may_exist(result: Outcome | Later) -> bool:
+    event = result.event if isinstance(result, Outcome) else None
+    return not isinstance(event, events.LaunchRefused) or event.may_exist
+
+
+def _launch(intent: Intent) -> Launch | None:
+    """How an intent stands in line: what a job begins with waits its turn, what brings it to an end does not."""
+    if intent.kind not in (IntentKind.LAUNCH, IntentKind.PREPARE_STORAGE):
+        return None
+    # Intents of earlier versions do not say whose they are.
+    return Launch(_key(intent), **intent.request.get("line", {}), machines=intent.request.get("num_nodes", 0))
 
 
 def _key(intent: Intent) -> AttemptKey:

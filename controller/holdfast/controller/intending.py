@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from holdfast.controller.store import codec, intents
 from holdfast.controller.store.buckets import removable
@@ -17,9 +17,10 @@ from holdfast.recovery.job import JobView
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
+_ASKER = (Job.c.user, Job.c.priority)
 
 _NAMED = (
-    select(Task.c.spec, Job.c.name)
+    select(Task.c.spec, Job.c.name, *_ASKER)
     .join(Job, Job.c.id == Task.c.job_id)
     .where(Task.c.job_id == bindparam("job_id"), Task.c.index == bindparam("index"))
 )
@@ -38,12 +39,12 @@ class Intending:
             match action:
                 case actions.Launch():
                     kind, generation = IntentKind.LAUNCH, action.generation
-                    request = self._launch_request(conn, job.id, action)
+                    request = self._launch_request(conn, job, action)
                 case actions.Terminate():
                     kind, generation = IntentKind.TERMINATE, action.generation
                     request = self._terminate_request(job, action)
                 case actions.PrepareStorage():
-                    kind, generation, request = IntentKind.PREPARE_STORAGE, 0, {}
+                    kind, generation, request = IntentKind.PREPARE_STORAGE, 0, self._storage_request(conn, job)
                 case _:
                     continue
             key = (job.id, action.task, generation)
@@ -63,17 +64,26 @@ class Intending:
     def _token(self, job_id: int, task: int, generation: int) -> str:
         return f"hf-{self.controller}-{job_id}-{task}-{generation}"
 
-    def _launch_request(self, conn: Connection, job_id: int, action: actions.Launch) -> dict[str, Any]:
-        row = conn.execute(_NAMED, {"job_id": job_id, "index": action.task}).one()
+    def _launch_request(self, conn: Connection, job: JobView, action: actions.Launch) -> dict[str, Any]:
+        row = conn.execute(_NAMED, {"job_id": job.id, "index": action.task}).one()
         return {
             "controller": self.controller,
             "offer": codec.offer_json(action.offer),
             "num_nodes": action.num_nodes,
-            "name": f"holdfast-{row.name}-{job_id}-{action.task}-{action.generation}",
+            "name": f"holdfast-{row.name}-{job.id}-{action.task}-{action.generation}",
+            "line": _line(job, row),
             **row.spec.get("machine", {}),
         }
+
+    def _storage_request(self, conn: Connection, job: JobView) -> dict[str, Any]:
+        return {"line": _line(job, conn.execute(select(*_ASKER).where(Job.c.id == job.id)).one())}
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
         attempt = job.tasks[action.task].attempt(action.generation)
         assert attempt is not None, "an attempt lives until its termination is confirmed"
         return {"controller": self.controller, "offer": codec.offer_json(attempt.offer)}
+
+
+def _line(job: JobView, asker: Row[Any]) -> dict[str, Any]:
+    """How what the job asks for stands in line among what others ask for: see `lanes.Launch`."""
+    return {"user": asker.user, "priority": asker.priority, "is_begun": any(task.has_run for task in job.tasks)}

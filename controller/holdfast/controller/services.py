@@ -26,7 +26,8 @@ from holdfast.controller.submission import Submissions
 @dataclass(frozen=True)
 class Services:
     """`files`: what users uploaded, and what nodes run, by sha256. `request_stop`: have the daemon end; jobs go on.
-    `has_lease`: whether it may act on the jobs that it has. `pace`: of `clock` beside the world."""
+    `has_lease`: whether it may act on the jobs that it has. `pace`: of `clock` beside the world. `why_waiting`: why a
+    launch of a job's task is held back; None where none is."""
 
     settings: Settings
     clock: Clock
@@ -49,3 +50,4 @@ class Services:
     endpoint: str
     request_stop: Callable[[], None]
     has_lease: Callable[[], bool]
+    why_waiting: Callable[[int, int], str | None] = lambda _job_id, _task: None

@@ -10,13 +10,13 @@ database:
   url: postgresql://holdfast@db/holdfast  # also HOLDFAST_DATABASE_URL; without one, SQLite in HOLDFAST_HOME
   lease_s: 10                           # a controller that has not been heard of for so long loses its jobs
 keyring: /etc/holdfast/keyring          # folder of `secret.key` and `token`; also HOLDFAST_KEYRING
-limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}
+limits: {boot_timeout_s: 900, silent_s: 180, drain_s: 60}  # and of users: see `bounds`
 nodes: {beat_s: 5, power_off_after_s: 21600}
 log_level: info
 retention: {events_days: 90}            # what is removed of jobs that ended so long ago: see `retention`; else nothing
 probes: {…}                             # none without it: see `probing`
 default_store: s3                       # of buckets that are only named; without one, the local store
-local: {…}                              # each cloud's own section; `local: false` turns it off
+local: {…}                              # each cloud's own section, and its `bounds`; `local: false` turns it off
 r2: {…}                                 # each store's: see docs/buckets.md
 ```
 """
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast.controller.bounds import USER_FIELDS, Bounds, read_bounds
 from holdfast.controller.listening import LISTEN_FIELDS, Listening, ListeningError, read_listening
 from holdfast.recovery.job import Limits
 from holdfast.sdk.problems import Path as Keys
@@ -95,6 +96,7 @@ class Settings:
     most_upload_bytes: int = 20 * 2**30
     default_store: str | None = None
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    bounds: Bounds = field(default_factory=Bounds)
 
     @property
     def url(self) -> str:
@@ -141,7 +143,7 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
     listen = source.section("listen", ("host", "port", "advertise", *LISTEN_FIELDS))
     database = source.section("database", ("url", "lease_s"))
     host = str(listen.get("host", "127.0.0.1"))
-    limits = source.seconds("limits", tuple(f.name for f in fields(Limits)))
+    limits = source.seconds("limits", tuple(f.name for f in fields(Limits)), besides=USER_FIELDS)
     nodes = source.seconds("nodes", tuple(f.name for f in fields(NodeSettings)))
     if nodes.get("beat_s", _SHORTEST_BEAT_S) < _SHORTEST_BEAT_S:
         raise source.error(("nodes", "beat_s"), f"expected {_SHORTEST_BEAT_S:g} or more, found {nodes['beat_s']:g}")
@@ -172,6 +174,7 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
         most_upload_bytes=_upload_limit(source),
         default_store=_default_store(source),
         retention=_retention(source),
+        bounds=read_bounds(source),
     )
     if found.local_home is not None and not home.resolve().is_relative_to(found.local_home):
         why = f"{home} is not below it, and only what is below it is kept from the machines' eyes"
@@ -259,9 +262,9 @@ class ConfigFile:
         self.check(value, (name,), known)
         return value
 
-    def seconds(self, name: str, known: tuple[str, ...]) -> dict[str, float]:
-        """The mapping at `name`, whose values are all seconds."""
-        values = self.section(name, known)
+    def seconds(self, name: str, known: tuple[str, ...], *, besides: tuple[str, ...] = ()) -> dict[str, float]:
+        """The mapping at `name`, whose values are all seconds, without its fields that are named by `besides`."""
+        values = {key: value for key, value in self.section(name, known + besides).items() if key not in besides}
         for field_of, value in values.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise self.error((name, field_of), f"expected seconds (a number from 0), found {value!r}")

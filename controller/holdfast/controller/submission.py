@@ -174,8 +174,6 @@ class Submissions:
             config = task.to_yaml_config().get("resources") or {}
             asked = sorted(_FIELD_OF[name] for name in _machine(config) if name in ignored)
             found += [f"resources.{name}: accepted, but has no effect on {names}" for name in asked]
-            if task.priority:
-                found.append("resources.priority: kept and shown, but launches are not yet ordered by it")
         return tuple(dict.fromkeys(found))
 
     def _lateness(self, tasks: Sequence[NewTask], now: float) -> tuple[str, ...]:

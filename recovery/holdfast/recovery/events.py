@@ -63,6 +63,16 @@ class LaunchRefused:
 
 
 @dataclass(frozen=True)
+class LaunchWithdrawn:
+    """The attempt was given up before its launch had its turn: it is not going to be asked for. `may_exist`: an earlier
+    controller may have asked for it."""
+
+    task: int
+    generation: int
+    may_exist: bool = False
+
+
+@dataclass(frozen=True)
 class NodeReported:
     """A node's agent is connected and says where it stands (a whole snapshot, not a difference)."""
 
@@ -132,6 +142,7 @@ Event = (
     | StorageFailed
     | Launched
     | LaunchRefused
+    | LaunchWithdrawn
     | NodeReported
     | NodeSilent
     | NoticeGiven

@@ -35,6 +35,8 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _storage_failed(job, event)
         case events.Launched() | events.LaunchRefused():
             return _launch_answered(job, event, now, out)
+        case events.LaunchWithdrawn():
+            return _launch_withdrawn(job, event, out)
         case events.NodeReported() | events.NodeSilent() | events.NoticeGiven():
             return _node_event(job, event, now, out)
         case events.Saved():
@@ -110,6 +112,15 @@ def _launch_answered(
     if attempt is task.current and task.state is TaskState.PLACING:
         task = replace(task, state=TaskState.WAITING, wake_at=now)
     return job.with_task(task.with_attempt(unknown))
+
+
+def _launch_withdrawn(job: JobView, event: events.LaunchWithdrawn, out: list[Action]) -> JobView:
+    task = job.tasks[event.task]
+    attempt = task.attempt(event.generation)
+    if attempt is None or attempt.booted_at is not None or event.may_exist:
+        return job  # the termination that is under way looks for what there may be
+    out.append(Note("attempt.withdrawn", task.index, attempt.generation, message="given up before it was asked for"))
+    return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
 
 
 def _saved(job: JobView, event: events.Saved, now: float, out: list[Action]) -> JobView:

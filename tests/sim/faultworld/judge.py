@@ -179,9 +179,8 @@ class Judge:
                     self.breaks("I4", f"generation {generation} of {job}/{task} failed twice")
                 if reason == Reason.RESTART_ON_ERROR:
                     self._restarted[job, task].add(generation)
-            case "attempt.refused" if any(n.key == (job, task, generation) for n in self._world.nodes.values()):
-                # What was bought may be gone before it can be found: its price is known to the cloud alone.
-                self._unknown.add((job, task, generation))
+            case "attempt.refused" | "attempt.withdrawn":
+                self._not_bought((job, task, generation), kind)
             case "attempt.gone":
                 self._gone_at[job, task, generation] = self._world.scheduler.now()
             case "job.cancel":
@@ -190,6 +189,16 @@ class Judge:
                 self.breaks("I1", f"job {job} was cancelled, and generation {generation} is bought")
             case "checkpoint.committed":
                 self._checkpoint(place, int(data["step"]))
+
+    def _not_bought(self, key: tuple[int, int, int], kind: str) -> None:
+        has_machines = any(n.key == key for n in self._world.nodes.values())
+        if kind == "attempt.withdrawn":
+            self._world.met["a launch was taken back"] += 1
+            if has_machines:
+                self.breaks("I3", f"generation {key[2]} of {key[0]}/{key[1]} was taken back, and has machines")
+        elif has_machines:
+            # What was bought may be gone before it can be found: its price is known to the cloud alone.
+            self._unknown.add(key)
 
     def _attempt_lost(self, task: TaskKey, generation: int, reason: Reason, data: dict[str, Any]) -> None:
         if generation in self._lost[task]:

@@ -149,8 +149,13 @@ class Pool(Executor):
         self._process, self._within_s = process, within_s
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self._process.soon(self._within_s, fn, *args)
-        return Future()
+        future: Future[Any] = Future()
+        self._process.soon(self._within_s, self._begin, future, fn, args)
+        return future
+
+    def _begin(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if future.set_running_or_notify_cancel():
+            fn(*args)
 
 
 class Single(Executor):

@@ -317,14 +317,13 @@ def chaos(walk: Walk, move: Move) -> events.Event | None:
     at = (*key, move.rank)
     match move.kind:
         case "storage" if task.index in walk.storage_asked:
-            return [events.StorageReady(task.index), events.StorageFailed(task.index, "no such bucket")][
-                move.n % 5 == 0
-            ]
+            return (events.StorageReady(task.index), events.StorageFailed(task.index, "none"))[move.n % 5 == 0]
         case "launched":
             return events.Launched(*key, tuple(events.Machine(r, f"i-{r}") for r in range(task.num_nodes)))
         case "refused" if key in walk.launched and (attempt is None or attempt.booted_at is None):
-            kind = KINDS[move.n % len(KINDS)]
-            return events.LaunchRefused(*key, launch_refusal(OFFERS[move.n % 3], walk.now, kind=kind))
+            refusal = launch_refusal(OFFERS[move.n % 3], walk.now, kind=KINDS[move.n % len(KINDS)])
+            is_given_up = attempt is not None and not attempt.is_wanted and move.n % 2 == 0
+            return events.LaunchWithdrawn(*key) if is_given_up else events.LaunchRefused(*key, refusal)
         case "gone" if key in walk.launched:
             return events.AttemptGone(*key)
         case "report":
@@ -394,6 +393,7 @@ def test_whatever_happens_every_promise_is_kept_and_a_kind_world_ends_it(walk: W
         walk.tell(events.Tick())
     assert walk.job.is_settled, f"it does not come to an end: {walk.job}"
     assert all(t.status.is_terminal for t in walk.job.tasks)
-    machines = set(walk.launched) - {(e.task, e.generation) for e in walk.told if isinstance(e, events.LaunchRefused)}
+    noes = [e for e in walk.told if isinstance(e, events.LaunchRefused | events.LaunchWithdrawn)]
+    machines = set(walk.launched) - {(e.task, e.generation) for e in noes}
     gone = {(e.task, e.generation) for e in walk.told if isinstance(e, events.AttemptGone)}
     assert machines <= gone, "a machine was bought and never seen to go"

@@ -33,6 +33,7 @@ _HIGHEST_ID = 2**63 - 1
 _ID_DIGITS = len(str(_HIGHEST_ID))
 JobId = Annotated[int, Path(ge=0, le=_HIGHEST_ID, description="the job's id")]
 ListedId = Annotated[int, Field(ge=0, le=_HIGHEST_ID)]
+_MAY_LAUNCH = (Status.STARTING, Status.RECOVERING)
 _MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
 # How long a call waits for the reconciler to have recorded what it asked for.
@@ -106,7 +107,7 @@ def queue(
     """Jobs, newest first, with all their tasks."""
     wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
     with daemon.database.connect() as conn:
-        found = queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now())
+        found = _told(daemon, queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now()))
         counts = daemon.counts.of(conn, daemon.clock.now())
     now = queries.iso(daemon.clock.now())
     # Written here, in a thread: a long page would hold up whatever else the event loop does.
@@ -118,7 +119,7 @@ def show(daemon: User, job_id: JobId) -> dict[str, Any]:
     """A job with its tasks, attempts and timeline."""
     now = daemon.clock.now()
     with daemon.database.connect() as conn:
-        tasks = queries.describe(conn, [job_id], now)
+        tasks = _told(daemon, queries.describe(conn, [job_id], now))
         if not tasks:
             raise no_such_job(job_id)
         attempts = queries.attempts_of(conn, job_id, now)
@@ -174,6 +175,14 @@ def preempt(daemon: User, job_id: JobId, body: Preempt) -> dict[str, Any]:
     note = Note("job.rehearsal", rank=body.node, message=f"a preemption of node {body.node} was asked for, {told}")
     daemon.reconciler.post(Turn(job_id, notes=(note,)))
     return {"instance_id": node.instance_id, "zone": attempt.offer.zone}
+
+
+def _told(daemon: Services, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the reason why a launch is held back, which the controller that holds it knows."""
+    for task in tasks:
+        if task["status"] in _MAY_LAUNCH and (why := daemon.why_waiting(task["job_id"], task["task_index"])):
+            task["message"] = why
+    return tasks
 
 
 def _running_attempt(daemon: Services, job_id: int) -> AttemptView:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from holdfast.controller.bounds import CLOUD_FIELDS
 from holdfast.controller.clouds.aws import notices
 from holdfast.controller.clouds.section import Section
 
@@ -46,7 +47,8 @@ class AwsSettings:
     @classmethod
     def from_mapping(cls, mapping: object) -> AwsSettings:
         """From the section as it was read. Raises SettingsError, which names the field."""
-        section = Section({} if mapping is None else mapping, "aws", known=tuple(field.name for field in fields(cls)))
+        known = (*(field.name for field in fields(cls)), *CLOUD_FIELDS)
+        section = Section({} if mapping is None else mapping, "aws", known=known)
         return cls(
             regions=section.names("regions", _REGION, what="region", like="us-east-1"),
             profile=section.text_or_none("profile"),

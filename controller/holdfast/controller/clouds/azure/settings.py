@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.controller.bounds import CLOUD_FIELDS
 from holdfast.controller.clouds.section import Section
 
 _KNOWN = (
@@ -51,7 +52,7 @@ class AzureSettings:
     @classmethod
     def from_mapping(cls, mapping: object) -> AzureSettings:
         """From the section as it was read. Raises SettingsError, which names the field."""
-        section = Section({} if mapping is None else mapping, "azure", known=_KNOWN)
+        section = Section({} if mapping is None else mapping, "azure", known=(*_KNOWN, *CLOUD_FIELDS))
         return cls(
             subscription=section.text_or_none("subscription"),
             regions=section.names("regions", "[a-z]+[0-9]?", what="region", like="eastus"),

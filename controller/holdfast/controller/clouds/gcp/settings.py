@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.controller.bounds import CLOUD_FIELDS
 from holdfast.controller.clouds.section import Section
 
 _REGION = r"[a-z]+-[a-z]+\d+"
@@ -47,7 +48,7 @@ class GcpSettings:
     @classmethod
     def from_mapping(cls, mapping: object) -> GcpSettings:
         """From the section as it was read. Raises SettingsError, which names the field."""
-        section = Section({} if mapping is None else mapping, "gcp", known=_KNOWN)
+        section = Section({} if mapping is None else mapping, "gcp", known=(*_KNOWN, *CLOUD_FIELDS))
         return cls(
             project=section.text_or_none("project"),
             credentials=section.text_or_none("credentials"),

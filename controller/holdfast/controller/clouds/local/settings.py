@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from holdfast.controller.bounds import CLOUD_FIELDS
 from holdfast.controller.clouds.local import machine
 from holdfast.controller.clouds.local.capacity import CapacityTrace, read_trace
 from holdfast.controller.clouds.local.refusals import CODES
@@ -113,7 +114,7 @@ class LocalSettings:
         section = Section(
             {} if mapping is None else mapping,
             "local",
-            known=_KNOWN,
+            known=(*_KNOWN, *CLOUD_FIELDS),
         )
         accelerators = {
             name: counts.count(name, at_least=1) for counts in (section.part("accelerators"),) for name in counts.values
