@@ -23,7 +23,7 @@ class Nothing(Exception):
 
 
 class Agenda(Generic[Item, Timed]):
-    """`put` from any thread; the rest is the reconcile thread's. `speed`: of `clock` beside the world."""
+    """`put` and `backlog` from any thread; the rest is the reconcile thread's. `speed`: of `clock` beside the world."""
 
     def __init__(self, clock: Clock, speed: float) -> None:
         self._clock = clock
@@ -52,6 +52,10 @@ class Agenda(Generic[Item, Timed]):
     def put(self, item: Item | None) -> None:
         """None: the last that there is to do."""
         self._queue.put(item)
+
+    def backlog(self) -> int:
+        """How much is queued."""
+        return self._queue.qsize()
 
     def at(self, at: float, what: Timed) -> None:
         """Have `what` due at `at`, by the clock."""

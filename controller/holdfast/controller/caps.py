@@ -73,7 +73,7 @@ class Caps:
         jobs = self._jobs.get(launch.user, set())
         if launch.key[0] in jobs or (self._standing is not None and len(jobs) < most):
             return None
-        return f"waits: {launch.user or 'its user'} has {most} jobs running (limits.most_running_per_user)"
+        return f"{launch.user or 'its user'} has {most} jobs running (limits.most_running_per_user)"
 
     def why_cloud_is_full(self, cloud: str, launch: Launch) -> str | None:
         most = self._bounds.most_machines.get(cloud)
@@ -81,7 +81,7 @@ class Caps:
             return None  # what never fits is for the caller to refuse
         if self._standing is not None and self._machines[cloud] + launch.machines <= most:
             return None
-        return f"waits: {cloud} has {self._machines[cloud]} of {most} machines ({cloud}.most_machines)"
+        return f"{cloud} has {self._machines[cloud]} of {most} machines ({cloud}.most_machines)"
 
     def begin(self, cloud: str, launch: Launch) -> None:
         """`launch` is asked for from now on."""

@@ -156,9 +156,10 @@ class Daemon:
             speed=pace.speed,
         )
         self.ownership = Ownership(self.lease, self.reconciler)
-        self.pools = Pools(settings.bounds, self._standing)
+        bounds = settings.bounds
+        self.pools = Pools(bounds, self._standing)
         pin = self.tls.pin if self.tls else None
-        most = settings.bounds.most_machines
+        most = bounds.most_machines
         actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin, pace.speed, most)
         self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer, self.lease.is_held)
         changes = Changes()
@@ -186,7 +187,16 @@ class Daemon:
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
         )
-        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, self.files.renew)
+        submissions = Submissions(
+            self.database,
+            clock,
+            keyring,
+            market,
+            storage,
+            self.lease.owner,
+            self.files.renew,
+            bounds.most_jobs_per_user,
+        )
         probing = read_probing(settings)
         self.prober = None
         if probing is not None:

@@ -39,6 +39,7 @@ class Desk:
         self._market = market
         self._speed = speed
         self._agenda: Agenda[Item, Timed] = Agenda(clock, speed)
+        self.backlog = self._agenda.backlog
         self._jobs: dict[int, Owned] = {}
         self._outage = Outage(database, clock, speed)
         self.on_directive: OnDirective = lambda _key, _directive: None

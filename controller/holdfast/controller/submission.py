@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.controller.clock import Clock
@@ -24,6 +24,7 @@ from holdfast.controller.storage.service import StorageService
 from holdfast.controller.storage.stores import StorageError
 from holdfast.controller.store import codec, jobs
 from holdfast.controller.store.jobs import Claim, NewTask
+from holdfast.controller.store.standing import unfinished
 from holdfast.controller.store.writes import Writes
 from holdfast.recovery.actions import Note
 from holdfast.recovery.job import TaskView
@@ -59,9 +60,17 @@ _FIELD_OF = {
 class Refused(Exception):
     """A request that can not be taken. `where` names the field; `fix` says what to do."""
 
+    retry_after_s: int | None = None
+
     def __init__(self, message: str, *, where: str | None = None, fix: str = "", status: int = 400) -> None:
         super().__init__(message)
         self.message, self.where, self.fix, self.status = message, where, fix, status
+
+
+class FallenBehind(Refused):
+    """The controller has more to do than it can, and takes nothing new before it has caught up."""
+
+    retry_after_s = 5
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,10 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Submissions:
-    """Accepts jobs on behalf of the controller whose lease is `owner`. `has_upload`: `Files.renew`."""
+    """Accepts jobs on behalf of the controller whose lease is `owner`. `has_upload`: `Files.renew`.
+
+    `most_jobs_per_user`: that have not ended.
+    """
 
     database: Engine
     clock: Clock
@@ -92,6 +104,7 @@ class Submissions:
     storage: StorageService
     owner: str
     has_upload: Callable[[str, float], bool]
+    most_jobs_per_user: int | None = None
 
     def accept(
         self, *, name: str | None, configs: Sequence[Mapping[str, Any]], user: str, key: str | None, num_jobs: int = 1
@@ -119,6 +132,7 @@ class Submissions:
                     claims = tuple(claim for id in known if (claim := jobs.held(conn, id, self.owner)))
                     return Accepted(tuple(known), job_name, jobs.task_ids(conn, known[0]), warnings, claims)
                 job_ids = jobs.reserve(conn, columns, batch_size=num_jobs)
+                self._check_room(conn, user, num_jobs)
                 count = len(compiled)
                 task_ids = {
                     id: [_task_id(now, job_name, task.name, id, i, count) for i, task in enumerate(compiled)]
@@ -140,6 +154,19 @@ class Submissions:
         reach("job.accepted")
         claims = tuple(Claim(id, self.owner, 1) for id in job_ids)
         return Accepted(tuple(job_ids), job_name, tuple(task_ids[job_ids[0]]), warnings, claims)
+
+    def _check_room(self, conn: Connection, user: str, num_jobs: int) -> None:
+        """Raises Refused where the user would have too many. To be called once their rows are there, without tasks."""
+        most = self.most_jobs_per_user
+        if most is None or (has := unfinished(conn, user)) + num_jobs <= most:
+            return
+        more = f"{num_jobs} more" if num_jobs > 1 else "one more"
+        raise Refused(
+            f"{user or 'this user'} has {has} jobs that have not ended; with {more} there would be over {most}",
+            where="user",
+            fix="wait until some have ended, cancel some, or raise limits.most_jobs_per_user in config.yaml",
+            status=429,
+        )
 
     def compile(self, tasks: Sequence[Task], job_name: str, now: float) -> list[NewTask]:
         """Every task compiled; those without a name are named after the job. Raises Refused."""

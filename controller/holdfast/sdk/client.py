@@ -10,9 +10,11 @@ import contextlib
 import http.client
 import json
 import os
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
+from time import monotonic
 from typing import IO, Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -25,17 +27,28 @@ ANSWER_TIMEOUT_S = 120.0
 STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a call: a controller is started anew in less
 PAGE = 500  # jobs
+BUSY_PATIENCE_S = 120.0  # with a controller that asks to be called later
 OFFSET_HEADER = "Holdfast-Offset"
 
 Config = dict[str, Any]
 
 
 class ApiError(ClientError):
-    """The controller refused. `status` is HTTP's: 400 bad input, 401 token, 404, 409 not now, 413 too large, 503."""
+    """The controller refused. `status` is HTTP's: 400 bad input, 401 token, 404, 409 not now, 413 too large, 429 too
+    many already, 503. `retry_after_s`: when it asks to be called again, if it does."""
 
-    def __init__(self, message: str, *, status: int, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        where: str | None = None,
+        fix: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message, where=where, fix=fix)
         self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class ConnectionLost(ClientError):
@@ -194,7 +207,24 @@ class Client:
             yield LogStream(response, None)
 
     def _call(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """The answer to a call that may be repeated safely, however the connection breaks meanwhile."""
+        """The answer to a call that may be repeated safely, however the connection breaks meanwhile. A controller that
+        asks for time is given it."""
+        give_up_at = monotonic() + BUSY_PATIENCE_S
+        while True:
+            try:
+                return self._call_through_losses(method, path, query=query, body=body)
+            except ApiError as error:
+                if error.status != 503 or error.retry_after_s is None:
+                    raise
+                # Callers that were turned away together do not come back together.
+                pause_s = error.retry_after_s * random.uniform(1.0, 1.5)  # noqa: S311 - no secret
+                if monotonic() + pause_s >= give_up_at:
+                    raise
+            Event().wait(max(_PAUSES_S[0], pause_s))
+
+    def _call_through_losses(
+        self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Any:
         for pause_s in _PAUSES_S:
             try:
                 return self._call_once(method, path, query=query, body=body)
@@ -310,11 +340,20 @@ def _refusal(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiError
     try:
         error = json.loads(text)["error"]
         return ApiError(
-            str(error["message"]), status=response.status, where=error.get("where"), fix=error.get("fix") or None
+            str(error["message"]),
+            status=response.status,
+            where=error.get("where"),
+            fix=error.get("fix") or None,
+            retry_after_s=_retry_after_s(response),
         )
     except (ValueError, TypeError, KeyError):
         shown = " ".join(text.decode("utf-8", "replace").split())[:200]
         return ApiError(f"the controller answered {response.status} {response.reason}: {shown}", status=response.status)
+
+
+def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
+    text = (response.headers.get("Retry-After") or "").strip()
+    return float(text) if text.isascii() and text.isdecimal() else None
 
 
 def _token_fix(endpoint: Endpoint) -> str:

@@ -150,7 +150,7 @@ def test_launches_wait_for_room_and_say_why(cloud: Cloud, pools_of: Callable[[Bo
     cloud.has_begun()
     pool.submit(cloud.call("2", Launch((2, 0, 1), "bob")))
     assert cloud.begins_nothing()
-    assert pools.why_waiting(2, 0) == "waits: aws has 2 of 2 machines (aws.most_machines)"
+    assert pools.why_waiting(2, 0) == "aws has 2 of 2 machines (aws.most_machines)"
     assert pools.why_waiting(1, 0) is None
     cloud.standing = Standing(asked=frozenset({(1, 0, 1)}))
     pools.update()

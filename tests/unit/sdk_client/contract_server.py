@@ -24,13 +24,10 @@ NOW = "2026-11-21T02:00:00.000000Z"
 FAILED = {f"FAILED{why}" for why in ("", "_SETUP", "_PRECHECKS", "_NO_RESOURCE", "_CONTROLLER")}
 FINAL = {"SUCCEEDED", "CANCELLED", *FAILED}
 FORECAST = {
-    "why_not": None,
-    "assumed": "what was learned of 3 offers",
-    "runs": 20,
+    "why_not": None, "assumed": "what was learned of 3 offers", "runs": 20,
     "cost": {"mean": 12.5, "low": 10.0, "high": 20.25},
-    "seconds": {"mean": 7500.0, "low": 7200.0, "high": 9000.0},
-    "late": 0.05,
-}
+    "seconds": {"mean": 7500.0, "low": 7200.0, "high": 9000.0}, "late": 0.05,
+}  # fmt: skip
 OFFERS = [
     {"cloud": "local", "region": "local", "zone": f"local-{zone}", "instance_type": "local-4", "market": market,
      "price_per_hour": price, "on_demand_price_per_hour": 1.0, "vcpus": 4.0, "memory_gib": 16.0, "accelerators": None}
@@ -63,6 +60,7 @@ class Controller:
     calls: list = field(default_factory=list)  # (method, path with query, body or None)
     cut_log_at: list = field(default_factory=list)  # absolute offsets at which a log's connection is broken off
     close_log_at: list = field(default_factory=list)  # the same, but in good order
+    busy: int = 0  # so many submissions are turned away for the moment
     drop_answers: int = 0  # so many submissions are done, but their answers lost
     end_status: str | None = None  # what a submitted job ends with at once; None: it goes on
     printed: bytes = b""  # what a submitted job has printed
@@ -154,6 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
+        if status == 503:
+            self.send_header("Retry-After", "0")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
@@ -212,6 +212,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def submit(self):
         state, body = self.controller, self.checked()
+        state.busy, was_busy = max(0, state.busy - 1), state.busy
+        if was_busy:
+            raise Refusal(503, "the controller has fallen behind")
         for task in body["tasks"]:
             workdir = task.get("workdir")
             if workdir and "upload" in workdir and workdir["upload"] not in state.uploads:

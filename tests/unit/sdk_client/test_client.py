@@ -95,3 +95,21 @@ def test_jobs_are_filtered_by_the_controller(controller, client):
     assert [job["job_id"] for job in page["jobs"]] == [other]
     assert page["total"] == 3
     assert [job["job_id"] for job in client.jobs(before=other)["jobs"]] == [running, running - 1]
+
+
+def test_a_controller_that_asks_for_time_is_given_it(controller, client):
+    controller.busy = 2
+    answer = client.submit("x", [{"run": "true"}], user="ada", key="k")
+    assert controller.busy == 0
+    assert [call[2]["key"] for call in controller.calls if call[:2] == ("POST", "/api/v1/jobs")] == ["k"] * 3
+    assert len(controller.jobs) == 1
+    assert answer["job_id"] in controller.jobs
+
+
+def test_a_controller_that_never_comes_round_is_told_of(controller, client, monkeypatch):
+    monkeypatch.setattr("holdfast.sdk.client.BUSY_PATIENCE_S", 0.2)
+    controller.busy = 1000
+    with pytest.raises(ApiError, match="fallen behind") as caught:
+        client.submit("x", [{"run": "true"}], user="ada", key="k")
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 0.0)
+    assert controller.jobs == {}

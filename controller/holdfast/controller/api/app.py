@@ -77,7 +77,8 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 async def _refused(_: Request, refusal: Exception) -> JSONResponse:
     assert isinstance(refusal, Refused)
-    return error(refusal.status, refusal.message, where=refusal.where, fix=refusal.fix)
+    headers = None if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
+    return error(refusal.status, refusal.message, where=refusal.where, fix=refusal.fix, headers=headers)
 
 
 async def _http(_: Request, problem: Exception) -> JSONResponse:

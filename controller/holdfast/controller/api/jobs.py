@@ -17,7 +17,7 @@ from holdfast.controller.crashpoints import reach
 from holdfast.controller.services import Services
 from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.queries import Filter
-from holdfast.controller.submission import Refused
+from holdfast.controller.submission import FallenBehind, Refused
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
@@ -36,6 +36,8 @@ ListedId = Annotated[int, Field(ge=0, le=_HIGHEST_ID)]
 _MAY_LAUNCH = (Status.STARTING, Status.RECOVERING)
 _MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
+# With more than this to decide on, the reconciler is some seconds behind: new jobs would make it later for all.
+_OVERLOADED = 5_000
 # How long a call waits for the reconciler to have recorded what it asked for.
 _RECORDED_WITHIN_S = 30.0
 # More jobs than that are cancelled by letters: safe at once, and recorded one by one afterwards.
@@ -81,9 +83,15 @@ def plan(daemon: User, body: Plan) -> dict[str, Any]:
     return daemon.submissions.plan(body.name, body.tasks, foresees=body.forecast)
 
 
-@router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201))
+@router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201) | refusals(429))
 def launch(daemon: User, body: Launch) -> dict[str, Any]:
-    """Accept a job, or `num_jobs` alike. A repeated `key` is answered with what it made the first time."""
+    """Accept a job, or `num_jobs` alike. A repeated `key` is answered with what it made the first time.
+
+    503 with `Retry-After`: the controller has fallen behind.
+    """
+    if daemon.reconciler.backlog() > _OVERLOADED:
+        behind = "the controller has fallen behind and takes no new jobs for the moment; those it has are safe"
+        raise FallenBehind(behind, fix="launch it again in a while", status=503)
     accepted = daemon.submissions.accept(
         name=body.name, configs=body.tasks, user=body.user, key=body.key, num_jobs=body.num_jobs
     )

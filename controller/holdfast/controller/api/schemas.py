@@ -36,6 +36,7 @@ _MEANING = {
     404: "There is no such thing",
     409: "It can not be done now",
     413: "It is too large",
+    429: "The user has as many already as there may be: nothing was changed",
     503: "The database or the disk can not be used now: nothing was changed, try again",
 }
 

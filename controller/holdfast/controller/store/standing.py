@@ -1,4 +1,5 @@
-"""What stands: the machines that there are or may be, and whose jobs have them. Read for the bounds on both."""
+"""What stands: the machines that there are or may be, whose jobs have them, and how many there are. Read for the bounds
+on all of it."""
 
 from __future__ import annotations
 
@@ -36,6 +37,12 @@ _USERS = select(Job.c.id, Job.c.user).where(
 _ASKED = select(*_KEY).where(
     Attempt.c.state == AttemptState.REQUESTED.value, Attempt.c.job_id.in_(bindparam("job_ids", expanding=True))
 )
+_OF_USER = (
+    select(func.count(Task.c.job_id.distinct()))
+    .join(Job, Job.c.id == Task.c.job_id)
+    .where(Task.c.status.in_([s.value for s in Status if not s.is_terminal]), Job.c.user == bindparam("user"))
+)
+_COUNTING = 0x686F6C64  # with the user: the advisory lock of those who count jobs before they add some
 
 
 def standing(conn: Connection, asked: Collection[AttemptKey]) -> Standing:
@@ -44,3 +51,11 @@ def standing(conn: Connection, asked: Collection[AttemptKey]) -> Standing:
     users = {row.id: row.user for row in conn.execute(_USERS)}
     rows = conn.execute(_ASKED, {"job_ids": sorted({key[0] for key in asked})}) if asked else ()
     return Standing(machines, users, frozenset((r.job_id, r.task_index, r.generation) for r in rows))
+
+
+def unfinished(conn: Connection, user: str) -> int:
+    """How many jobs of `user` have not ended; nobody else adds any until the transaction ends, which on SQLite has to
+    have written something before."""
+    if conn.dialect.name == "postgresql":
+        conn.execute(select(func.pg_advisory_xact_lock(_COUNTING, func.hashtext(user))))
+    return int(conn.execute(_OF_USER, {"user": user}).scalar_one())
