@@ -6,6 +6,7 @@ import click
 
 from holdfast.cli.confirm import ask
 from holdfast.cli.errors import EXIT_WRONG_INPUT, Failure
+from holdfast.cli.progress import working
 from holdfast.recovery.statuses import EXIT_NOT_FOUND
 from holdfast.sdk import jobs
 
@@ -47,14 +48,16 @@ def cancel(
     ask(f"Cancel {which}?", yes=yes)
     from holdfast.cli.connect import to_controller
 
-    answer = jobs.cancel(
-        job_ids or None,
-        name=name,
-        all=everything,
-        graceful=graceful,
-        grace_s=graceful_timeout,
-        client=to_controller(),
-    )
+    client = to_controller()
+    with working("Cancelling"):
+        answer = jobs.cancel(
+            job_ids or None,
+            name=name,
+            all=everything,
+            graceful=graceful,
+            grace_s=graceful_timeout,
+            client=client,
+        )
     if chosen := answer["cancelled"]:
         subject = f"Job with ID {chosen[0]} is" if len(chosen) == 1 else f"Jobs with IDs {_listed(chosen)} are"
         click.echo(f"{subject} scheduled to be cancelled.")

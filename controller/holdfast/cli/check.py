@@ -22,8 +22,11 @@ def check(clouds: tuple[str, ...]) -> None:
     """
     from holdfast.cli.connect import to_controller
     from holdfast.cli.errors import EXIT_WRONG_INPUT, Failure
+    from holdfast.cli.progress import working
 
-    known = {cloud["name"]: cloud for cloud in to_controller().clouds()}
+    client = to_controller()
+    with working("Asking the clouds"):
+        known = {cloud["name"]: cloud for cloud in client.clouds()}
     for name in clouds:
         if name.lower() not in known:
             raise Failure(f"there is no cloud {name!r}\n  there are: {', '.join(known)}", EXIT_WRONG_INPUT)

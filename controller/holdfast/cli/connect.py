@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from holdfast.cli.progress import working
 from holdfast.sdk import endpoint
 from holdfast.sdk.client import Client
 
@@ -16,5 +17,6 @@ def to_controller() -> Client:
     if found is None:
         if sys.stderr.isatty():
             click.echo("Starting the controller …", err=True)
-        found = endpoint.ensure()
+        with working("Starting the controller"):
+            found = endpoint.ensure()
     return Client(found)

@@ -13,6 +13,7 @@ import click
 from holdfast.cli.errors import Failure, warn
 from holdfast.cli.hosting import down, up, upgrade
 from holdfast.cli.lazy import CONTEXT
+from holdfast.cli.progress import working
 from holdfast.sdk import endpoint
 from holdfast.sdk.client import ApiError, Client, ConnectionLost
 from holdfast.sdk.endpoint import Endpoint, NoController
@@ -47,7 +48,8 @@ def start() -> None:
     """Start the controller, if it does not run."""
     found = endpoint.find()
     if found is None:
-        found = endpoint.ensure()
+        with working("Starting the controller"):
+            found = endpoint.ensure()
         click.echo(f"The controller runs at {found.url} (process {found.pid}).")
     elif found.home is None:
         _require_answer(found)
@@ -213,9 +215,10 @@ def _stop_deaf() -> None:
 
 def _await_end(pid: int) -> None:
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
-    while endpoint.is_controller(pid):
-        if time.monotonic() > give_up_at:
-            raise Failure(
-                f"the controller (process {pid}) did not end within {STOP_TIMEOUT_S:.0f} s\n  try: kill -9 {pid}"
-            )
-        time.sleep(0.05)
+    with working("Stopping the controller"):
+        while endpoint.is_controller(pid):
+            if time.monotonic() > give_up_at:
+                raise Failure(
+                    f"the controller (process {pid}) did not end within {STOP_TIMEOUT_S:.0f} s\n  try: kill -9 {pid}"
+                )
+            time.sleep(0.05)

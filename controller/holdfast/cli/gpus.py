@@ -31,10 +31,13 @@ def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> 
     """
     from holdfast.cli.connect import to_controller
     from holdfast.cli.errors import Failure
+    from holdfast.cli.progress import working
 
     wanted, count = _chosen(name)
     cloud, _, region = (infra or "").lower().partition("/")
-    found = to_controller().gpus(name=wanted, count=count, cloud=cloud, region=region)
+    client = to_controller()
+    with working("Asking the clouds"):
+        found = client.gpus(name=wanted, count=count, cloud=cloud, region=region)
     if output == "json":
         import json
 

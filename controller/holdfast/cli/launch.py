@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.confirm import ask, require_terminal
 from holdfast.cli.errors import warn
 from holdfast.cli.options import overrides, task_options, variables
+from holdfast.cli.progress import counting, working
+
+if TYPE_CHECKING:
+    from holdfast.cli.progress import Count
+    from holdfast.sdk.uploads import Archive
 
 PLAN_ROWS = 5
 DRYRUN_ROWS = 20
@@ -82,11 +88,14 @@ def _run(dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, detach: boo
     from holdfast.sdk import jobs
     from holdfast.sdk.client import user_name
 
-    with jobs.prepared(dag, name) as job:
+    with ExitStack() as until_done:
+        with working("Packing files"):
+            job = until_done.enter_context(jobs.prepared(dag, name))
         client = connect.to_controller()
         if note := mismatch(client.controller()["version"]):
             warn(note)
-        planned = job.plan(client, forecast=dryrun)
+        with working("Foreseeing cost and end" if dryrun else "Looking for offers"):
+            planned = job.plan(client, forecast=dryrun)
         warned = list(dict.fromkeys([*job.warnings, *planned["warnings"]]))
         for warning in warned:
             warn(warning)
@@ -97,13 +106,9 @@ def _run(dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, detach: boo
             return
         which = job.name or ("this job" if num_jobs == 1 else "the job")
         ask(f"Launch {which}{f', {num_jobs} times' if num_jobs > 1 else ''}?", yes=yes)
-        launched = job.submit(
-            client,
-            key=jobs.new_key(),
-            user=user_name(),
-            say=lambda line: click.echo(line, err=True),
-            num_jobs=num_jobs,
-        )
+        job.send(client, say=lambda line: click.echo(line, err=True), sending=_sending)
+        with working(f"Submitting {num_jobs} jobs" if num_jobs > 1 else "Submitting the job"):
+            launched = job.submit(client, key=jobs.new_key(), user=user_name(), num_jobs=num_jobs)
     for warning in launched.warnings:
         if warning not in warned:
             warn(warning)
@@ -123,3 +128,7 @@ def _run(dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, detach: boo
     from holdfast.cli.following import follow
 
     raise SystemExit(follow(client, launched.job_id))
+
+
+def _sending(archive: Archive) -> AbstractContextManager[Count]:
+    return counting("Uploading", archive.size_bytes)

@@ -36,8 +36,11 @@ def preempt(job_id: int, node: int, notice: float | None, kill: bool) -> None:
     if kill and notice is not None:
         raise Failure("--kill and --notice were both given\n  give one of them", EXIT_WRONG_INPUT)
     from holdfast.cli.connect import to_controller
+    from holdfast.cli.progress import working
 
     notice_s = None if kill else notice or DEFAULT_NOTICE_S
-    taken = jobs.preempt(job_id, node=node, notice_s=notice_s, client=to_controller())
+    client = to_controller()
+    with working("Asking the cloud"):
+        taken = jobs.preempt(job_id, node=node, notice_s=notice_s, client=client)
     when = "is taken away now" if notice_s is None else f"is taken away in {notice_s:g} s; its notice is given"
     click.echo(f"Node {node} of job {job_id} ({taken['instance_id']} in {taken['zone']}) {when}.")

@@ -15,7 +15,7 @@ from holdfast.sdk import records
 
 REFRESH_S = 2.0
 WAITS_SHOWN = 3
-WAITING = (Status.PENDING, Status.RECOVERING)
+WAITING = (Status.PENDING, Status.STARTING, Status.RECOVERING)
 ALIVE = (Status.RUNNING, Status.RECOVERING, Status.STARTING, Status.PENDING, Status.CANCELLING)
 COLUMNS = (
     Column("ID"),

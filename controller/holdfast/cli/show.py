@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from holdfast.cli import story, table, text
+from holdfast.cli.progress import working
 from holdfast.cli.table import Column
 from holdfast.recovery.statuses import Status
 from holdfast.sdk import logs, records
@@ -53,7 +54,9 @@ def show(job_id: int, output: str) -> None:
     from holdfast.cli.connect import to_controller
     from holdfast.sdk import jobs
 
-    job = jobs.get(job_id, client=to_controller())
+    client = to_controller()
+    with working("Reading the job"):
+        job = jobs.get(job_id, client=client)
     if output == "json":
         click.echo(json.dumps(job, indent=2))
         return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.errors import EXIT_WRONG_INPUT, Failure
+from holdfast.cli.progress import counting
 
 if TYPE_CHECKING:
     from holdfast.recovery.simulate import Scenario, Simulation, ZoneTrace
@@ -247,7 +247,7 @@ def _simulation(given: dict[str, Any], scenarios: Sequence[Scenario], names: Seq
     from holdfast.recovery.simulate import simulate as run
 
     windows = _windows(given, scenarios[0])
-    with _progress(windows * len(scenarios)) as count:
+    with counting("Simulating", windows * len(scenarios)) as count:
         return run(
             scenarios,
             names,
@@ -256,18 +256,6 @@ def _simulation(given: dict[str, Any], scenarios: Sequence[Scenario], names: Seq
             with_optimum=not given["no_optimum"],
             on_progress=count,
         )
-
-
-@contextmanager
-def _progress(windows: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where somebody watches."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield lambda done: None  # noqa: ARG005
-        return
-    with click.progressbar(length=windows, label="Simulating", file=sys.stderr) as bar:
-        yield bar.update
 
 
 def _show(output: str, simulation: Simulation) -> None:
@@ -289,7 +277,7 @@ def _plot(given: dict[str, Any], scenarios: Sequence[Scenario], names: Sequence[
 
     from holdfast.recovery.simulate import plot
 
-    with _progress(plot.windows_needed(scenarios)) as count:
+    with counting("Drawing", plot.windows_needed(scenarios)) as count:
         drawn = plot.draw(
             simulation,
             names,

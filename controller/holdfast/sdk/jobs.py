@@ -27,7 +27,7 @@ from holdfast.sdk.client import ApiError, Client, ConnectionLost, user_name
 if TYPE_CHECKING:
     from holdfast.sdk.dag import Dag
     from holdfast.sdk.task import Task
-    from holdfast.sdk.uploads import Packed
+    from holdfast.sdk.uploads import Packed, Sending
 
 WAIT_POLL_S = 1.0
 
@@ -65,13 +65,14 @@ class Prepared:
         """What would be tried, in order. Sends no files and changes nothing. `forecast`: and what will come of it."""
         return client.plan(self.name, self.packed.tasks, forecast=forecast)
 
-    def submit(
-        self, client: Client, *, key: str, user: str, say: Callable[[str], None], num_jobs: int = 1
-    ) -> LaunchResult:
-        """Send the files that the controller lacks, then the job: once, however often the connection breaks."""
+    def send(self, client: Client, *, say: Callable[[str], None], sending: Sending) -> None:
+        """Send the files that the controller lacks."""
         from holdfast.sdk import uploads
 
-        uploads.send(client, self.packed.archives, say=say)
+        uploads.send(client, self.packed.archives, say=say, sending=sending)
+
+    def submit(self, client: Client, *, key: str, user: str, num_jobs: int = 1) -> LaunchResult:
+        """Hand in the job, whose files were sent: once, however often the connection breaks."""
         answer = client.submit(self.name, self.packed.tasks, user=user, key=key, num_jobs=num_jobs)
         warnings = (*self.warnings, *(w for w in answer["warnings"] if w not in self.warnings))
         ids = tuple(answer["job_ids"])
@@ -94,8 +95,11 @@ def launch(
     Raises `TaskError` or `UploadError` before anything is sent.
     """
     with prepared(task_or_dag, name) as job:
+        from holdfast.sdk.uploads import unseen
+
         client = client or _client()
-        return job.submit(client, key=key or new_key(), user=user or user_name(), say=lambda _: None, num_jobs=num_jobs)
+        job.send(client, say=lambda _: None, sending=unseen)
+        return job.submit(client, key=key or new_key(), user=user or user_name(), num_jobs=num_jobs)
 
 
 def plan(

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from holdfast.sdk import filelist
 from holdfast.sdk.client import Client
@@ -74,15 +74,31 @@ def pack_tasks(tasks: Sequence[Config]) -> Iterator[Packed]:
         yield Packed([_packed_task(task, packer) for task in tasks], packer.by_digest)
 
 
-def send(client: Client, archives: Mapping[str, Archive], *, say: Callable[[str], None] = lambda _: None) -> None:
+Sending = Callable[[Archive], contextlib.AbstractContextManager[Callable[[int], object]]]
+"""Entered while an archive is sent; what it gives is called with the bytes of each piece."""
+
+
+@contextlib.contextmanager
+def unseen(_: Archive) -> Iterator[Callable[[int], object]]:
+    """A `Sending` that nobody watches."""
+    yield lambda _bytes: None
+
+
+def send(
+    client: Client,
+    archives: Mapping[str, Archive],
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    sending: Sending = unseen,
+) -> None:
     """Send the archives that the controller lacks. `say` gets a line about each before it is sent."""
     for archive in archives.values():
         if client.has_upload(archive.sha256):
             continue
         plural = "" if archive.files == 1 else "s"
         say(f"Uploading {archive.source} ({archive.files} file{plural}, {size_text(archive.size_bytes)})")
-        with open(archive.path, "rb") as data:
-            client.put_upload(archive.sha256, data, archive.size_bytes)
+        with open(archive.path, "rb") as data, sending(archive) as count:
+            client.put_upload(archive.sha256, cast("IO[bytes]", _Counted(data, count)), archive.size_bytes)
 
 
 def pack(source: Path, target: Path, *, is_workdir: bool, is_named: bool = False) -> Archive:
@@ -162,6 +178,18 @@ def _packed_path(source: Any, packer: _Packer, *, is_named: bool = False) -> Any
 
 def _is_local(source: Any) -> bool:
     return isinstance(source, str) and "://" not in source
+
+
+class _Counted:
+    """A file to read from, which tells how much of it was read."""
+
+    def __init__(self, raw: IO[bytes], count: Callable[[int], object]) -> None:
+        self._raw, self._count = raw, count
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._raw.read(size)
+        self._count(len(block))
+        return block
 
 
 class _HashingWriter:
