@@ -105,7 +105,7 @@ class MortalStore:
     def remove(self, bucket: str) -> None:
         self._call(self._buckets.remove, bucket)
 
-    def rclone_remote(self, bucket: str) -> dict[str, object]:
+    def rclone_remote(self, bucket: str, _access: Any) -> dict[str, object]:
         return {"type": "local", "root": "/"}
 
     def classify(self, error: Exception) -> Fault:
