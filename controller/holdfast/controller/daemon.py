@@ -187,16 +187,8 @@ class Daemon:
         self.sweep = Sweep(
             self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
         )
-        submissions = Submissions(
-            self.database,
-            clock,
-            keyring,
-            market,
-            storage,
-            self.lease.owner,
-            self.files.renew,
-            bounds.most_jobs_per_user,
-        )
+        owner, renew, most_jobs = self.lease.owner, self.files.renew, bounds.most_jobs_per_user
+        submissions = Submissions(self.database, clock, keyring, market, storage, owner, renew, most_jobs)
         probing = read_probing(settings)
         self.prober = None
         if probing is not None:
