@@ -19,9 +19,8 @@ from typing import Any
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds import registry
 from holdfast.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.fake import default_offers
 from holdfast.controller.daemon import serve
-from holdfast.recovery.market import FaultKind, Offer
+from holdfast.recovery.market import FaultKind, Market, Offer
 from holdfast.recovery.reasons import Reason
 
 NAME = "gcp"
@@ -37,7 +36,7 @@ class SimulatedCloud:
         self._told = told
         self._launch_s = launch_s
         self._clock = clock
-        self._offers = default_offers(NAME)
+        self._offers = offers()
         self._lock = threading.Lock()
         lines = told.makefile("rb")
         known = json.loads(lines.readline())["machines"]
@@ -107,6 +106,26 @@ class SimulatedCloud:
     def _listen(self, lines: Any) -> None:
         for line in lines:
             self._end(json.loads(line)["lost"], Reason.PREEMPTED)
+
+
+def offers() -> tuple[Offer, ...]:
+    """Two types in both markets of 24 zones in eight regions, the one after the other a little dearer."""
+    return tuple(
+        Offer(
+            cloud=NAME,
+            region=f"region-{number // 3}",
+            zone=f"region-{number // 3}-{'abc'[number % 3]}",
+            instance_type=name,
+            market=market,
+            price_per_hour=price * share * (1 + number / 100),
+            on_demand_price_per_hour=price * (1 + number / 100),
+            vcpus=vcpus,
+            memory_gib=4 * vcpus,
+        )
+        for number in range(24)
+        for name, vcpus, price in (("simulated-4", 4.0, 0.2), ("simulated-8", 8.0, 0.4))
+        for market, share in ((Market.SPOT, 0.3), (Market.ON_DEMAND, 1.0))
+    )
 
 
 def _instance(machine: dict[str, Any]) -> Instance:

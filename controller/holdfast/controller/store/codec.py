@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from holdfast.recovery.history import Sighting
 from holdfast.recovery.job import AttemptView, NodeView, Recovery, TaskView
@@ -12,6 +13,8 @@ from holdfast.recovery.market import FaultKind, Market, Offer, OfferKey, Refusal
 from holdfast.recovery.needs import Amount, Need
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
+
+Value = TypeVar("Value")
 
 _TASK_ONLY = {"index", "needs", "recovery", "attempts", "num_nodes"}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
@@ -102,6 +105,12 @@ def _changed(names: Sequence[str], old: object, new: object) -> dict[str, object
     return {name: _column(now) for name in names if (now := getattr(new, name)) != getattr(old, name)}
 
 
+@lru_cache(maxsize=4096)
+def _shared(value: Value) -> Value:
+    """The one that was read first of values that are equal: ten thousand jobs ask for the same, and hold it once."""
+    return value
+
+
 def _reason(value: str | None) -> Reason | None:
     return Reason(value) if value else None
 
@@ -119,7 +128,7 @@ def attempt(row: Mapping[str, Any], nodes: tuple[NodeView, ...]) -> AttemptView:
             "generation": row["generation"],
             "nodes": nodes,
             "state": AttemptState(row["state"]),
-            "offer": offer(row["offer"]),
+            "offer": _shared(offer(row["offer"])),
             "reason": _reason(row["reason"]),
         }
     )
@@ -132,8 +141,8 @@ def task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> TaskView:
             **values,
             "index": row["index"],
             "num_nodes": row["num_nodes"],
-            "needs": tuple(need(n) for n in row["needs"]),
-            "recovery": recovery(row["recovery"]),
+            "needs": _shared(tuple(need(n) for n in row["needs"])),
+            "recovery": _shared(recovery(row["recovery"])),
             "attempts": attempts,
             "state": TaskState(row["state"]),
             "reason": Reason(row["reason"]),
