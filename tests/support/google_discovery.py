@@ -113,18 +113,31 @@ class Discovery:
     def _routes(self) -> dict[str, list[tuple[re.Pattern[str], dict[str, Any]]]]:
         """HTTP method → every method of the API that goes by it, the longest path first."""
         found: dict[str, list[tuple[re.Pattern[str], dict[str, Any]]]] = {}
-        for resource in self._document["resources"].values():
-            for method in resource.get("methods", {}).values():
-                words = re.split(r"\{\+?(\w+)\}", method["path"])
-                pattern = "".join(
-                    f"(?P<{word}>[^/]+)" if odd else re.escape(word)
-                    for odd, word in zip([0, 1] * 99, words, strict=False)
-                )
-                route = re.compile(f"/{self._document['servicePath']}{pattern}")
-                found.setdefault(method["httpMethod"], []).append((route, method))
+        for method in _methods(self._document["resources"]):
+            words = re.split(r"\{\+?(\w+)\}", method["path"])
+            pattern = "".join(
+                f"(?P<{word}>{_of_path(method, word)})" if odd else re.escape(word)
+                for odd, word in zip([0, 1] * 99, words, strict=False)
+            )
+            route = re.compile(f"/{self._document['servicePath']}{pattern}")
+            found.setdefault(method["httpMethod"], []).append((route, method))
         for routes in found.values():
             routes.sort(key=lambda route: -len(route[0].pattern))
         return found
+
+
+def _methods(resources: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Those of resources that lie in others, too."""
+    for resource in resources.values():
+        yield from resource.get("methods", {}).values()
+        yield from _methods(resource.get("resources", {}))
+
+
+def _of_path(method: Mapping[str, Any], parameter: str) -> str:
+    """What may stand there: one word, or as many as its own pattern has where it is `{+such}`."""
+    whole = f"{{+{parameter}}}" in method["path"]
+    pattern: str = method["parameters"][parameter].get("pattern", "") if whole else ""
+    return pattern.removeprefix("^").removesuffix("$") or "[^/]+"
 
 
 def _of_query(told: Mapping[str, Any], text: str) -> Any:

@@ -35,7 +35,7 @@ def queues_of(clouds: Iterable[Cloud]) -> list[NoticeQueue]:
 
 
 class Hearing:
-    """One queue. `pause_s`: how long it leaves the queue alone now, because of what went wrong."""
+    """One queue. `pause_s`: how long it leaves the queue alone now: it had nothing, or something went wrong."""
 
     def __init__(self, queue: NoticeQueue, database: Engine, reconciler: Reconciler) -> None:
         self._queue = queue
@@ -66,7 +66,7 @@ class Hearing:
             self.pause_s = max(fault.retry_after_s or 0.0, backed_off_s)
             log.warning("notices.failed", queue=self._queue.name, error=fault.message, again_in_s=self.pause_s)
         else:
-            self._failed, self.pause_s = 0, 0.0
+            self._failed, self.pause_s = 0, 0.0 if messages else self._queue.idle_s
 
     def _run(self) -> None:
         while not self._stopped.wait(self.pause_s):

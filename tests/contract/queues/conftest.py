@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fake_ec2 import FakeEc2
+from fake_gce import FakeGce
 from holdfast.controller.clock import SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.queues import NoticeQueue, Word
 
 URL = "https://sqs.us-west-2.amazonaws.com/123456789012/holdfast"
@@ -28,13 +32,14 @@ KINDS = {
 class QueueBench:
     """`words`: those that the cloud has. `say(word, id, at)`: as it says them. `write`: as anybody may.
 
-    `left`: how many messages are not deleted. `refuse(n)`: throttle the next `n` calls. `others`: what the cloud says
-    that does not count.
+    `id_of(n)`: of a machine of this cloud. `left`: how many messages are not deleted. `refuse(n)`: throttle the next
+    `n` calls. `others`: what the cloud says that does not count.
     """
 
     queue: NoticeQueue
     words: tuple[Word, ...]
     notice_s: float
+    id_of: Callable[[int], str]
     say: Callable[[Word, str, float], None]
     write: Callable[[str], None]
     left: Callable[[], int]
@@ -76,10 +81,66 @@ def sqs_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue
 
         running = event(KINDS[Word.ENDING][0], {"instance-id": "i-1", "state": "running"}, 1.0)
         other = json.dumps({"source": "aws.s3", "detail-type": "Object Created", "detail": {}})
-        yield QueueBench(queue, tuple(KINDS), 120.0, say, write, left, refuse, (running, other))
+        yield QueueBench(queue, tuple(KINDS), 120.0, "i-{}".format, say, write, left, refuse, (running, other))
 
 
-@pytest.fixture(params=["sqs"])
+def entry(method: str, machine: str, at: float) -> dict[str, Any]:
+    """As Cloud Logging writes it. `machine`: zone/name."""
+    zone, _, name = machine.partition("/")
+    time = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {
+        "protoPayload": {
+            "@type": "type.googleapis.com/google.cloud.audit.AuditLog",
+            "status": {"message": "Instance was preempted."},
+            "authenticationInfo": {"principalEmail": "system@google.com"},
+            "serviceName": "compute.googleapis.com",
+            "methodName": method,
+            "resourceName": f"projects/acme/zones/{zone}/instances/{name}",
+            "request": {"@type": f"type.googleapis.com/{method}"},
+        },
+        "insertId": "1",
+        "resource": {"type": "gce_instance", "labels": {"instance_id": "18", "project_id": "acme", "zone": zone}},
+        "timestamp": time,
+        "severity": "INFO",
+        "logName": "projects/acme/logs/cloudaudit.googleapis.com%2Fsystem_event",
+        "operation": {"id": "systemevent-1", "producer": method, "first": True, "last": True},
+        "receiveTimestamp": time,
+    }
+
+
+@pytest.fixture
+def pubsub_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
+    with FakeGce() as gce:
+        for name, value in gce.environ.items():
+            monkeypatch.setenv(name, value)
+        url = gce.subscription("holdfast")
+        subscription = url.partition("/v1/")[2]
+        settings = GcpSettings.from_mapping({"endpoint_url": gce.url, "notice_queues": [url]})
+        (queue,) = GcpCloud(tmp_path, settings, SystemClock()).notice_queues()
+
+        def write(text: str) -> None:
+            gce.pubsub.send(subscription, text.encode())
+
+        def say(word: Word, id: str, at: float) -> None:
+            assert word is Word.ENDING
+            write(json.dumps(entry("compute.instances.preempted", id, at)))
+
+        def left() -> int:
+            return gce.pubsub.left(subscription)
+
+        def refuse(calls: int) -> None:
+            gce.faults.throttle = calls
+
+        migrated = entry("compute.instances.migrateOnHostMaintenance", "us-central1-a/m-0", 1.0)
+        started = entry("v1.compute.instances.start", "us-central1-a/m-0", 1.0)
+        other = {"logName": "projects/acme/logs/syslog", "textPayload": "hello"}
+        others = tuple(map(json.dumps, (migrated, started, other)))
+        write("")  # so that it is there
+        queue.delete(queue.receive())
+        yield QueueBench(queue, (Word.ENDING,), 0.0, "us-central1-a/m-{}".format, say, write, left, refuse, others)
+
+
+@pytest.fixture(params=["sqs", "pubsub"])
 def bench(request: pytest.FixtureRequest) -> QueueBench:
     made: QueueBench = request.getfixturevalue(f"{request.param}_bench")
     return made

@@ -39,6 +39,9 @@ NEEDS = {
     "zones.list": {"compute.zones.list"},
     "machineTypes.list": {"compute.machineTypes.list"},
     "acceleratorTypes.list": {"compute.acceleratorTypes.list"},
+    # cloud.google.com/pubsub/docs/access-control
+    "projects.subscriptions.pull": {"pubsub.subscriptions.consume"},
+    "projects.subscriptions.acknowledge": {"pubsub.subscriptions.consume"},
 }
 
 
@@ -106,15 +109,20 @@ def test_whoever_is_not_let_in_is_told_what_to_do(gce: FakeGce, cloud: GcpCloud,
 
 
 def test_the_role_allows_what_is_called_and_nothing_more(
-    gce: FakeGce, cloud: GcpCloud, request_of: Callable[..., LaunchRequest]
+    gce: FakeGce, new_cloud: Callable[..., GcpCloud], request_of: Callable[..., LaunchRequest]
 ) -> None:
     """Every call that the code can make, made; and no method of a client in the code that was not."""
+    url = gce.subscription("holdfast")
+    cloud = new_cloud(notice_queues=(url,))
     cloud.offers()
     (machine,) = cloud.launch(request_of())
     cloud.list_owned("ctl")
     cloud.interrupt("us-central1", machine.id, notice_s=None)
     cloud.describe("us-central1", [machine.id])
     cloud.terminate("us-central1", [machine.id])
+    gce.pubsub.send(url.partition("/v1/")[2], b"{}")
+    (queue,) = cloud.notice_queues()
+    queue.delete(queue.receive())
     named = yaml.safe_load(ROLE.read_text())["includedPermissions"]
     allowed = [name for name in named if not name.startswith("storage.")]  # those: tests/unit/storage/test_gcs.py
     assert len(allowed) == len(set(allowed))
@@ -123,6 +131,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     code = "".join(path.read_text() for path in package.glob("*.py"))
     named = set(re.findall(r"onnections\.(\w+)\.(\w+)\(request=", code.replace("\n", "")))
     camel = {f"{_camel(client)}.{_camel(method.removesuffix('_unary'))}" for client, method in named}
+    camel |= {f"projects.subscriptions.{what}" for what in re.findall(r"self\._call\(\"(\w+)\"", code)}
     assert camel == {name.replace("zoneOperations", "operations") for name in gce.calls}
 
 

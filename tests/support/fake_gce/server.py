@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,10 +14,11 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import google_account
-from fake_gce import discovery
+from fake_gce import discovery, pubsub
 from fake_gce.discovery import Call, Invalid
 from fake_gce.faults import DENIALS, Faults
 from fake_gce.gce import PROJECT, Gce
+from fake_gce.pubsub import PubSub
 from hardware import Machines
 from ledger import Bought
 
@@ -30,7 +32,9 @@ class FakeGce:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "instances.bulkInsert" → how often; throttled and denied ones too
         self.regions = regions
+        self.settings: dict[str, Any] = {}  # more of the section in config.yaml
         self.wrong_answers: list[str] = []  # what Google could not have said: a mistake of this fake's
+        self.pubsub = PubSub()
         machines = Machines("gcp", folder, hidden or folder) if folder else None
         self._gce = Gce(self.faults, machines, regions)
         self._server = _Server(self)
@@ -64,7 +68,12 @@ class FakeGce:
     @property
     def config(self) -> str:
         """A section of config.yaml."""
-        return f"gcp: {json.dumps({'endpoint_url': self.url, 'regions': list(self.regions)})}\n"
+        section = {"endpoint_url": self.url, "regions": list(self.regions), **self.settings}
+        return f"gcp: {json.dumps(section)}\n"
+
+    def subscription(self, name: str) -> str:
+        """Its URL here, for `gcp.notice_queues`; `pubsub` knows it by what comes after `/v1/`."""
+        return f"{self.url}/v1/projects/{PROJECT}/subscriptions/{name}"
 
     @property
     def environ(self) -> dict[str, str]:
@@ -102,16 +111,18 @@ class FakeGce:
         url = urlsplit(target)
         if url.path == "/token":
             return 200, {"access_token": "token-of-the-fake", "expires_in": 3600, "token_type": "Bearer"}
+        is_compute = url.path.startswith("/compute/")
+        api, service = (discovery, self._gce) if is_compute else (pubsub, self.pubsub)
         try:
-            call = discovery.read(http_method, url.path, dict(parse_qsl(url.query)), body)
+            call = api.read(http_method, url.path, dict(parse_qsl(url.query)), body)
             self.calls[call.method] += 1
             self._deny(authorization)
             if _use_up(self.faults.lost_requests, call.method):
                 return None
-            answer = self._gce.answer(call)
-            self._check(call, answer)
+            answer = service.answer(call)
+            self._check(api.check_answer, call, answer)
         except Invalid as invalid:
-            return invalid.status, _error(invalid)
+            return (invalid.status, _error(invalid)) if is_compute else pubsub.error(invalid)
         return None if _use_up(self.faults.lost_answers, call.method) else (200, answer)
 
     def _deny(self, authorization: str) -> None:
@@ -125,9 +136,9 @@ class FakeGce:
         if reason is not None:
             raise Invalid(DENIALS[reason][0], reason, DENIALS[reason][1])
 
-    def _check(self, call: Call, answer: dict[str, Any]) -> None:
+    def _check(self, check: Callable[[Call, Any], None], call: Call, answer: dict[str, Any]) -> None:
         try:
-            discovery.check_answer(call, answer)
+            check(call, answer)
         except Invalid as wrong:
             self.wrong_answers.append(f"{call.method}: {wrong}")
 

@@ -24,6 +24,7 @@ class Queue:
 
     name: str = "queue"
     cloud: str = "fake"
+    idle_s: float = 3.0
     waiting: dict[str, Heard | None] = field(default_factory=dict)
     fails: list[str] = field(default_factory=list)
 
@@ -167,7 +168,15 @@ def test_a_queue_that_refuses_is_left_alone_for_longer_and_longer(world: Any, qu
     assert pauses[0] < 2 < pauses[4] < pauses[-1]
     assert pauses[-1] > LONGEST_PAUSE_S / 3
     go_round(world, hearing)
-    assert hearing.pause_s == 0
+    assert hearing.pause_s == queue.idle_s
     queue.fails = ["wait 5 s"]
     go_round(world, hearing)
     assert hearing.pause_s >= 5
+
+
+def test_a_queue_that_has_nothing_is_left_alone_and_one_that_has_some_is_not(world: Any, queue: Queue) -> None:
+    hearing = hear(world, queue)
+    assert hearing.pause_s == queue.idle_s
+    queue.put(Heard(Word.ENDING, "i-of-others"))
+    go_round(world, hearing)
+    assert hearing.pause_s == 0

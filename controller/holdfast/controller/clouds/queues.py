@@ -39,13 +39,15 @@ class Message:
 
 class NoticeQueue(Protocol):
     """One queue. Synchronous; nothing in it repeats a call. `name`: as config.yaml has it; `cloud`: whose machines
-    it tells of, by the controller's name for it."""
+    it tells of, by the controller's name for it; `idle_s`: for how long it is left alone when it had nothing."""
 
     name: str
     cloud: str
+    idle_s: float
 
     def receive(self) -> Sequence[Message]:
-        """What is there; if nothing is, what comes within a while: the cloud holds the call, at most half a minute."""
+        """What is there. If nothing is, what comes within a while, where the cloud holds the call: at most half a
+        minute."""
         ...
 
     def delete(self, messages: Sequence[Message]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_an_empty_section_is_enough() -> None:
 
 
 def test_all_of_it_is_read() -> None:
-    section = {
+    section: dict[str, Any] = {
         "project": "p",
         "credentials": "/etc/key.json",
         "regions": ["us-central1", "us-central1", "northamerica-northeast1"],
@@ -30,11 +31,15 @@ def test_all_of_it_is_read() -> None:
         "service_account": "node@p.iam.gserviceaccount.com",
         "image": "projects/p/global/images/mine",
         "preemption_notice": True,
+        "notice_queues": [
+            "projects/p/subscriptions/holdfast",
+            "https://eu-pubsub.example/v1/projects/p/subscriptions/s-1",
+        ],
         "endpoint_url": "http://127.0.0.1:1",
     }
     read = GcpSettings.from_mapping(section)
     assert read.regions == ("us-central1", "northamerica-northeast1")
-    told = {**section, "regions": read.regions}
+    told = {**section, "regions": read.regions, "notice_queues": tuple(section["notice_queues"])}
     assert {name: getattr(read, name) for name in told} == told
 
 
@@ -49,6 +54,9 @@ def test_all_of_it_is_read() -> None:
         ({"endpoint_url": "127.0.0.1"}, "gcp.endpoint_url"),
         ({"external_ip": "no"}, "gcp.external_ip"),
         ({"preemption_notice": 120}, "gcp.preemption_notice"),
+        ({"notice_queues": "projects/p/subscriptions/s"}, "gcp.notice_queues"),
+        ({"notice_queues": ["projects/p/topics/holdfast"]}, "gcp.notice_queues"),
+        ({"notice_queues": ["https://pubsub.googleapis.com/projects/p/subscriptions/holdfast"]}, "gcp.notice_queues"),
         ({"subnets": ["a"]}, "gcp.subnets"),
         ({"subnets": {"us-central1": 1}}, "gcp.subnets.us-central1"),
         ("yes", "gcp"),

@@ -36,6 +36,7 @@ class SqsQueue:
         assert found is not None, url
         self.cloud = cloud
         self.name = url
+        self.idle_s = 0.0  # SQS has held the call
         self._region = found["region"]
         self._sqs = client
 

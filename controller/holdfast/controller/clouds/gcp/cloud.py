@@ -16,8 +16,10 @@ from holdfast.controller.clouds.gcp import faults, history, launching, market, r
 from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.memory import Memory
+from holdfast.controller.clouds.gcp.notices import PubSubQueue
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
+from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import Offer
 
 NAMES_AT_ONCE = 50
@@ -31,7 +33,7 @@ LINKS = "https://www.googleapis.com/compute/v1"
 
 
 class GcpCloud:
-    """A `Cloud`, and `Interruptible`. `home`: HOLDFAST_HOME, of which it uses `gcp/`."""
+    """A `Cloud`, and `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses `gcp/`."""
 
     ignores = frozenset({"network_tier"})
 
@@ -104,6 +106,9 @@ class GcpCloud:
         return faults.classify(error)
 
     # ---- what only some clouds can do ----
+
+    def notice_queues(self) -> Sequence[NoticeQueue]:
+        return [PubSubQueue(self.name, name, self._connections.session) for name in self.settings.notice_queues]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
         """Google's own rehearsal. It gives the notice that Google gives, whatever `notice_s` says."""

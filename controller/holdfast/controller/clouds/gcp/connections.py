@@ -11,6 +11,7 @@ from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 
 if TYPE_CHECKING:
+    from google.auth.transport.requests import AuthorizedSession
     from google.cloud.compute_v1 import (
         AcceleratorTypesClient,
         InstancesClient,
@@ -64,6 +65,14 @@ class Connections:
     def zones(self) -> ZonesClient:
         client: ZonesClient = self._client("ZonesClient")
         return client
+
+    def session(self) -> AuthorizedSession:
+        """Plain HTTPS, for what is none of Compute Engine's; for one thread. Raises what `find_credentials` does."""
+        from google.auth.transport.requests import AuthorizedSession
+
+        with self._lock:
+            self._find_credentials()
+            return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
     @property
     def once(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ gcp:
   service_account: node@….iam.gserviceaccount.com  # for the machines; default: none
   image: projects/P/global/images/family/F         # default: Ubuntu, with NVIDIA's driver where there are GPUs
   preemption_notice: true              # ask for 120 s of notice (Google calls it a preview)
+  notice_queues: [projects/my-project/subscriptions/holdfast]  # of Pub/Sub, or its URL elsewhere; default: none
   endpoint_url: https://…              # a private endpoint
 """
 
@@ -21,9 +22,11 @@ from holdfast.controller.bounds import CLOUD_FIELDS
 from holdfast.controller.clouds.section import Section
 
 _REGION = r"[a-z]+-[a-z]+\d+"
+_SUBSCRIPTION = r"(https?://[\w.:-]+/v1/)?projects/[\w.:-]+/subscriptions/[A-Za-z][\w.~+%-]{2,254}"
+_A_QUEUE = "projects/my-project/subscriptions/holdfast"
 _KNOWN = (
     *("project", "credentials", "regions", "network", "subnets", "external_ip", "service_account", "image"),
-    *("preemption_notice", "endpoint_url"),
+    *("preemption_notice", "notice_queues", "endpoint_url"),
 )
 
 
@@ -31,7 +34,8 @@ _KNOWN = (
 class GcpSettings:
     """`project` None: that of the credentials. `regions` empty: all of the project. `subnets`: region → name.
 
-    `credentials`: the path of a service account's key.
+    `credentials`: the path of a service account's key. `notice_queues`: subscriptions of Pub/Sub's that say what
+    becomes of machines, besides the machines themselves; each by its name, or by its URL.
     """
 
     project: str | None = None
@@ -43,6 +47,7 @@ class GcpSettings:
     service_account: str | None = None
     image: str | None = None
     preemption_notice: bool = False
+    notice_queues: tuple[str, ...] = ()
     endpoint_url: str | None = None
 
     @classmethod
@@ -59,5 +64,6 @@ class GcpSettings:
             service_account=section.text_or_none("service_account"),
             image=section.text_or_none("image"),
             preemption_notice=section.flag("preemption_notice"),
+            notice_queues=section.names("notice_queues", _SUBSCRIPTION, what="subscription", like=_A_QUEUE),
             endpoint_url=section.url_or_none("endpoint_url"),
         )

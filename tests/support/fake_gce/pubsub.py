@@ -1,0 +1,73 @@
+"""Pub/Sub, beside the fake Compute Engine: subscriptions are there as soon as something is sent to them.
+
+Every request and every answer is checked against the discovery document of pubsub v1.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from google_discovery import Call, Discovery, Invalid
+
+_PUBSUB = Discovery("pubsub", "v1")
+read, check_answer = _PUBSUB.read, _PUBSUB.check_answer
+# A reason of Compute Engine's → what Pub/Sub says instead: status, its name, a reason. google.aip.dev/193
+_ERRORS = {
+    "rateLimitExceeded": (429, "RESOURCE_EXHAUSTED", "RATE_LIMIT_EXCEEDED"),
+    "authError": (401, "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"),
+    "forbidden": (403, "PERMISSION_DENIED", "IAM_PERMISSION_DENIED"),
+    "notFound": (404, "NOT_FOUND", ""),
+}
+
+
+@dataclass
+class PubSub:
+    """What is not acknowledged is there again at once. `held_s`: for how long a call that finds nothing is held."""
+
+    held_s: float = 0.0
+    _messages: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    _ids: Any = field(default_factory=lambda: count(1))
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def send(self, subscription: str, data: bytes) -> None:
+        with self._changed:
+            self._messages.setdefault(subscription, {})[str(next(self._ids))] = data
+            self._changed.notify_all()
+
+    def left(self, subscription: str) -> int:
+        """How many are not acknowledged."""
+        with self._changed:
+            return len(self._messages.get(subscription, ()))
+
+    def answer(self, call: Call) -> dict[str, Any]:
+        name = call.parameters["subscription"]
+        with self._changed:
+            if name not in self._messages:
+                raise Invalid(404, "notFound", f"Resource not found (resource={name.rpartition('/')[2]}).")
+            waiting = self._messages[name]
+            if call.method.endswith(".acknowledge"):
+                for told in call.body["ackIds"]:
+                    waiting.pop(told.removeprefix("ack-"), None)
+                return {}
+            self._changed.wait_for(lambda: waiting, self.held_s)
+            some = list(waiting.items())[: call.body["maxMessages"]]
+        # As Google leaves out what is empty.
+        return {"receivedMessages": [_received(id, data) for id, data in some]} if some else {}
+
+
+def error(invalid: Invalid) -> tuple[int, dict[str, Any]]:
+    """As Google's newer services tell it."""
+    status, name, reason = _ERRORS.get(invalid.reason, (invalid.status, "INVALID_ARGUMENT", ""))
+    info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": "googleapis.com"}
+    told = {"code": status, "message": str(invalid), "status": name, "details": [info] if reason else []}
+    return status, {"error": told}
+
+
+def _received(id: str, data: bytes) -> Mapping[str, Any]:
+    message = {"data": base64.b64encode(data).decode(), "messageId": id, "publishTime": "2026-11-22T20:00:00.123Z"}
+    return {"ackId": f"ack-{id}", "message": message}
