@@ -1,4 +1,4 @@
-"""Microsoft's emulator of Blob Storage, azurite, in a process of its own, with an account of the tests'.
+"""Microsoft's emulator of Azure Storage, azurite, in a process of its own, with an account of the tests'.
 
 `scripts/ensure-azurite.sh` installs it. `problem()` says why it can not be used here.
 """
@@ -21,13 +21,13 @@ from typing import Any, Self
 
 ACCOUNT = "acme"
 KEY = base64.b64encode(b"a key that shows nowhere, of an account that is nowhere".ljust(64, b".")).decode()
-_MAIN = Path(sys.prefix) / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+_SERVICES = Path(sys.prefix) / "azurite" / "node_modules" / "azurite" / "dist" / "src"
 
 
 def problem() -> str | None:
     if _node() is None:
         return "Node.js is not installed"
-    return None if _MAIN.exists() else "azurite is not installed: run `make azurite`"
+    return None if _SERVICES.exists() else "azurite is not installed: run `make azurite`"
 
 
 def _node() -> str | None:
@@ -36,10 +36,12 @@ def _node() -> str | None:
 
 
 class Azurite:
-    """`tls`: the certificate and key of an HTTPS server, which then takes tokens of Entra ID's as well."""
+    """`service`: its containers ("blob") or its queues ("queue"). `tls`: the certificate and key of an HTTPS server,
+    which then takes tokens of Entra ID's as well."""
 
-    def __init__(self, folder: Path, *, tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, folder: Path, *, service: str = "blob", tls: tuple[Path, Path] | None = None) -> None:
         self._folder = folder
+        self._service = service
         self._tls = tls
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -58,7 +60,8 @@ class Azurite:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        command = [str(_node()), str(_MAIN), "--blobHost", "127.0.0.1", "--blobPort", str(self._port), "--silent"]
+        command = [str(_node()), str(_SERVICES / self._service / "main.js"), "--silent"]
+        command += [f"--{self._service}Host", "127.0.0.1", f"--{self._service}Port", str(self._port)]
         command += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
         if self._tls:
             command += ["--cert", str(self._tls[0]), "--key", str(self._tls[1]), "--oauth", "basic"]

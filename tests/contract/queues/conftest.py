@@ -6,16 +6,22 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import azurite
+from fake_azure import FakeAzure
 from fake_ec2 import FakeEc2
 from fake_gce import FakeGce
 from holdfast.controller.clock import SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.azure import notices as azure_notices
+from holdfast.controller.clouds.azure.cloud import AzureCloud
+from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.queues import NoticeQueue, Word
@@ -26,6 +32,8 @@ KINDS = {
     Word.AT_RISK: ("EC2 Instance Rebalance Recommendation", {}),
     Word.ENDING: ("EC2 Instance State-change Notification", {"state": "shutting-down"}),
 }
+
+NUMBERS = count(1)
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,70 @@ def pubsub_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Qu
         yield QueueBench(queue, (Word.ENDING,), 0.0, "us-central1-a/m-{}".format, say, write, left, refuse, others)
 
 
-@pytest.fixture(params=["sqs", "pubsub"])
+def health(kind: str, machine: str, **properties: str) -> str:
+    """As Event Grid writes it, in its own schema. `kind`: AvailabilityStatusChanged or ResourceAnnotated."""
+    machine = f"/subscriptions/s/resourceGroups/holdfast-eastus/providers/Microsoft.Compute/virtualMachines/{machine}"
+    told = {
+        "targetResourceId": machine,
+        "targetResourceType": "Microsoft.Compute/virtualMachines",
+        "occurredTime": "2026-11-22T19:20:37.9245071Z",
+        **properties,
+    }
+    resource = {"id": f"{machine}/providers/Microsoft.ResourceHealth/x/1", "name": "1", "type": "x", "properties": told}
+    return json.dumps(
+        {
+            "id": "1fb6fa94-d965-4306-abe0-4810f0774e97",
+            "topic": "/subscriptions/s",
+            "subject": machine,
+            "data": {"resourceInfo": resource, "operationalInfo": {}, "apiVersion": "2023-12-01"},
+            "eventType": f"Microsoft.ResourceNotifications.HealthResources.{kind}",
+            "dataVersion": "1",
+            "metadataVersion": "1",
+            "eventTime": "2026-11-22T19:20:37.9245071Z",
+        }
+    )
+
+
+@pytest.fixture(scope="package")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAzure, Any]]:
+    """Azure with an account; a queue for each test."""
+    if why := azurite.problem():
+        pytest.skip(why)
+    with FakeAzure() as azure, azure.queues(tmp_path_factory.mktemp("azurite") / "queues") as queues:
+        yield azure, queues
+
+
+@pytest.fixture
+def storage_bench(azure: tuple[FakeAzure, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueBench:
+    fake, queues = azure
+    for name, value in fake.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(azure_notices, "HIDDEN_S", 1)  # the least that there is
+    name = f"holdfast-{next(NUMBERS)}"
+    settings = AzureSettings.from_mapping({**fake.section, "notice_queues": [queues.make(name)]})
+    (queue,) = AzureCloud(tmp_path, settings, SystemClock()).notice_queues()
+
+    def write(text: str) -> None:
+        queues.send(name, text)
+
+    def say(word: Word, id: str, at: float) -> None:
+        assert word is Word.ENDING
+        write(health("ResourceAnnotated", id, annotationName="VirtualMachinePreempted", context="Platform Initiated"))
+
+    def left() -> int:
+        return int(queues.left(name))
+
+    def refuse(calls: int) -> None:
+        fake.faults.throttle = calls
+
+    started = health("ResourceAnnotated", "m-0", annotationName="VirtualMachineStartInitiatedByControlPlane")
+    is_back = health("AvailabilityStatusChanged", "m-0", availabilityState="Available")
+    other = json.dumps({"eventType": "Microsoft.Storage.BlobCreated", "data": {}})
+    others = (started, is_back, other)
+    return QueueBench(queue, (Word.ENDING,), 0.0, "m-{}".format, say, write, left, refuse, others)
+
+
+@pytest.fixture(params=["sqs", "pubsub", "storage"])
 def bench(request: pytest.FixtureRequest) -> QueueBench:
     made: QueueBench = request.getfixturevalue(f"{request.param}_bench")
     return made

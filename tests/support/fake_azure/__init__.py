@@ -8,6 +8,8 @@
             azure.evict(azure.living()[0].id, notice_s=30)
             assert not azure.living()
 
+`with azure.queues(folder) as queues:` it has a storage account with queues besides, which are azurite's.
+
 It lives in the test's process: a daemon may die and come back, the machines stay. `FakeAzure()` without a folder has no
 machines: virtual machines run as soon as their creation is over, which is at once unless `faults` says otherwise.
 """

@@ -24,6 +24,8 @@ class Answer:
 
     @property
     def content(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
         return b"" if self.body is None else json.dumps(self.body).encode()
 
 

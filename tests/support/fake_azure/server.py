@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +26,7 @@ from fake_azure.answers import Answer, Invalid
 from fake_azure.arm import Arm
 from fake_azure.faults import STATUSES, TEXTS, Faults
 from fake_azure.metadata import MetadataService
+from fake_azure.queues import SCOPE, Queues, token
 from hardware import Machines
 from ledger import Bought
 
@@ -61,6 +64,8 @@ class FakeAzure:
             Counter()
         )  # as roles name them, "Microsoft.Compute/virtualMachines/write" → how often
         self.regions = regions
+        self.settings: dict[str, Any] = {}  # more of the section in config.yaml
+        self._queues: Queues | None = None
         self._machines = Machines("azure", folder, hidden or folder) if folder else None
         self._server = _Server(self)
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
@@ -93,6 +98,7 @@ class FakeAzure:
             "regions": list(self.regions),
             "endpoint_url": self.url,
             "ca_file": str(_authority()[1]),
+            **self.settings,
         }
 
     @property
@@ -137,6 +143,13 @@ class FakeAzure:
         """As somebody would who cleans up."""
         self._arm.forget_networks()
 
+    @contextlib.contextmanager
+    def queues(self, folder: Path) -> Iterator[Queues]:
+        """With a storage account, whose queues are there for as long."""
+        with Queues(folder, self.url, _authority()[0]) as self._queues:
+            yield self._queues
+        self._queues = None
+
     def metadata_of(self, id: str) -> MetadataService:
         return self._arm.metadata_of(id)
 
@@ -151,6 +164,14 @@ class FakeAzure:
         where = urlsplit(target)
         if where.path.startswith(f"/{TENANT}/"):
             return self._sign_in(where.path, body)
+        if self._queues is not None and (action := self._queues.action(where.path)):
+            self.calls[action] += 1
+            if self.faults.throttle > 0:
+                self.faults.throttle -= 1
+                return self._queues.refused(503, "ServerBusy")
+            if code := self.faults.deny:
+                return self._queues.refused(403, code)
+            return self._queues.answer(method, target, headers, body)
         try:
             group, action = _route(method, where.path)
         except Invalid as invalid:
@@ -214,7 +235,8 @@ class FakeAzure:
         if (form.get("client_id"), form.get("client_secret")) != (CLIENT, SECRET):
             text = "AADSTS7000215: Invalid client secret provided."
             return Answer(401, {"error": "invalid_client", "error_description": text, "error_codes": [7000215]})
-        return Answer(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": TOKEN})
+        given = token() if SCOPE in form.get("scope", "").split() else TOKEN
+        return Answer(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": given})
 
 
 def _route(method: str, path: str) -> tuple[str, str]:

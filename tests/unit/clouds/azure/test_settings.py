@@ -19,6 +19,8 @@ def test_what_it_takes() -> None:
     assert not settings.wants_public_ip("eastus"), "the user's own subnet has a way out of its own"
     assert settings.wants_public_ip("westus3")
     assert not AzureSettings.from_mapping({"public_ips": False}).wants_public_ip("westus3")
+    queue = "https://account.queue.core.windows.net/holdfast"
+    assert AzureSettings.from_mapping({"notice_queues": [queue, queue]}).notice_queues == (queue,)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,9 @@ def test_what_it_takes() -> None:
         ({"subnets": {"eastus": "mine"}}, r"azure\.subnets\.eastus"),
         ({"public_ips": "no"}, r"azure\.public_ips"),
         ({"endpoint_url": "here"}, r"azure\.endpoint_url"),
+        ({"notice_queues": "https://account.queue.core.windows.net/holdfast"}, r"azure\.notice_queues"),
+        ({"notice_queues": ["http://account.queue.core.windows.net/holdfast"]}, r"azure\.notice_queues"),
+        ({"notice_queues": ["https://account.queue.core.windows.net"]}, r"azure\.notice_queues"),
         ([], "azure"),
     ],
 )

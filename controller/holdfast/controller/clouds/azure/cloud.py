@@ -18,10 +18,12 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.azure import catalog, faults, launching, reading
 from holdfast.controller.clouds.azure.connections import Connections
 from holdfast.controller.clouds.azure.ended import Ended
+from holdfast.controller.clouds.azure.notices import StorageQueue
 from holdfast.controller.clouds.azure.places import Places
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import FaultKind, Market, Offer
 from holdfast.recovery.reasons import Reason
 
@@ -38,7 +40,7 @@ Told = TypeVar("Told")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible`. `home`: HOLDFAST_HOME, of which it uses nothing."""
+    """A `Cloud` that is `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses nothing."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -102,6 +104,9 @@ class AzureCloud:
         return faults.classify(error)
 
     # ---- what only some clouds can do ----
+
+    def notice_queues(self) -> Sequence[NoticeQueue]:
+        return [StorageQueue(self.name, url, self._connections.storage) for url in self.settings.notice_queues]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
         """Azure alone says how long the notice is (30 seconds at least), and when it comes."""

@@ -1,4 +1,5 @@
-"""The client of Azure's Resource Manager, made when first used. One attempt per call: the caller repeats, as data.
+"""Clients of Azure's Resource Manager and of Storage, made when first used. One attempt per call: the caller repeats,
+as data.
 
 The SDK's own pipeline would repeat calls, and register resource providers where one is missing, sleeping in between.
 Ours has neither.
@@ -16,23 +17,26 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.azure.settings import AzureSettings
 
 if TYPE_CHECKING:
+    from azure.core import PipelineClient
     from azure.core.credentials import TokenCredential
     from azure.mgmt.compute import ComputeManagementClient
 
 PUBLIC_URL = "https://management.azure.com"
+STORAGE_SCOPE = "https://storage.azure.com/.default"
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 LOOK_FOR_CREDENTIALS_AGAIN_S = 30.0
 
 
 class Connections:
-    """Shared by threads: the client may be, and making it is locked."""
+    """Shared by threads: clients may be, and making one is locked."""
 
     def __init__(self, settings: AzureSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._lock = threading.Lock()
         self._made: ComputeManagementClient | None = None
+        self._storage: PipelineClient[Any, Any] | None = None
         self._credential: TokenCredential | None = None
         self._problem: str | None = None
         self._looked_at: float | None = None
@@ -60,6 +64,17 @@ class Connections:
             map_error(response.status_code, response, {})
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
         return response.json()
+
+    def storage(self) -> PipelineClient[Any, Any]:
+        """For calls of Storage's, by their whole URLs. It raises for no answer, whatever its status."""
+        from azure.core import PipelineClient
+        from azure.core.pipeline import policies
+
+        with self._lock:
+            if self._storage is None:
+                signing = policies.BearerTokenCredentialPolicy(self._get_credential(), STORAGE_SCOPE)
+                self._storage = PipelineClient("", policies=[*_plain_policies(), signing], transport=self._transport())
+            return self._storage
 
     def unusable(self) -> str | None:
         """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
@@ -111,26 +126,34 @@ class Connections:
         return {"connection_verify": self._settings.ca_file} if self._settings.ca_file else {}
 
     def _make(self) -> ComputeManagementClient:
-        from azure.core.pipeline import policies
-        from azure.core.pipeline.transport import RequestsTransport
+        from azure.core.pipeline.policies import ContentDecodePolicy
         from azure.mgmt.compute import ComputeManagementClient
         from azure.mgmt.core.policies import ARMChallengeAuthenticationPolicy
 
-        transport = RequestsTransport(connection_timeout=CONNECT_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, **self._tls)
+        signing = ARMChallengeAuthenticationPolicy(self._get_credential(), self._scope)
         return ComputeManagementClient(
             self._get_credential(),
             self.subscription,
             base_url=self._settings.endpoint_url or PUBLIC_URL,
-            transport=transport,
-            policies=[
-                policies.RequestIdPolicy(),
-                policies.HeadersPolicy(),
-                policies.UserAgentPolicy(base_user_agent="holdfast"),
-                policies.ProxyPolicy(),
-                policies.ContentDecodePolicy(),
-                ARMChallengeAuthenticationPolicy(self._get_credential(), self._scope),
-            ],
+            transport=self._transport(),
+            policies=[*_plain_policies(), ContentDecodePolicy(), signing],
         )
+
+    def _transport(self) -> Any:
+        from azure.core.pipeline.transport import RequestsTransport
+
+        return RequestsTransport(connection_timeout=CONNECT_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, **self._tls)
+
+
+def _plain_policies() -> list[Any]:
+    from azure.core.pipeline import policies
+
+    return [
+        policies.RequestIdPolicy(),
+        policies.HeadersPolicy(),
+        policies.UserAgentPolicy(base_user_agent="holdfast"),
+        policies.ProxyPolicy(),
+    ]
 
 
 def find_credential(**options: Any) -> TokenCredential:

@@ -6,6 +6,7 @@ common-deployment-errors, and the allocation failures of …/troubleshoot/azure/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.controller.clouds import faulting
@@ -78,6 +79,7 @@ CODES: dict[str, Row] = {
     "SubscriptionRequestsThrottled": _THROTTLED,
     "ResourceCollectionRequestsThrottled": _THROTTLED,
     "OperationNotAllowedDueToThrottling": _THROTTLED,
+    "ServerBusy": _THROTTLED,
     # Azure's own trouble, or two calls at once: it may have happened, the same name tells
     "InternalServerError": _PASSING,
     "InternalExecutionError": _PASSING,
@@ -116,6 +118,8 @@ CODES: dict[str, Row] = {
     "ReadOnlyDisabledSubscription": _SUBSCRIPTION,
     "SubscriptionDisabled": _SUBSCRIPTION,
     "AuthorizationFailed": _NOT_ALLOWED,
+    "AuthorizationFailure": _NOT_ALLOWED,
+    "AuthorizationPermissionMismatch": _NOT_ALLOWED,
     "LinkedAuthorizationFailed": _NOT_ALLOWED,
     "Forbidden": _NOT_ALLOWED,
     "MissingSubscriptionRegistration": _NOT_REGISTERED,
@@ -189,7 +193,7 @@ def code_of(error: Exception) -> str:
     """Azure's code of an error; the class's name where Azure has not spoken."""
     if isinstance(error, Refused):
         return error.code
-    told = getattr(getattr(error, "error", None), "code", None)
+    told = getattr(getattr(error, "error", None), "code", None) or _headers(error).get("x-ms-error-code")  # Storage's
     status = getattr(error, "status_code", None)
     return str(told or STATUSES.get(status or 0) or type(error).__name__)
 
@@ -218,6 +222,9 @@ def _message(error: Exception) -> str:
 
 def _retry_after_s(error: Exception) -> float | None:
     """Azure's own word, in seconds; None without one."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    told = headers.get("Retry-After", "")
+    told = _headers(error).get("Retry-After", "")
     return float(told) if told.isdecimal() else None
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    return getattr(getattr(error, "response", None), "headers", None) or {}

@@ -8,8 +8,9 @@ azure:
   subnets: {eastus: /subscriptions/…/subnets/training}           # default: a network of its own
   public_ips: false                 # default: true, but false where `subnets` names one
   identity: /subscriptions/…/userAssignedIdentities/training     # for the machines; default: none
+  notice_queues: [https://account.queue.core.windows.net/holdfast]  # fed by Event Grid; default: none
   endpoint_url: https://…           # another Resource Manager than Azure's public one
-  ca_file: /etc/ssl/private-ca.pem  # whom to trust about that one's certificate
+  ca_file: /etc/ssl/private-ca.pem  # whom to trust about that one's certificate, and the queues'
 """
 
 from __future__ import annotations
@@ -27,16 +28,21 @@ _KNOWN = (
     "subnets",
     "public_ips",
     "identity",
+    "notice_queues",
     "endpoint_url",
     "ca_file",
 )
+
+_QUEUE = r"https://[\w.:-]+(/[a-z0-9]+)?/[a-z0-9](-?[a-z0-9]){2,62}"
+_A_QUEUE = "https://account.queue.core.windows.net/holdfast"
 
 
 @dataclass(frozen=True)
 class AzureSettings:
     """`regions` empty: all that the catalog knows. `images`: region → URN or id. `subnets`: region → id.
 
-    `public_ips` None: where the subnet is Holdfast's own.
+    `public_ips` None: where the subnet is Holdfast's own. `notice_queues`: URLs of storage queues that say what becomes
+    of machines, besides the machines themselves.
     """
 
     subscription: str | None = None
@@ -46,6 +52,7 @@ class AzureSettings:
     subnets: dict[str, str] = field(default_factory=dict)
     public_ips: bool | None = None
     identity: str | None = None
+    notice_queues: tuple[str, ...] = ()
     endpoint_url: str | None = None
     ca_file: str | None = None
 
@@ -61,6 +68,7 @@ class AzureSettings:
             subnets=section.part("subnets").texts(prefix="/subscriptions/"),
             public_ips=section.flag("public_ips") if "public_ips" in section.values else None,
             identity=section.text_or_none("identity"),
+            notice_queues=section.names("notice_queues", _QUEUE, what="queue's URL", like=_A_QUEUE),
             endpoint_url=section.url_or_none("endpoint_url"),
             ca_file=section.text_or_none("ca_file"),
         )

@@ -1,0 +1,51 @@
+"""A controller that reads what Google and Azure say of machines: all of it is heard, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import azurite
+from controllers import running_controller
+from fake_azure import FakeAzure
+from fake_gce import FakeGce
+
+OF_GOOGLE = {
+    "logName": "projects/acme/logs/cloudaudit.googleapis.com%2Fsystem_event",
+    "protoPayload": {
+        "methodName": "compute.instances.preempted",
+        "resourceName": "projects/acme/zones/us-central1-a/instances/of-others",
+    },
+}
+OF_AZURE = {
+    "type": "Microsoft.ResourceNotifications.HealthResources.ResourceAnnotated",
+    "data": {
+        "resourceInfo": {
+            "properties": {
+                "targetResourceId": "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/it",
+                "annotationName": "VirtualMachinePreempted",
+            }
+        }
+    },
+}
+
+
+def test_what_is_in_the_queues_is_heard(tmp_path: Path) -> None:
+    if why := azurite.problem():
+        pytest.skip(why)
+    with FakeGce() as gce, FakeAzure() as azure, azure.queues(tmp_path / "queues") as queues:
+        url = gce.subscription("holdfast")
+        name = url.partition("/v1/")[2]
+        gce.settings = {"notice_queues": [url]}
+        azure.settings = {"notice_queues": [queues.make("holdfast")]}
+        (tmp_path / "config.yaml").write_text(gce.config + azure.config)
+        for google_says, azure_says in (("nonsense",) * 2, (json.dumps(OF_GOOGLE), json.dumps(OF_AZURE))):
+            gce.pubsub.send(name, google_says.encode())
+            queues.send("holdfast", azure_says)
+        with running_controller(tmp_path, environ={**gce.environ, **azure.environ}) as controller:
+            controller.until(lambda: not gce.pubsub.left(name) and not queues.left("holdfast"), "nothing is left")
+        told = (tmp_path / "controller.log").read_text()
+        assert told.count("notices.malformed") == 2
+        assert "notices.failed" not in told
