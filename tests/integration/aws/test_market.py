@@ -110,7 +110,8 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     # A batch is allowed by the permission for one.
     assert allowed == {call.removesuffix("Batch") for call in called} | IMPLIED
     package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/aws"
-    code = "".join(path.read_text() for path in package.glob("*.py"))
+    # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
+    code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     verbs = "describe|run|terminate|get|create|start|delete|receive"
     named = set(re.findall(rf"(?:ec2|ssm|fis|sqs)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
     named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
