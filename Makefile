@@ -1,6 +1,6 @@
 # Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-cloud test-all check bench sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help demo test test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -48,6 +48,11 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
+
+bench-scale: $(INSTALLED) ## one controller with ten thousand running jobs, then among a million past ones (about 20 minutes)
+	@$(BIN)/python -m benchmarks.scale
+	@$(BIN)/python -m benchmarks.scale --growth
+	@$(BIN)/python -m benchmarks.scale.queue
 
 fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; what it finds is kept in build/fuzz
 	@mkdir -p build/fuzz/corpus
