@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
@@ -31,17 +31,28 @@ class Attendance:
 
     def arrive(self, place: Place, token: str) -> Arrival:
         """A node called. Only one whose attempt is recorded as gone is told to stop."""
-        key, rank = place
+        return self.arrive_all([(place, token)])[0]
+
+    def arrive_all(self, calls: Sequence[tuple[Place, str]]) -> list[Arrival]:
+        """`arrive` for several, in one transaction."""
+        ids = sorted({place[0][0] for place, _ in calls})
         with self.database.begin() as conn:
-            attempt = jobs.load_attempts(conn, [key[0]]).get(key)
-            if attempt is not None:
-                connections.hold(conn, place, controller=self.owner, token=token, now=self.clock.now())
-            return Arrival(jobs.checkpoint_seq(conn, key, rank), directive(attempt) if attempt else STOP)
+            attempts = jobs.load_attempts(conn, ids)
+            known = [(place, token) for place, token in calls if place[0] in attempts]
+            connections.hold_all(conn, known, controller=self.owner, now=self.clock.now())
+            seqs = jobs.checkpoint_seqs(conn, ids)
+        wanted = {key: directive(attempt) for key, attempt in attempts.items()}
+        return [Arrival(seqs.get(place, 0), wanted.get(place[0], STOP)) for place, _ in calls]
 
     def leave(self, place: Place, token: str) -> bool:
         """A connection ended. False if the node has called again since."""
+        return self.leave_all([(place, token)])[0]
+
+    def leave_all(self, ended: Sequence[tuple[Place, str]]) -> list[bool]:
+        """`leave` for several, in one transaction."""
         with self.database.begin() as conn:
-            return connections.release(conn, place, token)
+            gone = connections.release_all(conn, ended)
+        return [token in gone for _, token in ended]
 
     def hold_only(self, tokens: Iterable[str]) -> None:
         """Forget connections that ended while the database was away."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,12 +18,13 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from holdfast.controller.attendance import Arrival, Attendance
+from holdfast.controller.attendance import Attendance
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.connection import Connection, in_world
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Logs
+from holdfast.controller.offload import Offload, Singly
 from holdfast.controller.patience import Patience
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.store.connections import Place as Place
@@ -41,16 +42,6 @@ _HELD_S = 60.0
 # Ten thousand nodes give a sign of life every eight seconds each: a machine that falls silent is noticed within 24.
 _MOST_BEATS_PER_S = 1250.0
 
-Append = Callable[[AttemptKey, int, int, bytes], Awaitable[int]]
-"""`Logs.append`, awaited"""
-
-
-def _in_a_thread(logs: Logs) -> Append:
-    async def append(key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
-        return await asyncio.to_thread(logs.append, key, rank, offset, data)
-
-    return append
-
 
 @dataclass(frozen=True, eq=False)
 class _Held:
@@ -67,7 +58,7 @@ class _Held:
 class Channel:
     """Every connected agent of this daemon. `on_log`: told the job whose log grew.
 
-    `append`: keeps log bytes; by default `logs` does, in a thread.
+    `offload`: does what asks the database or a disk; without one, each call of `logs` and `attendance` has a thread.
     `silent_s`: how long a node may be away before it is given up. `pace`: of `clock` beside the world, where nodes are.
     """
 
@@ -82,9 +73,9 @@ class Channel:
         silent_s: float,
         pace: Pace = REAL_TIME,
         monotonic: Callable[[], float] = time.monotonic,
-        append: Append | None = None,
+        offload: Offload | None = None,
     ) -> None:
-        self._append = append or _in_a_thread(logs)
+        self._offload = offload or Singly(logs, attendance)
         self._reconciler = reconciler
         self._logs = logs
         self._attendance = attendance
@@ -169,7 +160,7 @@ class Channel:
         if held is not None and connection.is_leaving:
             self._let_go(held)  # the machine may be gone before it calls again, and the next attempt waits for this end
         try:
-            is_silent = await asyncio.to_thread(self._attendance.leave, place, connection.token)
+            is_silent = await self._offload.leave(place, connection.token)
         except UNAVAILABLE as error:
             log.warning("database.refused", place=place, error=str(error))
             is_silent = True
@@ -200,7 +191,7 @@ class Channel:
     async def _log_bytes(self, connection: Connection, frame: bytes) -> None:
         header, _, data = frame.partition(b"\n")
         key, rank = connection.place
-        connection.kept = kept = await self._append(key, rank, int(json.loads(header)["offset"]), data)
+        connection.kept = kept = await self._offload.append(key, rank, int(json.loads(header)["offset"]), data)
         connection.say({"type": "log_ack", "offset": kept})
         self.on_log(key[0])
         self._look_at_held(connection, kept)
@@ -233,7 +224,7 @@ class Channel:
     async def _hello(self, connection: Connection, message: dict[str, Any]) -> None:
         reach("agent.welcoming")
         key = connection.place[0]
-        arrival, connection.kept = await asyncio.to_thread(self._arrive, connection)
+        arrival, connection.kept = await self._offload.arrive(connection.place, connection.token)
         before = self._connections.get(connection.place)
         if before is not None:
             before.hang_up()
@@ -250,11 +241,6 @@ class Channel:
         }
         connection.outbox.put_nowait(welcome)
         await self._report_or_hold(connection, {**message, **message["report"]})
-
-    def _arrive(self, connection: Connection) -> tuple[Arrival, int]:
-        """With how much is kept of its log."""
-        arrival = self._attendance.arrive(connection.place, connection.token)
-        return arrival, self._logs.size(*connection.place)
 
     async def _report_or_hold(self, connection: Connection, message: dict[str, Any]) -> None:
         """Pass a report on; `ended` only when all that the node has to say is here: what follows ends the machine.

@@ -38,11 +38,11 @@ from holdfast.controller.leases import Lease, remembered
 from holdfast.controller.listener import CannotStart as CannotStart
 from holdfast.controller.listener import listen
 from holdfast.controller.logging import configure_logging
-from holdfast.controller.logwriter import LogWriter
 from holdfast.controller.mail import LOOK_S, Incoming
 from holdfast.controller.market import Market
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.nodespec import NodeSpecs
+from holdfast.controller.offload import Together
 from holdfast.controller.ownership import Ownership
 from holdfast.controller.pacing import pace_of, paced
 from holdfast.controller.pools import LOOK_S as LOOK_EVERY_S
@@ -172,7 +172,7 @@ class Daemon:
             beat_s=settings.nodes.beat_s,
             silent_s=settings.limits.silent_s,
             pace=pace,
-            append=LogWriter(self.logs).append if settings.is_alone else None,
+            offload=Together(self.logs, attendance) if settings.is_alone else None,
         )
         channel.on_log = changes.tell
 

@@ -288,7 +288,7 @@ def test_a_node_is_silent_only_if_nobody_living_hears_it(world: Any) -> None:
         connections.hold(conn, place, controller="other", token="first", now=now)
         assert connections.unheld(conn, "one", now) == []
         connections.hold(conn, place, controller="other", token="second", now=now)
-        assert not connections.release(conn, place, "first"), "it has called again"
+        assert not connections.release_all(conn, [(place, "first")]), "it has called again"
         assert connections.held(conn, [job], now) == {place}
         conn.execute(Controllers.update().values(lease_until=0.0))
         assert connections.unheld(conn, "one", now) == [place]

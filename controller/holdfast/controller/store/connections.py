@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -33,12 +33,11 @@ _UNHELD = (
     .where(Node.c.connected, _OF_LIVING.c.job_id.is_(None))
 )
 _HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
-_RELEASE = delete(Connections).where(
-    Connections.c.token == bindparam("of_token"),
-    Connections.c.job_id == bindparam("of_job"),
-    Connections.c.task_index == bindparam("of_task"),
-    Connections.c.generation == bindparam("of_generation"),
-    Connections.c.rank == bindparam("of_rank"),
+_RELEASE = (
+    delete(Connections)
+    .where(Connections.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .where(Connections.c.token.in_(bindparam("tokens", expanding=True)))
+    .returning(Connections.c.job_id, Connections.c.token)
 )
 
 Place = tuple[tuple[int, int, int], int]
@@ -47,9 +46,17 @@ Place = tuple[tuple[int, int, int], int]
 
 def hold(conn: Connection, place: Place, *, controller: str, token: str, now: float) -> None:
     """The node is connected to `controller`, by the connection `token`; an older connection of it counts no more."""
-    (job_id, task, generation), rank = place
-    key = {"job_id": job_id, "task_index": task, "generation": generation, "rank": rank}
-    conn.execute(_hold(conn.dialect.name), {**key, "controller": controller, "token": token, "since": now})
+    hold_all(conn, [(place, token)], controller=controller, now=now)
+
+
+def hold_all(conn: Connection, held: Sequence[tuple[Place, str]], *, controller: str, now: float) -> None:
+    """`hold` for several connections, in the order in which they were made."""
+    rows = [
+        {**dict(zip(_PLACE, (*key, rank), strict=True)), "controller": controller, "token": token, "since": now}
+        for (key, rank), token in held
+    ]
+    if rows:
+        conn.execute(_hold(conn.dialect.name), rows)
 
 
 @cache
@@ -59,14 +66,14 @@ def _hold(dialect: str) -> Any:
     return new.on_conflict_do_update(index_elements=list(_PLACE), set_=held)
 
 
-def release(conn: Connection, place: Place, token: str) -> bool:
-    """The connection is over. False if the node has called again since, here or elsewhere: then it is not silent."""
-    (job_id, task, generation), rank = place
-    of = {"of_token": token, "of_job": job_id, "of_task": task, "of_generation": generation, "of_rank": rank}
-    was_last = conn.execute(_RELEASE, of).rowcount == 1
-    if was_last:
-        wake.notify(conn, Topic.SILENCE, place[0][0])
-    return was_last
+def release_all(conn: Connection, ended: Sequence[tuple[Place, str]]) -> set[str]:
+    """These connections (tokens) are over. Returns those whose node has not called again, here or elsewhere: it is
+    silent."""
+    of = {"job_ids": sorted({place[0][0] for place, _ in ended}), "tokens": [token for _, token in ended]}
+    rows = conn.execute(_RELEASE, of).all()
+    if rows:
+        wake.notify_all(conn, Topic.SILENCE, sorted({row.job_id for row in rows}))
+    return {row.token for row in rows}
 
 
 def release_all_but(conn: Connection, controller: str, tokens: Iterable[str]) -> None:

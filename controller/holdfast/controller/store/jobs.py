@@ -42,8 +42,10 @@ _STOP_NODES = update(Node).where(*_NODE_BY_KEY[:3]).values(connected=False)
 _ADVANCE = (
     update(Node).where(*_NODE_BY_KEY, Node.c.checkpoint_seq < bindparam("seq")).values(checkpoint_seq=bindparam("seq"))
 )
-_CHECKPOINT_SEQ = select(Node.c.checkpoint_seq).where(*_NODE_BY_KEY)
 _OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
+_CHECKPOINT_SEQS = select(
+    Node.c.job_id, Node.c.task_index, Node.c.generation, Node.c.rank, Node.c.checkpoint_seq
+).where(Node.c.job_id.in_(_OF_JOBS), Node.c.checkpoint_seq > 0)
 _TASKS = select(Task).where(Task.c.job_id.in_(_OF_JOBS)).order_by(Task.c.index)
 _JOBS = select(Job).where(Job.c.id.in_(_OF_JOBS))
 _NODES = select(Node).where(Node.c.job_id.in_(_OF_JOBS)).order_by(Node.c.rank)
@@ -343,9 +345,10 @@ def advance_checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: in
     return conn.execute(_ADVANCE, {**of, "seq": seq}).rowcount == 1
 
 
-def checkpoint_seq(conn: Connection, key: tuple[int, int, int], rank: int) -> int:
-    of = {**_key(key[:2], key[2]), "key_rank": rank}
-    return conn.execute(_CHECKPOINT_SEQ, of).scalar_one_or_none() or 0
+def checkpoint_seqs(conn: Connection, job_ids: Sequence[int]) -> dict[tuple[tuple[int, int, int], int], int]:
+    """The last checkpoint message that was recorded of each node, by attempt and rank, where there was one."""
+    rows = conn.execute(_CHECKPOINT_SEQS, {"job_ids": list(job_ids)})
+    return {((r.job_id, r.task_index, r.generation), r.rank): r.checkpoint_seq for r in rows}
 
 
 def task_ids(conn: Connection, job_id: int) -> tuple[str, ...]:
