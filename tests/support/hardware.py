@@ -6,6 +6,8 @@ environment names (HOLDFAST_METADATA_ENDPOINT), unless the cloud names another. 
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -16,14 +18,21 @@ from holdfast.controller.clouds.local import blueprint, isolation, launcher, lay
 from holdfast.controller.clouds.local.instances import Instances, Record
 from holdfast.recovery.market import Market, Offer
 
-# What cloud-init does with a script, and then the machine stays on until it is told to power off.
+# What cloud-init does with user data: it follows a cloud-config (`cloud_config`), or runs a script. The machine is on
+# until it is told to power off.
 CLOUD_INIT = """
 export HOLDFAST_METADATA_ENDPOINT="${METADATA_ENDPOINT:-$HOLDFAST_METADATA_ENDPOINT}"
+case "$USER_DATA" in '#cloud-config'*)
+    "$PYTHON" -c "$CLOUD_CONFIG"
+    exec sleep infinity ;;
+esac
+unset PYTHON CLOUD_CONFIG ROLE
 printf %s "$USER_DATA" > "$HOME/.user-data" && chmod 700 "$HOME/.user-data"
 unset USER_DATA METADATA_ENDPOINT
 "$HOME/.user-data"
 exec sleep infinity
 """
+_CLOUD_CONFIG = Path(__file__).with_name("cloud_config.py").read_text()
 # What a machine must find out by itself.
 NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_ARTIFACTS_DIR")
 
@@ -31,7 +40,7 @@ NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_AR
 @dataclass(frozen=True)
 class Hardware:
     """What is to be started. `id` is its hostname, too. `metadata_endpoint`: None for its host's own IMDSv2, which has
-    `metadata` beside what every machine's has."""
+    `metadata` beside what every machine's has. `role`: the environment of what runs with the machine's role."""
 
     id: str
     region: str
@@ -42,6 +51,7 @@ class Hardware:
     ip: str
     metadata: dict[str, str] = field(default_factory=dict)
     metadata_endpoint: str | None = None
+    role: dict[str, str] = field(default_factory=dict)
 
 
 class Machines:
@@ -101,6 +111,7 @@ class Machines:
         for name in NOT_TOLD:
             del spec["env"][name]
         spec["env"]["USER_DATA"] = one.user_data
+        spec["env"] |= {"PYTHON": sys.executable, "CLOUD_CONFIG": _CLOUD_CONFIG, "ROLE": json.dumps(one.role)}
         if one.metadata_endpoint is not None:
             spec["env"]["METADATA_ENDPOINT"] = one.metadata_endpoint
         spec["command"] = ["/bin/sh", "-c", CLOUD_INIT]

@@ -51,6 +51,7 @@ class Ec2:
         self._machines = machines
         self._moto = moto
         self._lock = threading.RLock()
+        self.role: dict[str, str] = {}  # what a machine with an instance profile finds as its credentials
         self._books: dict[str, Bought] = {}
         self._due: dict[str, float] = {}  # without machines: which instances are to be taken, and when
         self._tokens: dict[tuple[str, str], tuple[dict[str, Any], list[str]]] = {}
@@ -151,7 +152,8 @@ class Ec2:
                     "ami-launch-index": str(instance.ami_launch_index),
                     "instance-life-cycle": "spot" if market is Market.SPOT else "on-demand",
                 }
-                hardware.append(Hardware(id, region, zone, kind, market, script, ip, metadata))
+                role = self.role if "IamInstanceProfile" in parameters else {}
+                hardware.append(Hardware(id, region, zone, kind, market, script, ip, metadata, role=role))
                 _set_state(instance, "pending", 0)
             self._books[id] = Bought(
                 id=id,

@@ -46,6 +46,7 @@ class FakeEc2:
         self._machines = Machines("aws", folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
         self.fis = Fis(self._interrupt_by_fis, self._count)
+        self._ec2.role = self.environ
         for backends in (s3_backends, sqs_backends):
             for backend in backends[DEFAULT_ACCOUNT_ID].values():
                 backend.reset()
