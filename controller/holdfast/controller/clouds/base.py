@@ -196,7 +196,7 @@ class Disk:
 class Standing:
     """What a controller's machine needs beside what a node's does.
 
-    `program`: what it runs, Python 3.9 (`hosting.caretaker`), for which `home` is the folder of the state, on `disk`.
+    `program`: what it runs, Python 3.11 (`hosting.caretaker`), for which `home` is the folder of the state, on `disk`.
     `port`: the one that `callers` (an IP network) may reach. `role`: the name of what it is allowed in its cloud; it is
     made if there is none.
     """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a controller's machine runs: takes Holdfast in once, from whoever brought the machine up, and keeps it running.
 
-Python 3.9's standard library alone. `packing.first_program` fills in SETTINGS. What it takes in is a pack (a zip): a
+Python 3.11's standard library alone. `packing.first_program` fills in SETTINGS. What it takes in is a pack (a zip): a
 wheel, `config.yaml`, and `pack.json`, which says how the wheel is installed. All lies in the controller's home, on the
 disk that outlives the machine:
 
