@@ -18,6 +18,7 @@ from controllers import Controller
 from holdfast.controller.clouds.local import layout
 from holdfast.sdk import hosted
 from holdfast.sdk.client import Client
+from holdfast.sdk.endpoint import recorded_pid
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,8 +98,11 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 
 def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.holdfast("controller", "start")
     said = laptop.holdfast("controller", "up", "--infra", "local").stdout
     assert "every command here goes to it now" in said
+    assert "had no jobs and is stopped" in said
+    laptop.until(lambda: recorded_pid(laptop.home) is None, "the end of the one on this computer")
     assert "runs already" in laptop.holdfast("controller", "up", "--infra", "local").stdout
     assert list(laptop.machines()) == [laptop.record.instance]
     following = subprocess.Popen(
@@ -128,7 +132,10 @@ def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
     directory = laptop.home / "local" / "instances" / lost
     layout.give_order(str(directory), layout.INTERRUPT, {"notice_s": None})
     laptop.until(lambda: lost not in laptop.machines(), "the loss of the controller's machine")
-    assert "goes on with its state" in laptop.holdfast("controller", "status", check=False).stderr
+    for word in ("status", "start"):
+        assert "goes on with its state" in laptop.holdfast("controller", word, check=False).stderr
+    refused = laptop.holdfast("controller", "down", "-y", check=False)
+    assert (refused.returncode, "add --force" in refused.stderr) == (1, True)
     assert "is gone; another gets its disk" in laptop.holdfast("controller", "up", "--infra", "local").stdout
     assert laptop.client.controller()["id"] == before["id"]
 

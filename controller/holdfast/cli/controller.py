@@ -53,7 +53,7 @@ def start() -> None:
         click.echo(f"The controller runs at {found.url} (process {found.pid}).")
     elif found.home is None:
         _require_answer(found)
-        click.echo(f"The controller at {found.url} (HOLDFAST_ENDPOINT) runs already.")
+        click.echo(f"The controller at {found.url} ({_machine(found) or 'HOLDFAST_ENDPOINT'}) runs already.")
     else:
         click.echo(f"The controller runs already, at {found.url} (process {found.pid}).")
     _warn_of_version(found)
@@ -175,11 +175,14 @@ def _machine(found: Endpoint) -> str | None:
 def _require_answer(found: Endpoint) -> None:
     from holdfast.sdk.client import is_healthy
 
-    if not is_healthy(found):
-        raise Failure(
-            f"the controller at {found.url} (HOLDFAST_ENDPOINT) does not answer\n"
-            "  it runs elsewhere: start it there, or unset HOLDFAST_ENDPOINT to use one of your own"
-        )
+    if is_healthy(found):
+        return
+    if machine := _machine(found):
+        raise Failure(f"{found.url} does not answer: {machine}\n  `holdfast controller up` goes on with its state")
+    raise Failure(
+        f"the controller at {found.url} (HOLDFAST_ENDPOINT) does not answer\n"
+        "  it runs elsewhere: start it there, or unset HOLDFAST_ENDPOINT to use one of your own"
+    )
 
 
 def _warn_of_version(found: Endpoint, version: str | None = None) -> None:

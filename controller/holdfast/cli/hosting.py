@@ -10,7 +10,8 @@ import click
 from holdfast.cli.confirm import ask
 from holdfast.cli.errors import Failure
 from holdfast.sdk import endpoint, hosted
-from holdfast.sdk.client import ApiError, Client
+from holdfast.sdk.client import ApiError, Client, ConnectionLost
+from holdfast.sdk.endpoint import Endpoint
 
 
 @click.command()
@@ -28,10 +29,15 @@ def up(infra: str, instance_type: str | None, disk_size: int, role: str, callers
     nothing is left running by a try that fails. It needs the cloud's section in config.yaml, whose settings it gets.
     """
     found = hosted.read(endpoint.home_dir())
-    if found is None or found.stage != hosted.UP:
-        _require_no_jobs_here()
+    is_up = found is not None and found.stage == hosted.UP
+    own = None if is_up else endpoint.running(endpoint.home_dir())
+    if own is not None:
+        _require_no_jobs_here(own)
     words = ["--infra", infra, "--disk-gib", str(disk_size), "--role", role, "--callers", callers]
     _run("up", *words, *(["--instance-type", instance_type] if instance_type else []))
+    if own is not None:
+        Client(own).stop_controller()
+        click.echo("Your own controller, on this computer, had no jobs and is stopped.")
 
 
 @click.command()
@@ -61,8 +67,10 @@ def down(force: bool, yes: bool) -> None:
 def _require_no_jobs_there(found: hosted.Hosted) -> None:
     try:
         living = _living(Client(found.endpoint))
-    except ApiError as error:
-        raise Failure(f"{error}\n  whether jobs live is not known; to end it all the same, add --force") from error
+    except (ApiError, ConnectionLost) as error:
+        raise Failure(
+            f"{error.message}\n  whether jobs live is not known; to end it all the same, add --force"
+        ) from error
     if living:
         raise Failure(
             f"the controller has jobs: {living}\n"
@@ -70,11 +78,9 @@ def _require_no_jobs_there(found: hosted.Hosted) -> None:
         )
 
 
-def _require_no_jobs_here() -> None:
+def _require_no_jobs_here(own: Endpoint) -> None:
     """Commands will go elsewhere: what runs under the embedded controller would be out of sight."""
-    own = endpoint.running(endpoint.home_dir())
-    living = _living(Client(own)) if own is not None else ""
-    if living:
+    if living := _living(Client(own)):
         raise Failure(
             f"your own controller, on this computer, has jobs: {living}\n  wait for them or cancel them, then try again"
         )
