@@ -94,6 +94,10 @@ class Client:
     def clouds(self) -> list[records.Cloud]:
         return cast("list[records.Cloud]", self._call("GET", "/clouds"))
 
+    def findings(self, cloud: str) -> list[records.Finding]:
+        """What a look through a cloud's set-up finds; it takes seconds."""
+        return cast("list[records.Finding]", self._call("GET", f"/clouds/{quote(cloud, safe='')}/findings"))
+
     def gpus(
         self, *, name: str = "", count: float | None = None, cloud: str = "", region: str = ""
     ) -> list[records.Gpu]:

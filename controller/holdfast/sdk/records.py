@@ -203,6 +203,16 @@ class Cloud(TypedDict):
     notes: list[str]
 
 
+class Finding(TypedDict):
+    """Of a cloud's set-up. `about`: credentials, permissions, regions or quotas. `outcome`: ok, limits (some launches
+    can not succeed), fails (none can) or unknown. `fix`: what to do."""
+
+    about: str
+    outcome: str
+    text: str
+    fix: str | None
+
+
 class Probes(TypedDict):
     """Of the last day: how many, and USD, of the USD that they may cost."""
 

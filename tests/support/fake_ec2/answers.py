@@ -28,7 +28,13 @@ def error(code: str, message: str) -> Answer:
     ElementTree.SubElement(told, "Code").text = code
     ElementTree.SubElement(told, "Message").text = message
     ElementTree.SubElement(root, "RequestID").text = "fake"
-    status = {"RequestLimitExceeded": 503, "InternalError": 500, "Unavailable": 503, "AuthFailure": 401}
+    status = {
+        "RequestLimitExceeded": 503,
+        "InternalError": 500,
+        "Unavailable": 503,
+        "AuthFailure": 401,
+        "DryRunOperation": 412,
+    }
     return Answer(status.get(code, 403 if code == "UnauthorizedOperation" else 400), ElementTree.tostring(root))
 
 

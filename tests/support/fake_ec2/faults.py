@@ -14,13 +14,15 @@ TEXTS = {
     "UnauthorizedOperation": "You are not authorized to perform this operation.",
     "AuthFailure": "AWS was not able to validate the provided access credentials",
     "RequestLimitExceeded": "Request limit exceeded.",
+    "DryRunOperation": "Request would have succeeded, but DryRun flag is set.",
 }
 
 
 @dataclass
 class Faults:
     """`capacity`: zone → how many instances may live there. `refuse`: zone, or (zone, market) → the code that every
-    launch there meets. `deny`: the code that every call meets, as with bad credentials.
+    launch there meets. `deny`: the code that every call meets, as with bad credentials. `forbid`: what the policy does
+    not allow ("ec2:RunInstances"). `quotas`: (region, code) → how much, where it is not as usual.
 
     Used up by the calls that meet them: `throttle`, how many calls are throttled; `lost_answers`: action → how many of
     its next calls take effect and are never answered; `lost_requests`: the same, but they take none.
@@ -29,6 +31,8 @@ class Faults:
     capacity: dict[str, int] = field(default_factory=dict)
     refuse: dict[str | tuple[str, Market], str] = field(default_factory=dict)
     deny: str | None = None
+    forbid: set[str] = field(default_factory=set)
+    quotas: dict[tuple[str, str], float] = field(default_factory=dict)
     throttle: int = 0
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)

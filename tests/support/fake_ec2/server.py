@@ -22,7 +22,7 @@ from moto.sqs.models import sqs_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from fake_ec2 import answers, validation
+from fake_ec2 import account, answers, validation
 from fake_ec2.answers import Answer
 from fake_ec2.ec2 import IMAGE, Ec2
 from fake_ec2.faults import TEXTS, Faults
@@ -126,7 +126,7 @@ class FakeEc2:
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         region, service = found.groups() if found else ("", "")
-        if service not in ("ec2", "ssm", "fis", "sqs"):
+        if service not in ("ec2", "ssm", "fis", "sqs", *account.SERVICES):
             return self._moto(environ, start_response)  # type: ignore[no-any-return]
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if service == "sqs":
@@ -135,12 +135,16 @@ class FakeEc2:
             if (code := self._passing_refusal()) is None:
                 return self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)  # type: ignore[no-any-return]
             answer: Answer | None = answers.json_error(code, TEXTS[code])
+        elif service == "iam" and not account.simulates(body):  # roles, which moto keeps
+            return self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)  # type: ignore[no-any-return]
         elif service == "ec2":
             answer = self._answer_ec2(region, environ, dict(parse_qsl(body.decode(), keep_blank_values=True)))
         elif service == "fis":
             answer = self.fis.answer(region, environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
-        else:
+        elif service == "ssm":
             answer = self._answer_ssm(environ, body)
+        else:
+            answer = self._answer_account(service, region, environ, body)
         if answer is None:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionResetError("as the test wants it")
@@ -157,6 +161,10 @@ class FakeEc2:
             return answers.error(code, TEXTS[code])
         try:
             parameters = validation.read(action, form)
+            if f"ec2:{action}" in self.faults.forbid:
+                raise validation.Invalid("UnauthorizedOperation", TEXTS["UnauthorizedOperation"])
+            if parameters.get("DryRun"):
+                raise validation.Invalid("DryRunOperation", TEXTS["DryRunOperation"])
             answer = self._ec2.answer(region, action, parameters, environ, form)
         except validation.Invalid as invalid:
             answer = answers.error(invalid.code, str(invalid))
@@ -184,6 +192,15 @@ class FakeEc2:
             return answers.json_error("ParameterNotFound", f"There is no {name}")
         told = {"Parameter": {"Name": name, "Type": "String", "Value": IMAGE}}
         return Answer(200, json.dumps(told).encode(), "application/x-amz-json-1.1")
+
+    def _answer_account(self, service: str, region: str, environ: dict[str, Any], body: bytes) -> Answer:
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True)) if service != "servicequotas" else {}
+        action = form.get("Action") or environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+        self.calls[f"{service}:{action}"] += 1
+        try:
+            return account.answer(service, region, action, form, body, self.faults)
+        except validation.Invalid as invalid:
+            return account.error(service, invalid)
 
     def _ask_moto(self, environ: dict[str, Any], form: dict[str, str]) -> Answer:
         body = urlencode(form).encode()

@@ -1,7 +1,8 @@
-"""Checks requests against botocore's own model of EC2: names, types, what is required, and enumerated values."""
+"""Checks requests against botocore's own models: names, types, what is required, and enumerated values."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import botocore.session
 from botocore.serialize import create_serializer
 from botocore.validate import ParamValidator
-from moto.core.parse import EC2QueryParser
+from moto.core.model import ServiceModel
+from moto.core.parse import EC2QueryParser, QueryParser
 
 
 class Invalid(Exception):
@@ -20,28 +22,48 @@ class Invalid(Exception):
         self.code = code
 
 
-def read(action: str, form: Mapping[str, str]) -> dict[str, Any]:
-    """The request's parameters as boto3 names them. Raises Invalid."""
-    if action not in _model().operation_names:
-        raise Invalid("InvalidAction", f"The action {action} is not valid for this web service")
-    operation = _model().operation_model(action)
-    parsed = EC2QueryParser(operation, map_type=dict).parse({"values": dict(form)})  # type: ignore[arg-type]
-    parameters = {name: value for name, value in parsed.items() if value is not None}
-    report = ParamValidator().validate(parameters, operation.input_shape)
-    if report.has_errors():
-        raise Invalid("InvalidParameterValue", report.generate_report())
-    for name, value, allowed in _odd_values(operation.input_shape, parameters, action):
-        raise Invalid("InvalidParameterValue", f"Invalid value {value!r} for {name}: one of {', '.join(allowed)}")
-    written = create_serializer("ec2").serialize_to_request(parameters, operation)["body"]
+def read(action: str, form: Mapping[str, str], *, service: str = "ec2") -> dict[str, Any]:
+    """The parameters of a query as boto3 names them. Raises Invalid."""
+    operation = _operation(service, action)
+    parser = EC2QueryParser if service == "ec2" else QueryParser
+    parsed = parser(operation, map_type=dict).parse({"values": dict(form)})  # type: ignore[arg-type]
+    parameters = {name: value for name, value in (parsed or {}).items() if value is not None}
+    if operation.input_shape is not None:
+        _check(operation.input_shape, parameters, action)
+    written = create_serializer("ec2" if service == "ec2" else "query").serialize_to_request(parameters, operation)[
+        "body"
+    ]
     unknown = sorted(form.keys() - written.keys() - {"Action", "Version"})
     if unknown:
         raise Invalid("UnknownParameter", f"The parameter {unknown[0]} is not recognized")
     return parameters
 
 
+def read_json(action: str, body: bytes, *, service: str) -> dict[str, Any]:
+    """The parameters of a call in JSON. Raises Invalid."""
+    parameters: dict[str, Any] = json.loads(body)
+    _check(_operation(service, action).input_shape, parameters, action)
+    return parameters
+
+
+def _check(shape: Any, parameters: dict[str, Any], action: str) -> None:
+    report = ParamValidator().validate(parameters, shape)
+    if report.has_errors():
+        raise Invalid("InvalidParameterValue", report.generate_report())
+    for name, value, allowed in _odd_values(shape, parameters, action):
+        raise Invalid("InvalidParameterValue", f"Invalid value {value!r} for {name}: one of {', '.join(allowed)}")
+
+
+def _operation(service: str, action: str) -> Any:
+    if action not in _model(service).operation_names:
+        raise Invalid("InvalidAction", f"The action {action} is not valid for this web service")
+    return _model(service).operation_model(action)
+
+
 @cache
-def _model() -> Any:
-    return botocore.session.get_session().get_service_model("ec2")
+def _model(service: str) -> Any:
+    told = botocore.session.get_session().get_service_model(service)
+    return told if service == "ec2" else ServiceModel(told._service_description, service)  # as moto's parser wants it
 
 
 def _odd_values(shape: Any, value: Any, name: str) -> Iterator[tuple[str, Any, list[str]]]:

@@ -209,3 +209,26 @@ def test_check(holdfast, named):
     assert holdfast("check", "AWS").exit_code == 1
     assert holdfast("check", "local").exit_code == 0
     assert holdfast("check", "azur").exit_code == 2
+
+
+def test_check_tells_what_was_found_and_what_to_do_once(holdfast, named):
+    named.clouds = [{"name": "aws", "usable": True, "why": None, "regions": ["us-east-1"], "notes": []}]
+    who = {"about": "credentials", "outcome": "ok", "text": "somebody", "fix": None}
+    none = [
+        {"about": "quotas", "outcome": "limits", "text": f"{what}: nothing left", "fix": "ask for more"}
+        for what in ("spot vCPUs", "on-demand vCPUs")
+    ]
+    named.findings = {"aws": [who, *none]}
+    result = holdfast("check", "aws")
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "aws: usable\n  regions: us-east-1\n  limits quotas: spot vCPUs: nothing left\n"
+        "  limits quotas: on-demand vCPUs: nothing left\n  to do: ask for more\n"
+    )
+    assert "ok credentials: somebody" in holdfast("check", "-v").stdout
+    fatal = {"about": "permissions", "outcome": "fails", "text": "ec2:RunInstances is missing", "fix": "allow it"}
+    named.findings = {"aws": [who, fatal]}
+    result = holdfast("check", "aws", "-o", "json")
+    assert result.exit_code == 1
+    (told,) = json.loads(result.stdout)
+    assert (told["usable"], told["findings"]) == (False, [who, fatal])

@@ -52,6 +52,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("PUT", "/api/v1/controller/software"): NOT_NOW,
     ("GET", "/api/v1/controller/logs"): NOT_THERE,
     ("GET", "/api/v1/clouds"): USERS,
+    ("GET", "/api/v1/clouds/{name}/findings"): NOT_THERE,
     ("GET", "/api/v1/gpus"): USERS,
     ("POST", "/api/v1/plan"): REFUSED,
     ("POST", "/api/v1/jobs"): REFUSED,

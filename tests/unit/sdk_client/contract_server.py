@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,6 +57,7 @@ class Controller:
     timelines: dict = field(default_factory=dict)
     attempts: dict = field(default_factory=dict)
     clouds: list = field(default_factory=list)
+    findings: dict = field(default_factory=dict)  # of clouds, by name
     gpus: list = field(default_factory=list)
     calls: list = field(default_factory=list)  # (method, path with query, body or None)
     cut_log_at: list = field(default_factory=list)  # absolute offsets at which a log's connection is broken off
@@ -172,8 +174,8 @@ class Handler(BaseHTTPRequestHandler):
     def controller_log(self):
         self.stream_of(b"controller line 1\ncontroller line 2\n")
 
-    def cloud_list(self):
-        self.answer(self.controller.clouds)
+    def cloud_list(self, of=None):
+        self.answer(self.controller.clouds if of is None else self.controller.findings.get(of, []))
 
     def gpu_list(self):
         name = self.query.get("name")
@@ -255,10 +257,7 @@ class Handler(BaseHTTPRequestHandler):
         self.answer({"now": NOW, "jobs": shown, "counts": counts, "total": sum(counts.values())})
 
     def counts(self):
-        counts = {}
-        for task in (task for tasks in self.controller.jobs.values() for task in tasks):
-            counts[task["status"]] = counts.get(task["status"], 0) + 1
-        return counts
+        return Counter(task["status"] for tasks in self.controller.jobs.values() for task in tasks)
 
     def known(self, job_id):
         if int(job_id) not in self.controller.jobs:
@@ -349,6 +348,7 @@ ROUTES = {
     ("POST", "/controller/stop"): Handler.stop,
     ("GET", "/controller/logs"): Handler.controller_log,
     ("GET", "/clouds"): Handler.cloud_list,
+    ("GET", "/clouds/([a-z]+)/findings"): Handler.cloud_list,
     ("GET", "/gpus"): Handler.gpu_list,
     ("PUT", "/uploads/([0-9a-f]{64})"): Handler.put_upload,
     ("HEAD", "/uploads/([0-9a-f]{64})"): Handler.head_upload,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Query
 
 from holdfast.controller.api.auth import Parts, User
 from holdfast.controller.api.schemas import answer, refusals
+from holdfast.controller.clouds.checks import Checkable
 from holdfast.controller.gpus import gpu_rows
 from holdfast.controller.probing import Prober
 from holdfast.controller.store import queries
@@ -66,18 +68,33 @@ def clouds(daemon: User) -> list[dict[str, Any]]:
     """Every cloud, and whether it can be used."""
     found = []
     for name, cloud in sorted(daemon.clouds.items()):
-        why = cloud.unusable()
-        regions = sorted({offer.region for offer in cloud.offers()}) if why is None else []
+        why, regions = cloud.unusable(), set[str]()
+        if why is None:
+            try:
+                regions = {offer.region for offer in cloud.offers()}
+            except Exception as error:  # noqa: BLE001 - nothing is known of what it sells, and this is why
+                why = cloud.classify(error).message
         found.append(
             {
                 "name": name,
                 "usable": why is None,
                 "why": why,
-                "regions": regions,
+                "regions": sorted(regions),
                 "notes": list(cloud.notes()),
             }
         )
     return found
+
+
+@router.get("/api/v1/clouds/{name}/findings", responses=answer(list[records.Finding]) | refusals(401, 404, 503))
+def findings(daemon: User, name: str) -> list[dict[str, Any]]:
+    """What a look through a cloud's set-up finds: it asks the cloud, which takes seconds. Empty where there is nothing
+    to look at."""
+    if (cloud := daemon.clouds.get(name)) is None:
+        raise Refused(f"there is no cloud {name!r}", fix=f"there are: {', '.join(sorted(daemon.clouds))}", status=404)
+    if not isinstance(cloud, Checkable) or cloud.unusable() is not None:
+        return []
+    return [asdict(finding) for finding in cloud.check()]
 
 
 @router.get("/api/v1/gpus", responses=answer(list[records.Gpu]) | _REFUSALS)

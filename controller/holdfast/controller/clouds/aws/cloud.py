@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.aws import faults, launching, prices, reading, rehearsal, standing
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
+from holdfast.controller.clouds.aws.checking import Checking
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG, Image
 from holdfast.controller.clouds.aws.notices import SqsQueue
 from holdfast.controller.clouds.aws.placement import PlacementScores
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, Standing
+from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
@@ -149,6 +151,9 @@ class AwsCloud:
 
     def leave(self, name: str, region: str) -> None:
         standing.give_address_back(self._connections.ec2(region), name)
+
+    def check(self) -> Sequence[Finding]:
+        return Checking(self.settings, self._connections, self.regions).findings()
 
     # ---- private ----
 

@@ -48,6 +48,10 @@ class Connections:
     def iam(self, region: str) -> Any:
         return self._client("iam", region)
 
+    def service(self, name: str, region: str) -> Any:
+        """Of the services that only `check` asks."""
+        return self._client(name, region)
+
     def unusable(self) -> str | None:
         """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
         if importlib.util.find_spec("boto3") is None:
