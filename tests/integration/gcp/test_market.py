@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 from fake_gce import FakeGce
+from fake_gce.discovery import MAY
 from fake_gce.rules import SMALL_ZONE
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from holdfast.controller.clouds.gcp.permissions import wanted
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
 from holdfast.recovery.market import FaultKind, Market
@@ -36,7 +38,9 @@ NEEDS = {
     "instances.simulateMaintenanceEvent": {"compute.instances.simulateMaintenanceEvent"},
     "zoneOperations.list": {"compute.zoneOperations.list"},
     "zoneOperations.wait": {"compute.zoneOperations.get"},
+    "regions.list": {"compute.regions.list"},
     "zones.list": {"compute.zones.list"},
+    MAY: set(),  # anybody may
     "machineTypes.list": {"compute.machineTypes.list"},
     "acceleratorTypes.list": {"compute.acceleratorTypes.list"},
     # cloud.google.com/pubsub/docs/access-control
@@ -123,6 +127,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     gce.pubsub.send(url.partition("/v1/")[2], b"{}")
     (queue,) = cloud.notice_queues()
     queue.delete(queue.receive())
+    cloud.check()
     named = yaml.safe_load(ROLE.read_text())["includedPermissions"]
     allowed = [name for name in named if not name.startswith("storage.")]  # those: tests/unit/storage/test_gcs.py
     assert len(allowed) == len(set(allowed))
@@ -132,7 +137,9 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     named = set(re.findall(r"onnections\.(\w+)\.(\w+)\(request=", code.replace("\n", "")))
     camel = {f"{_camel(client)}.{_camel(method.removesuffix('_unary'))}" for client, method in named}
     camel |= {f"projects.subscriptions.{what}" for what in re.findall(r"self\._call\(\"(\w+)\"", code)}
-    assert camel == {name.replace("zoneOperations", "operations") for name in gce.calls}
+    called = {name.replace("zoneOperations", "operations") for name in gce.calls}
+    assert camel == called - {MAY}
+    assert {one.name for one in wanted(GcpSettings(service_account="any", notice_queues=(url,)))} == set(allowed)
 
 
 def _camel(name: str) -> str:

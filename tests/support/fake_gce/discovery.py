@@ -1,10 +1,26 @@
-"""Google's own description of compute v1."""
+"""Google's own descriptions of compute v1 and of what tells about a project."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from google_discovery import Call, Discovery, Invalid
 
-__all__ = ["Call", "Invalid", "check", "check_answer", "read"]
+__all__ = ["MAY", "Call", "Invalid", "check", "check_answer", "read"]
+
+MAY = "projects.testIamPermissions"  # of Cloud Resource Manager; all else is Compute Engine's
 
 _COMPUTE = Discovery("compute", "v1")
-read, check, check_answer = _COMPUTE.read, _COMPUTE.check, _COMPUTE.check_answer
+_PROJECTS = Discovery("cloudresourcemanager", "v3")
+check = _COMPUTE.check
+
+
+def read(http_method: str, path: str, query: Mapping[str, str], body: bytes) -> Call:
+    """The call that this is. Raises Invalid."""
+    return (_PROJECTS if path.startswith("/v3/") else _COMPUTE).read(http_method, path, query, body)
+
+
+def check_answer(call: Call, answer: Mapping[str, Any]) -> None:
+    """Raises Invalid if Google could not have said this."""
+    (_PROJECTS if call.method == MAY else _COMPUTE).check_answer(call, answer)

@@ -35,6 +35,8 @@ class Faults:
     capacity: dict[str, int] = field(default_factory=dict)
     refuse: dict[str | tuple[str, Market], str] = field(default_factory=dict)
     deny: str | None = None
+    forbid: set[str] = field(default_factory=set)  # permissions that the caller is said not to have
+    quotas: dict[tuple[str, str], float] = field(default_factory=dict)  # (region, metric) → limit, if not as usual
     throttle: int = 0
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fake_gce import rules
-from fake_gce.discovery import Call, Invalid
+from fake_gce import project, rules
+from fake_gce.discovery import MAY, Call, Invalid
 from fake_gce.faults import EXHAUSTED, TEXTS, Faults
 from fake_gce.filters import reader
 from fake_gce.fleet import PROJECT, Fleet, Machine
@@ -33,6 +33,8 @@ class Gce:
 
     def answer(self, call: Call) -> dict[str, Any]:
         """Raises Invalid."""
+        if call.method == MAY:
+            return project.tested_permissions(call, self._faults)
         if call.parameters["project"] != PROJECT:
             raise Invalid(404, "notFound", f"The resource 'projects/{call.parameters['project']}' was not found")
         with self._lock:
@@ -45,6 +47,7 @@ class Gce:
                 "instances.simulateMaintenanceEvent": self._simulate,
                 "zoneOperations.list": self._list_operations,
                 "zoneOperations.wait": self._wait,
+                "regions.list": self._list_regions,
                 "zones.list": self._list_zones,
                 "machineTypes.list": self._list_machine_types,
                 "acceleratorTypes.list": self._list_accelerator_types,
@@ -190,6 +193,9 @@ class Gce:
         return one.to_json()
 
     # ---- what is sold ----
+
+    def _list_regions(self, call: Call) -> dict[str, Any]:
+        return self._page(call, "compute#regionList", project.regions(self._regions, self._faults))
 
     def _list_zones(self, call: Call) -> dict[str, Any]:
         zones = [

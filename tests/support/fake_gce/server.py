@@ -111,8 +111,8 @@ class FakeGce:
         url = urlsplit(target)
         if url.path == "/token":
             return 200, {"access_token": "token-of-the-fake", "expires_in": 3600, "token_type": "Bearer"}
-        is_compute = url.path.startswith("/compute/")
-        api, service = (discovery, self._gce) if is_compute else (pubsub, self.pubsub)
+        is_queue = url.path.startswith("/v1/")
+        api, service = (pubsub, self.pubsub) if is_queue else (discovery, self._gce)
         try:
             call = api.read(http_method, url.path, dict(parse_qsl(url.query)), body)
             self.calls[call.method] += 1
@@ -122,7 +122,7 @@ class FakeGce:
             answer = service.answer(call)
             self._check(api.check_answer, call, answer)
         except Invalid as invalid:
-            return (invalid.status, _error(invalid)) if is_compute else pubsub.error(invalid)
+            return pubsub.error(invalid) if is_queue else (invalid.status, _error(invalid))
         return None if _use_up(self.faults.lost_answers, call.method) else (200, answer)
 
     def _deny(self, authorization: str) -> None:

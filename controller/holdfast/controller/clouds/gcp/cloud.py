@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest
+from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.gcp import faults, history, launching, market, reading
 from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price
+from holdfast.controller.clouds.gcp.checking import Checking
 from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.memory import Memory
 from holdfast.controller.clouds.gcp.notices import PubSubQueue
@@ -120,6 +122,9 @@ class GcpCloud:
             raise Refused("invalid", f"{instance_id} is no spot machine: Google takes none but those")
         target = {"project": self._connections.project, "zone": place[0], "instance": place[1]}
         self._connections.instances.simulate_maintenance_event_unary(request=target, **self._connections.once)
+
+    def check(self) -> Sequence[Finding]:
+        return Checking(self.settings, self._connections).findings()
 
     # ---- launching ----
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AcceleratorTypesClient,
         InstancesClient,
         MachineTypesClient,
+        RegionsClient,
         ZoneOperationsClient,
         ZonesClient,
     )
@@ -36,6 +37,7 @@ class Connections:
         self._credentials: Any = None
         self._project: str | None = settings.project
         self._clients: dict[str, Any] = {}
+        self._session: Any = None
         self._problem: str | None = None
         self._looked_at: float | None = None
 
@@ -73,6 +75,34 @@ class Connections:
         with self._lock:
             self._find_credentials()
             return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+
+    @property
+    def regions(self) -> RegionsClient:
+        client: RegionsClient = self._client("RegionsClient")
+        return client
+
+    def call(self, method: str, base_url: str, path: str, body: object = None) -> Any:
+        """A call of another of Google's APIs, in JSON; what it answers. `base_url`: of that API, unless the
+        configuration names an endpoint for all. Raises a GoogleAPICallError or what `requests` raises."""
+        from google.api_core.exceptions import from_http_response
+        from google.auth.transport.requests import AuthorizedSession
+
+        with self._lock:
+            self._find_credentials()
+            if self._session is None:
+                self._session = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+            session = self._session
+        url = f"{(self._settings.endpoint_url or base_url).rstrip('/')}{path}"
+        response = session.request(method, url, json=body, timeout=ANSWER_TIMEOUT_S)
+        if response.status_code >= 400:
+            raise from_http_response(response)  # type: ignore[no-untyped-call]
+        return response.json()
+
+    def account(self) -> str:
+        """Whose credentials these are, as far as they tell. Raises what looking for them raises."""
+        with self._lock:
+            self._find_credentials()
+            return getattr(self._credentials, "service_account_email", None) or "a user's own credentials"
 
     @property
     def once(self) -> dict[str, Any]:
