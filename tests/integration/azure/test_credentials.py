@@ -14,6 +14,7 @@ from fake_azure.server import SUBSCRIPTION
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.controller.clouds.azure.connections import LOOK_FOR_CREDENTIALS_AGAIN_S
+from holdfast.controller.clouds.azure.permissions import wanted
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.recovery.market import FaultKind
@@ -88,11 +89,13 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     cloud.list_owned("ctl")
     cloud.interrupt("eastus", machine.id, notice_s=None)
     cloud.terminate("eastus", [machine.id])
+    cloud.check()
     named = json.loads(ROLE.read_text())["Actions"]
     # Those: tests/unit/storage/test_azure.py, and test_queues.py for a data action.
     allowed = [name for name in named if "Microsoft.Storage/" not in name]
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == set(azure.calls) | IMPLIED
+    assert {one.name for one in wanted(AzureSettings(identity="any"))} == set(allowed)
     code = "".join(path.read_text() for path in (ROOT / "controller/holdfast/controller/clouds/azure").glob("*.py"))
     assert set(re.findall(r"\bmachines\.(\w+)\(", code)) == {
         "begin_create_or_update",

@@ -57,6 +57,10 @@ class Faults:
     refuse: dict[str | tuple[str, Market], str] = field(default_factory=dict)
     late: dict[str, str] = field(default_factory=dict)
     deny: str | None = None
+    granted: list[str] = field(default_factory=lambda: ["*"])  # what the caller's role allows
+    taken_away: list[str] = field(default_factory=list)  # the role's notActions
+    quotas: dict[tuple[str, str], int] = field(default_factory=dict)  # (region, family) → limit, if not as usual
+    closed: set[tuple[str, str]] = field(default_factory=set)  # (region or zone, size) that may not be had
     throttle: int = 0
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)

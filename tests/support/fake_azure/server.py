@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -21,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import trustme
 
-from fake_azure import answers
+from fake_azure import answers, subscription
 from fake_azure.answers import Answer, Invalid
 from fake_azure.arm import Arm
 from fake_azure.faults import STATUSES, TEXTS, Faults
@@ -33,7 +34,8 @@ from ledger import Bought
 REGIONS = ("eastus", "northeurope")
 SUBSCRIPTION = "0b1f6471-1bf0-4dda-aec3-111122223333"
 TENANT, CLIENT, SECRET = "8a3b5f1c-0000-4000-8000-111122223333", "controller", "secret-that-shows-nowhere"
-TOKEN = "an-access-token"
+# Signed by nobody: what is in the middle is what it says of itself.
+TOKEN = f"e30.{base64.urlsafe_b64encode(json.dumps({'appid': CLIENT}).encode()).decode().rstrip('=')}.none"
 
 _GROUP = r"(?P<group>/subscriptions/[^/]+/resourceGroups/[^/]+)"
 _ROUTES = [
@@ -45,6 +47,12 @@ _ROUTES = [
         (
             rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/simulateEviction",
             "Microsoft.Compute/virtualMachines/simulateEviction/action",
+        ),
+        ("/subscriptions/[^/]+/providers/Microsoft.Authorization/permissions", "Microsoft.Authorization/permissions"),
+        ("/subscriptions/[^/]+/providers/Microsoft.Compute/skus", "Microsoft.Compute/skus"),
+        (
+            "/subscriptions/[^/]+/providers/Microsoft.Compute/locations/[^/]+/usages",
+            "Microsoft.Compute/locations/usages",
         ),
         (
             "/subscriptions/[^/]+/providers/Microsoft.Compute/locations/[^/]+/operations/[^/]+",
@@ -218,6 +226,12 @@ class FakeAzure:
                 return arm.get(group, path, query)
             case ("Microsoft.Compute/virtualMachines/simulateEviction", _, _):
                 return arm.simulate_eviction(group, path.rpartition("/")[0])
+            case ("Microsoft.Authorization/permissions", _, _):
+                return subscription.permissions(self.faults)
+            case ("Microsoft.Compute/skus", _, _):
+                return subscription.skus(query, self.faults)
+            case ("Microsoft.Compute/locations/usages", _, _):
+                return subscription.usages(path.split("/")[-2], self.faults)
             case _:
                 return arm.operation(path.rpartition("/")[2])
 

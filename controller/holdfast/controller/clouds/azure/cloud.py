@@ -16,12 +16,14 @@ import structlog
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.azure import catalog, faults, launching, reading
+from holdfast.controller.clouds.azure.checking import Checking
 from holdfast.controller.clouds.azure.connections import Connections
 from holdfast.controller.clouds.azure.ended import Ended
 from holdfast.controller.clouds.azure.notices import StorageQueue
 from holdfast.controller.clouds.azure.places import Places
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import FaultKind, Market, Offer
@@ -112,6 +114,9 @@ class AzureCloud:
         """Azure alone says how long the notice is (30 seconds at least), and when it comes."""
         machines = self._connections.client().virtual_machines
         machines.simulate_eviction(self._places.group(region), instance_id)
+
+    def check(self) -> Sequence[Finding]:
+        return Checking(self.settings, self._connections, self.regions).findings()
 
     # ---- private ----
 

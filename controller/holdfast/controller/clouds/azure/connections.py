@@ -76,6 +76,12 @@ class Connections:
                 self._storage = PipelineClient("", policies=[*_plain_policies(), signing], transport=self._transport())
             return self._storage
 
+    def token(self) -> str:
+        """An access token, as calls carry it. Raises azure's ClientAuthenticationError."""
+        with self._lock:
+            credential = self._get_credential()
+        return credential.get_token(self._scope).token
+
     def unusable(self) -> str | None:
         """Why no call can be made, and what to do. Looks for credentials now and then, until there are some."""
         for module in ("azure.mgmt.compute", "azure.identity"):
