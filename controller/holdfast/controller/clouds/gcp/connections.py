@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.gcp import services
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 
 if TYPE_CHECKING:
@@ -157,12 +158,11 @@ class Connections:
         with self._lock:
             self._find_credentials()
             if name not in self._clients:
-                from google.cloud import compute_v1
-
                 # The SDK insists that the client and its credentials are of one universe.
                 universe = getattr(self._credentials, "universe_domain", None)
                 options = {"api_endpoint": self._settings.endpoint_url, "universe_domain": universe}
-                self._clients[name] = getattr(compute_v1, name)(credentials=self._credentials, client_options=options)
+                made = services.client_class(name)
+                self._clients[name] = made(credentials=self._credentials, client_options=options)
             return self._clients[name]
 
 
