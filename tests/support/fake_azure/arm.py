@@ -13,9 +13,10 @@ from fake_azure import validation, vms
 from fake_azure.answers import Answer, Invalid
 from fake_azure.faults import STATUSES, TEXTS, Faults
 from fake_azure.metadata import MetadataService
+from fake_azure.retail import price
 from fake_azure.vms import Vm
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.azure.catalog import REGIONS, TYPES, on_demand_price, spot_price
+from holdfast.controller.clouds.azure.catalog import REGIONS, TYPES
 from holdfast.controller.clouds.local import layout
 from holdfast.recovery.market import Market
 from ledger import Bought
@@ -211,10 +212,6 @@ class Arm:
         zone, market = vms.zone_of(body), vms.market_of(body)
         kind = TYPES[body["properties"]["hardwareProfile"]["vmSize"]]
         tags = dict(body.get("tags") or {})
-        prices = {
-            Market.SPOT: spot_price(kind, body["location"]),
-            Market.ON_DEMAND: on_demand_price(kind, body["location"]),
-        }
         bought = Bought(
             id=path.rpartition("/")[2],
             index=int(tags.get("holdfast:rank", 0)),
@@ -223,7 +220,7 @@ class Arm:
             instance_type=kind.name,
             market=market,
             token=tags.get("holdfast:token", ""),
-            price_per_hour=prices[market],
+            price_per_hour=price(kind, body["location"], market),
             launched_at=_now(),
             tags=tags,
         )

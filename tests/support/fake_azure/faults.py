@@ -60,6 +60,7 @@ class Faults:
     granted: list[str] = field(default_factory=lambda: ["*"])  # what the caller's role allows
     taken_away: list[str] = field(default_factory=list)  # the role's notActions
     quotas: dict[tuple[str, str], int] = field(default_factory=dict)  # (region, family) → limit, if not as usual
+    prices_away: bool = False  # the list of retail prices does not answer
     closed: set[tuple[str, str]] = field(default_factory=set)  # (region or zone, size) that may not be had
     throttle: int = 0
     lost_answers: dict[str, int] = field(default_factory=dict)

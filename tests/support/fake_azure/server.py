@@ -22,12 +22,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import trustme
 
-from fake_azure import answers, subscription
+from fake_azure import answers, retail, subscription
 from fake_azure.answers import Answer, Invalid
 from fake_azure.arm import Arm
 from fake_azure.faults import STATUSES, TEXTS, Faults
 from fake_azure.metadata import MetadataService
 from fake_azure.queues import SCOPE, Queues, token
+from fake_azure.retail import PATH
 from hardware import Machines
 from ledger import Bought
 
@@ -105,6 +106,7 @@ class FakeAzure:
             "subscription": SUBSCRIPTION,
             "regions": list(self.regions),
             "endpoint_url": self.url,
+            "prices_url": self.url,
             "ca_file": str(_authority()[1]),
             **self.settings,
         }
@@ -180,6 +182,9 @@ class FakeAzure:
             if code := self.faults.deny:
                 return self._queues.refused(403, code)
             return self._queues.answer(method, target, headers, body)
+        if where.path == PATH:
+            self.calls["prices"] += 1
+            return retail.answer(self.url, dict(parse_qsl(where.query)), self.faults)
         try:
             group, action = _route(method, where.path)
         except Invalid as invalid:

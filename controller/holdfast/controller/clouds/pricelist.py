@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import structlog
@@ -42,25 +42,36 @@ class InstanceType:
 
 
 @dataclass(frozen=True)
+class Sold:
+    """What a region sells. `on_demand`: type → USD per hour, of those of which the cloud itself tells."""
+
+    zones: Prices
+    on_demand: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Source:
     """How one cloud's prices are found. `regions`: those to crawl. `crawl(region, now)`: which of `types` each of its
-    zones sells, and at what spot price. `on_demand(type, region)`: USD per hour. `classify` as a `Cloud`'s.
+    zones sells, and at what price. `on_demand(type, region)`: USD per hour, where the crawl told none. `classify` as a
+    `Cloud`'s.
     """
 
     cloud: str
     types: Mapping[str, InstanceType]
     regions: Callable[[], Sequence[str]]
-    crawl: Callable[[str, float], Prices]
+    crawl: Callable[[str, float], Sold]
     on_demand: Callable[[InstanceType, str], float]
     classify: Callable[[Exception], Fault]
 
 
 @dataclass(frozen=True)
 class Known:
-    """`at`: when it was crawled (epoch seconds). `by_region`: region → its prices."""
+    """`at`: when it was crawled (epoch seconds). `by_region`: region → its spot prices; `on_demand`: region → type →
+    price, of those that were told."""
 
     at: float
     by_region: dict[str, Prices]
+    on_demand: dict[str, dict[str, float]]
 
 
 class PriceList:
@@ -91,7 +102,7 @@ class PriceList:
 
     def _crawl(self) -> None:
         """Every region, side by side; one that fails keeps the prices that it had."""
-        found: dict[str, Prices] = {}
+        found: dict[str, Sold] = {}
         trouble: Exception | None = None
         try:
             regions = self._source.regions()
@@ -107,13 +118,17 @@ class PriceList:
             self._warn(error)
         self._take_over(found, trouble)
 
-    def _take_over(self, found: dict[str, Prices], trouble: Exception | None) -> None:
+    def _take_over(self, found: dict[str, Sold], trouble: Exception | None) -> None:
         now = self._clock.now()
         with self._changed:
             self._trouble = trouble
             if found:
-                before = self._known.by_region if self._known and trouble else {}
-                self._known = Known(now, {**before, **found})
+                before = self._known if self._known and trouble else Known(now, {}, {})
+                self._known = Known(
+                    now,
+                    {**before.by_region, **{region: sold.zones for region, sold in found.items()}},
+                    {**before.on_demand, **{region: sold.on_demand for region, sold in found.items()}},
+                )
                 self._offers = self._list(self._known)
                 _keep(self._path, self._known)
             self._next_at = now + (AGE_AFTER_TROUBLE_S if trouble else AGE_S)
@@ -130,11 +145,12 @@ class PriceList:
 
     def _each(self, known: Known) -> Iterator[Offer]:
         for region, prices in known.by_region.items():
+            told = known.on_demand.get(region, {})
             for zone, types in prices.items():
                 for name, spot_price in types.items():
                     if (kind := self._source.types.get(name)) is None:
                         continue  # kept by a version that knew it
-                    on_demand = self._source.on_demand(kind, region)
+                    on_demand = told.get(name) or self._source.on_demand(kind, region)
                     for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, on_demand)):
                         if price is not None:
                             yield Offer(
@@ -154,7 +170,7 @@ class PriceList:
 def _load(path: Path) -> Known | None:
     try:
         kept = json.loads(path.read_text())
-        return Known(float(kept["at"]), dict(kept["by_region"]))
+        return Known(float(kept["at"]), dict(kept["by_region"]), dict(kept.get("on_demand", {})))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -164,7 +180,7 @@ def _keep(path: Path, known: Known) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = path.with_suffix(".new")
-        new.write_text(json.dumps({"at": known.at, "by_region": known.by_region}))
+        new.write_text(json.dumps(asdict(known)))
         new.replace(path)
     except OSError as error:
         log.warning("cloud.prices_not_kept", path=str(path), error=str(error))

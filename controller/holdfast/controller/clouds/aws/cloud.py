@@ -21,7 +21,7 @@ from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
-from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
+from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
@@ -166,8 +166,8 @@ class AwsCloud:
             self._enabled = tuple(sorted(region["RegionName"] for region in told))
         return self._enabled
 
-    def _crawl(self, region: str, now: float) -> Prices:
-        return prices.crawl_region(self._connections.ec2, region, now)
+    def _crawl(self, region: str, now: float) -> Sold:
+        return Sold(prices.crawl_region(self._connections.ec2, region, now))
 
     def _terminate(self, region: str, ids: Sequence[str]) -> None:
         """One id that EC2 does not know spoils the whole call: then it is made again with those that it knows."""

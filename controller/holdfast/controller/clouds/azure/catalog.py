@@ -1,18 +1,17 @@
-"""VM sizes, regions and prices: a small table, so that the first launch needs no crawl.
+"""VM sizes and regions, and the prices that stand in where Azure's own are not told (`market`).
 
 USD per hour, Linux, pay as you go, East US, typed from Azure's public price list as it stood at the end of 2025. Other
-regions are estimated by a factor, and spot prices by a share of these: what Azure bills is its price at the time. All
-zones of a region ask the same. Only x86-64: that is what the controller's rclone is built for. Accelerators have
-SkyPilot's names. A region that does not sell a size says so when it is asked (SkuNotAvailable), and is left alone.
+regions are estimated by a factor, and spot prices by a share of these. All zones of a region ask the same. Only x86-64:
+that is what the controller's rclone is built for. Accelerators have SkyPilot's names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.controller.clouds.pricelist import InstanceType
-from holdfast.recovery.market import Market, Offer
+from holdfast.recovery.market import Offer
 
 # Family → (GiB of memory per vCPU, USD per vCPU and hour): within a family, both are the same for every size.
 FAMILIES = {
@@ -113,25 +112,3 @@ def zones_of(region: str) -> tuple[str, ...]:
 def zone_number(offer: Offer) -> str | None:
     """What Azure calls the offer's zone in its region; None: the region has none."""
     return offer.zone.removeprefix(f"{offer.region}-") if offer.zone != offer.region else None
-
-
-def offers(cloud: str, regions: Sequence[str]) -> Iterator[Offer]:
-    """All that these regions sell, as far as the table knows."""
-    for region in regions:
-        for kind in TYPES.values():
-            on_demand = on_demand_price(kind, region)
-            prices = {Market.SPOT: spot_price(kind, region), Market.ON_DEMAND: on_demand}
-            for zone in zones_of(region):
-                for market, price in prices.items():
-                    yield Offer(
-                        cloud=cloud,
-                        region=region,
-                        zone=zone,
-                        instance_type=kind.name,
-                        market=market,
-                        price_per_hour=price,
-                        on_demand_price_per_hour=on_demand,
-                        vcpus=kind.vcpus,
-                        memory_gib=kind.memory_gib,
-                        accelerators=kind.accelerators,
-                    )

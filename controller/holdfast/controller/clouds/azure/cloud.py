@@ -15,7 +15,7 @@ from typing import TypeVar
 import structlog
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.azure import catalog, faults, launching, reading
+from holdfast.controller.clouds.azure import catalog, faults, launching, market, reading
 from holdfast.controller.clouds.azure.checking import Checking
 from holdfast.controller.clouds.azure.connections import Connections
 from holdfast.controller.clouds.azure.ended import Ended
@@ -25,6 +25,7 @@ from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import FaultKind, Market, Offer
 from holdfast.recovery.reasons import Reason
@@ -42,22 +43,23 @@ Told = TypeVar("Told")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses nothing."""
+    """A `Cloud` that is `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses `azure/`."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, home: Path, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:  # noqa: ARG002
+    def __init__(self, home: Path, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
         self.name = name
         self.settings = settings
         self._connections = Connections(settings, clock)
         self._places = Places(settings, self._connections)
         self._ended = Ended(clock)
-        self._offers = tuple(catalog.offers(name, self.regions()))
+        source = Source(name, catalog.TYPES, self.regions, self._crawl, catalog.on_demand_price, faults.classify)
+        self._prices = PriceList(source, home / "azure" / "prices.json", clock)
 
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices are those of a built-in table of the end of 2025; those of spot machines are estimated"
+        prices = "prices are Azure's retail prices, without what you have agreed upon with it"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
         return [prices, *images]
 
@@ -65,7 +67,7 @@ class AzureCloud:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self._offers
+        return self._prices.offers()
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         region = request.offer.region
@@ -123,6 +125,9 @@ class AzureCloud:
     def regions(self) -> Sequence[str]:
         """The regions that are used: those of the configuration, or all that the catalog knows."""
         return self.settings.regions or tuple(catalog.REGIONS)
+
+    def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
+        return market.crawl_region(self._connections, region)
 
     def _create(self, region: str, name: str, body: dict[str, object]) -> Instance:
         """Begin it, unless a machine of this name is there: then that is the one which was bought before."""

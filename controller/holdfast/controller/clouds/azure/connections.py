@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.clock import Clock
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from azure.mgmt.compute import ComputeManagementClient
 
 PUBLIC_URL = "https://management.azure.com"
+PRICES_URL = "https://prices.azure.com"
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
@@ -37,6 +39,7 @@ class Connections:
         self._lock = threading.Lock()
         self._made: ComputeManagementClient | None = None
         self._storage: PipelineClient[Any, Any] | None = None
+        self._price_list: PipelineClient[Any, Any] | None = None
         self._credential: TokenCredential | None = None
         self._problem: str | None = None
         self._looked_at: float | None = None
@@ -75,6 +78,21 @@ class Connections:
                 signing = policies.BearerTokenCredentialPolicy(self._get_credential(), STORAGE_SCOPE)
                 self._storage = PipelineClient("", policies=[*_plain_policies(), signing], transport=self._transport())
             return self._storage
+
+    def prices(self, url: str, query: Mapping[str, str] | None) -> Any:
+        """What the list of retail prices answers, to whom no one has to say who he is. `url`: a path, or a page that an
+        answer named. Raises azure's HttpResponseError."""
+        from azure.core.exceptions import HttpResponseError
+        from azure.core.rest import HttpRequest
+
+        with self._lock:
+            if self._price_list is None:
+                self._price_list = self._make_price_list()
+        whole = f"{self._prices_url}{url}" if url.startswith("/") else url
+        response = self._price_list.send_request(HttpRequest("GET", whole, params=query))
+        if response.status_code >= 400:
+            raise HttpResponseError(response=response)
+        return response.json()
 
     def token(self) -> str:
         """An access token, as calls carry it. Raises azure's ClientAuthenticationError."""
@@ -124,12 +142,26 @@ class Connections:
         return self._credential
 
     @property
+    def _prices_url(self) -> str:
+        return (self._settings.prices_url or PRICES_URL).rstrip("/")
+
+    @property
     def _scope(self) -> str:
         return f"{(self._settings.endpoint_url or PUBLIC_URL).rstrip('/')}/.default"
 
     @property
     def _tls(self) -> dict[str, Any]:
         return {"connection_verify": self._settings.ca_file} if self._settings.ca_file else {}
+
+    def _make_price_list(self) -> PipelineClient[Any, Any]:
+        from azure.core import PipelineClient
+        from azure.core.pipeline import policies
+        from azure.core.pipeline.transport import RequestsTransport
+
+        trust = self._tls if self._settings.prices_url else {}
+        transport = RequestsTransport(connection_timeout=CONNECT_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, **trust)
+        named = [policies.UserAgentPolicy(base_user_agent="holdfast"), policies.ProxyPolicy()]
+        return PipelineClient(self._prices_url, transport=transport, policies=[*named, policies.ContentDecodePolicy()])
 
     def _make(self) -> ComputeManagementClient:
         from azure.core.pipeline.policies import ContentDecodePolicy

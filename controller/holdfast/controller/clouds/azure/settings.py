@@ -10,6 +10,7 @@ azure:
   identity: /subscriptions/…/userAssignedIdentities/training     # for the machines; default: none
   notice_queues: [https://account.queue.core.windows.net/holdfast]  # fed by Event Grid; default: none
   endpoint_url: https://…           # another Resource Manager than Azure's public one
+  prices_url: https://…             # another list of retail prices than Azure's public one
   ca_file: /etc/ssl/private-ca.pem  # whom to trust about that one's certificate, and the queues'
 """
 
@@ -30,6 +31,7 @@ _KNOWN = (
     "identity",
     "notice_queues",
     "endpoint_url",
+    "prices_url",
     "ca_file",
 )
 
@@ -54,6 +56,7 @@ class AzureSettings:
     identity: str | None = None
     notice_queues: tuple[str, ...] = ()
     endpoint_url: str | None = None
+    prices_url: str | None = None
     ca_file: str | None = None
 
     @classmethod
@@ -70,6 +73,7 @@ class AzureSettings:
             identity=section.text_or_none("identity"),
             notice_queues=section.names("notice_queues", _QUEUE, what="queue's URL", like=_A_QUEUE),
             endpoint_url=section.url_or_none("endpoint_url"),
+            prices_url=section.url_or_none("prices_url"),
             ca_file=section.text_or_none("ca_file"),
         )
 

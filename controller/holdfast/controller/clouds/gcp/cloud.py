@@ -20,7 +20,7 @@ from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.memory import Memory
 from holdfast.controller.clouds.gcp.notices import PubSubQueue
 from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.pricelist import PriceList, Prices, Source
+from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import Offer
 
@@ -257,10 +257,10 @@ class GcpCloud:
             self._zones = market.zones_by_region(self._connections)
         return self._zones
 
-    def _crawl(self, region: str, now: float) -> Prices:  # noqa: ARG002 - prices here have no time of day
+    def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
         with self._lock:
             zones = self._zones_by_region()
-        return market.crawl_region(self._connections, region, zones.get(region, ()))
+        return Sold(market.crawl_region(self._connections, region, zones.get(region, ())))
 
 
 def _each(ids: Sequence[str], do: Callable[[str], T]) -> dict[str, T]:

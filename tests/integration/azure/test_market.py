@@ -1,0 +1,47 @@
+"""What a subscription may have, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fake_azure import FakeAzure
+from fake_azure.retail import price
+from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
+from holdfast.controller.clouds.azure.cloud import AzureCloud
+from holdfast.recovery.market import Market
+
+
+def test_prices_are_those_that_azure_lists_for_linux(azure: FakeAzure, cloud: AzureCloud) -> None:
+    offers = cloud.offers()
+    assert {o.zone for o in offers} == {f"{region}-{zone}" for region in azure.regions for zone in "123"}
+    assert {o.instance_type for o in offers} == set(TYPES)
+    for one in offers:
+        assert one.price_per_hour == price(TYPES[one.instance_type], one.region, one.market)
+    assert azure.calls["prices"] > 2 * len(azure.regions), "page by page"
+
+
+def test_what_the_subscription_may_not_have_is_not_offered(azure: FakeAzure, cloud: AzureCloud) -> None:
+    azure.faults.closed = {("eastus", "Standard_F2s_v2"), ("northeurope-2", "Standard_F2s_v2")}
+    zones = {o.zone for o in cloud.offers() if o.instance_type == "Standard_F2s_v2"}
+    assert zones == {"northeurope-1", "northeurope-3"}
+
+
+def test_a_new_daemon_finds_them_on_disk(
+    azure: FakeAzure, cloud: AzureCloud, new_cloud: Callable[..., AzureCloud]
+) -> None:
+    first = cloud.offers()
+    calls = azure.calls.copy()
+    assert new_cloud().offers() == first
+    assert azure.calls == calls
+
+
+def test_without_the_list_of_prices_the_table_stands_in(azure: FakeAzure, cloud: AzureCloud) -> None:
+    azure.faults.prices_away = True
+    for one in cloud.offers():
+        estimate = spot_price if one.market is Market.SPOT else on_demand_price
+        assert one.price_per_hour == estimate(TYPES[one.instance_type], one.region)
+
+
+def test_a_role_that_does_not_tell_sizes_leaves_all_of_the_table(azure: FakeAzure, cloud: AzureCloud) -> None:
+    azure.faults.deny = "AuthorizationFailed"
+    assert {o.instance_type for o in cloud.offers()} == set(TYPES)

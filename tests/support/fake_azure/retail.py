@@ -1,0 +1,73 @@
+"""The list of retail prices: what machines cost here, among much else that is listed beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from fake_azure import answers
+from fake_azure.answers import Answer
+from fake_azure.faults import Faults
+from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
+from holdfast.controller.clouds.pricelist import InstanceType
+from holdfast.recovery.market import Market
+
+PATH = "/api/retail/prices"
+PAGE = 100
+_FILTER = re.compile(
+    r"serviceName eq 'Virtual Machines' and armRegionName eq '(?P<region>\w+)' and priceType eq 'Consumption'"
+    r" and \((?P<sizes>armSkuName eq '\w+'(?: or armSkuName eq '\w+')*)\)"
+)
+
+
+def price(kind: InstanceType, region: str, market: Market) -> float:
+    """USD an hour: otherwise than the controller would have estimated it."""
+    if market is Market.SPOT:
+        return round(0.9 * spot_price(kind, region), 6)
+    return round(1.05 * on_demand_price(kind, region), 6)
+
+
+def answer(base_url: str, query: Mapping[str, str], faults: Faults) -> Answer:
+    """Page by page; the link to the next one holds the query."""
+    found = _FILTER.fullmatch(query.get("$filter", ""))
+    if faults.prices_away:
+        return answers.error("ServiceUnavailable", "The service is unavailable.", 503)
+    if found is None:
+        return Answer(400, {"Error": {"Code": "InvalidParameter", "Message": "Invalid OData parameters supplied"}})
+    sizes = re.findall(r"armSkuName eq '(\w+)'", found["sizes"])
+    items = [item for size in sizes if size in TYPES for item in _items(TYPES[size], found["region"])]
+    start = int(query.get("$skip", 0))
+    more = {**query, "$skip": str(start + PAGE)}
+    link = f"{base_url}{PATH}?{urlencode(more)}" if start + PAGE < len(items) else None
+    page = items[start : start + PAGE]
+    return Answer(200, {"BillingCurrency": "USD", "Items": page, "NextPageLink": link, "Count": len(page)})
+
+
+def _items(kind: InstanceType, region: str) -> Iterator[dict[str, Any]]:
+    short = kind.name.removeprefix("Standard_").replace("_", " ")
+    on_demand, spot = (price(kind, region, market) for market in (Market.ON_DEMAND, Market.SPOT))
+    for product, sku, usd, primary in (
+        ("Virtual Machines Series", short, on_demand, True),
+        ("Virtual Machines Series", short, on_demand * 7, False),
+        ("Virtual Machines Series", f"{short} Spot", spot, True),
+        ("Virtual Machines Series", f"{short} Low Priority", spot * 2, True),
+        ("Virtual Machines Series Windows", short, on_demand * 2, True),
+        ("Virtual Machines Series Windows", f"{short} Spot", spot * 3, True),
+        ("Series Cloud Services", short, on_demand * 3, True),
+    ):
+        yield {
+            "currencyCode": "USD",
+            "retailPrice": usd,
+            "unitPrice": usd,
+            "armRegionName": region,
+            "armSkuName": kind.name,
+            "productName": product,
+            "skuName": sku,
+            "meterName": sku,
+            "serviceName": "Virtual Machines",
+            "unitOfMeasure": "1 Hour",
+            "type": "Consumption",
+            "isPrimaryMeterRegion": primary,
+        }
