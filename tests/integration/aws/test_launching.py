@@ -11,7 +11,9 @@ import pytest
 
 from fake_ec2 import FakeEc2
 from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.aws import launching
 from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.aws.launching import Image
 from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest
 from holdfast.controller.clouds.fresh import FRESH_S
 from holdfast.recovery.market import FaultKind, Market
@@ -175,3 +177,37 @@ def test_subnet_and_role_of_the_configuration(
     cloud = new_cloud(subnets={"us-east-1a": subnet["SubnetId"]})
     (machine,) = cloud.launch(request_of())
     assert as_ec2_tells(ec2, machine.id)["SubnetId"] == subnet["SubnetId"]
+
+
+def test_the_best_network_is_an_adapter_where_the_type_takes_one(
+    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Requests
+) -> None:
+    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
+    (vpc,) = client.describe_vpcs()["Vpcs"]
+    group = client.create_security_group(GroupName="efa", Description="efa", VpcId=vpc["VpcId"])["GroupId"]
+    (subnet,) = client.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1a"]}])["Subnets"]
+    cloud = new_cloud(subnets={"us-east-1a": subnet["SubnetId"]}, security_groups={"us-east-1": group})
+    image = Image("ami-1", "/dev/sda1", 8)
+    where = {"subnet": subnet["SubnetId"], "security_group": group}
+    best = request_of(kind="p4d.24xlarge", network_tier="best")
+    asked = launching.run_instances(best, image, **where)
+    assert asked["NetworkInterfaces"] == [
+        {
+            "DeviceIndex": 0,
+            "NetworkCardIndex": 0,
+            "InterfaceType": "efa",
+            "DeleteOnTermination": True,
+            "SubnetId": subnet["SubnetId"],
+            "Groups": [group],
+        }
+    ]
+    assert "SubnetId" not in asked, "EC2 takes it in one place alone"
+    for other in (request_of(network_tier="best"), request_of(kind="p4d.24xlarge")):
+        asked = launching.run_instances(other, image, **where)
+        assert "NetworkInterfaces" not in asked
+        assert (asked["SubnetId"], asked["SecurityGroupIds"]) == (subnet["SubnetId"], [group])
+    for request in (best, request_of("t2")):
+        (machine,) = cloud.launch(request)
+        (interface,) = as_ec2_tells(ec2, machine.id)["NetworkInterfaces"]
+        assert (interface["SubnetId"], interface["Groups"][0]["GroupId"]) == (subnet["SubnetId"], group)
+    assert new_cloud().launch(replace(best, owner=replace(best.owner, token="t3")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,18 @@ def test_on_demand_is_no_spot_and_what_has_no_gpu_is_moved(gce: FakeGce, cloud: 
     }
     (gpus,) = cloud.launch(request_of("t2", market=Market.ON_DEMAND, kind="g2-standard-4"))
     assert as_google_tells(gce, gpus)["scheduling"]["onHostMaintenance"] == "TERMINATE"
+
+
+def test_the_best_network_is_googles_own_interface_and_more_bandwidth_where_it_is_sold(
+    gce: FakeGce, cloud: GcpCloud, request_of: Requests
+) -> None:
+    big = request_of(kind="n2-standard-32", network_tier="best")
+    big = replace(big, offer=replace(big.offer, vcpus=32))
+    small = request_of("t2", network_tier="best")
+    told = [as_google_tells(gce, *cloud.launch(one)) for one in (big, small, request_of("t3"))]
+    assert [one["networkInterfaces"][0].get("nicType") for one in told] == ["GVNIC", "GVNIC", None]
+    tiers = [one.get("networkPerformanceConfig", {}).get("totalEgressBandwidthTier") for one in told]
+    assert tiers == ["TIER_1", None, None]
 
 
 def test_gpus_are_attached_where_they_are_no_part_of_the_machine(

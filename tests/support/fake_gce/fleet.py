@@ -78,6 +78,7 @@ class Machine:
             "disks": [{"boot": True, "autoDelete": True, "diskSizeGb": "100"}],
             "serviceAccounts": list(self.properties.get("serviceAccounts", [])),
             **({"guestAccelerators": gpus} if gpus else {}),
+            **{key: self.properties[key] for key in ("networkPerformanceConfig",) if key in self.properties},
         }
 
 

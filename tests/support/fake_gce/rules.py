@@ -66,6 +66,10 @@ def _wrongs(zone: str, body: Mapping[str, Any]) -> Iterator[str]:
     for key, value in properties.get("labels", {}).items():
         if not _LABEL_KEY.fullmatch(key) or not _LABEL.fullmatch(value):
             yield f"labels': '{key}': '{value}'"
+    if "networkPerformanceConfig" in properties and (
+        TYPES[properties["machineType"]].vcpus < 30 or properties["networkInterfaces"][0].get("nicType") != "GVNIC"
+    ):
+        yield "networkPerformanceConfig': it takes a machine of 30 vCPUs or more, and gVNIC"
     if sum(len(item["value"]) for item in properties["metadata"]["items"]) > _MOST_METADATA:
         yield "metadata': it is too much"
     yield from _wrong_scheduling(properties)

@@ -24,9 +24,11 @@ def test_all_of_it_is_read() -> None:
         "instance_profile": "node",
         "images": {"us-east-1": "ami-1"},
         "subnets": {"us-east-1a": "subnet-1"},
+        "security_groups": {"us-east-1": "sg-1"},
     }
     read = AwsSettings.from_mapping(section)
     assert read.regions == ("us-east-1", "eu-west-1")
+    assert read.security_groups == section["security_groups"]
     assert (read.profile, read.images, read.subnets) == ("training", section["images"], section["subnets"])
 
 

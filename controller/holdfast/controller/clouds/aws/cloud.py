@@ -37,7 +37,7 @@ IMAGE_AGE_S = 3600.0
 class AwsCloud:
     """A `Cloud`, and `Interruptible` if `aws.fis_role` is set. `home`: HOLDFAST_HOME, of which it uses `aws/`."""
 
-    ignores = frozenset({"network_tier"})
+    ignores: frozenset[str] = frozenset()
 
     def __init__(self, home: Path, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
         self.name = name
@@ -73,6 +73,7 @@ class AwsCloud:
             image,
             subnet=self.settings.subnets.get(offer.zone),
             instance_profile=self.settings.instance_profile,
+            security_group=self.settings.security_groups.get(offer.region),
         )
         try:
             answer = self._connections.ec2(offer.region).run_instances(**parameters)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.controller.clouds import booting, owners
-from holdfast.controller.clouds.aws.catalog import TYPES
+from holdfast.controller.clouds.aws.catalog import TYPES, WITH_EFA
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.recovery.market import Market
@@ -55,9 +55,18 @@ def wanted_image(request: LaunchRequest, images: Mapping[str, str]) -> str | Non
 
 
 def run_instances(
-    request: LaunchRequest, image: Image, *, subnet: str | None = None, instance_profile: str | None = None
+    request: LaunchRequest,
+    image: Image,
+    *,
+    subnet: str | None = None,
+    instance_profile: str | None = None,
+    security_group: str | None = None,
 ) -> dict[str, Any]:
-    """The parameters of RunInstances: all of the request's machines, in one batch, or none."""
+    """The parameters of RunInstances: all of the request's machines, in one batch, or none.
+
+    `network_tier: best` is an Elastic Fabric Adapter where the type takes one: on its first network card alone, for
+    machines with several interfaces get no public address by which to call the controller.
+    """
     offer = request.offer
     tags = [{"Key": key, "Value": value} for key, value in tags_of(request).items()]
     wanted: dict[str, Any] = {
@@ -76,8 +85,13 @@ def run_instances(
     if offer.market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         wanted["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
-    if subnet is not None:
-        wanted["SubnetId"] = subnet
+    where: dict[str, Any] = {} if subnet is None else {"SubnetId": subnet}
+    if request.network_tier == "best" and offer.instance_type in WITH_EFA:
+        groups = {} if security_group is None else {"Groups": [security_group]}
+        adapter = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa", "DeleteOnTermination": True}
+        wanted["NetworkInterfaces"] = [{**adapter, **where, **groups}]
+    else:
+        wanted |= where | ({} if security_group is None else {"SecurityGroupIds": [security_group]})
     if instance_profile is not None:
         wanted["IamInstanceProfile"] = {"Name": instance_profile}
     return wanted

@@ -5,6 +5,7 @@ aws:
   profile: training                    # of ~/.aws; default: credentials as the AWS command line finds them
   images: {us-east-1: ami-0123…}       # default: Ubuntu, with NVIDIA's driver where there are GPUs
   subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC
+  security_groups: {us-east-1: sg-0123…}  # default: that of the VPC
   instance_profile: training-node      # an IAM role for the machines; default: none
   fis_role: arn:aws:iam::123456789012:role/holdfast-fis  # what rehearsed interruptions act under; default: none can be
   notice_queues: [https://sqs.us-east-1.amazonaws.com/123456789012/holdfast]  # fed by EventBridge; default: none
@@ -28,6 +29,7 @@ _ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/\S+"
 @dataclass(frozen=True)
 class AwsSettings:
     """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet.
+    `security_groups`: region → security group.
 
     `notice_queues`: URLs of SQS queues that say what becomes of machines, besides the machines themselves.
     `fis_role`: the role that the Fault Injection Service interrupts machines under, None if it is not to be used.
@@ -40,6 +42,7 @@ class AwsSettings:
     instance_profile: str | None = None
     images: dict[str, str] = field(default_factory=dict)
     subnets: dict[str, str] = field(default_factory=dict)
+    security_groups: dict[str, str] = field(default_factory=dict)
     placement_scores: bool = False
     fis_role: str | None = None
     notice_queues: tuple[str, ...] = ()
@@ -56,6 +59,7 @@ class AwsSettings:
             instance_profile=section.text_or_none("instance_profile"),
             images=section.part("images").texts(prefix="ami-"),
             subnets=section.part("subnets").texts(prefix="subnet-"),
+            security_groups=section.part("security_groups").texts(prefix="sg-"),
             placement_scores=section.flag("placement_scores"),
             notice_queues=section.names("notice_queues", notices.URL, what="queue's URL", like=_A_QUEUE),
             fis_role=section.text_or_none("fis_role", _ROLE, what="role", like=_A_ROLE),

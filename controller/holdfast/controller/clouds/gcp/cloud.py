@@ -37,7 +37,7 @@ LINKS = "https://www.googleapis.com/compute/v1"
 class GcpCloud:
     """A `Cloud`, and `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses `gcp/`."""
 
-    ignores = frozenset({"network_tier"})
+    ignores: frozenset[str] = frozenset()
 
     def __init__(self, home: Path, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import uuid
 from typing import Any
@@ -38,6 +39,9 @@ DISK_TIERS: dict[str | None, str] = {
 }
 NO_PD_STANDARD = ("g2", "a3")  # families that do not take it
 NEED_GVNIC = ("a3",)
+# Family → from how many vCPUs on it takes more bandwidth (for more money) with `network_tier: best`:
+# cloud.google.com/compute/docs/networking/configure-vm-with-high-bandwidth-configuration
+TIER_1_FROM_VCPUS = {"n2": 32, "n2d": 48, "c2": 30}
 
 _IMAGE = re.compile(
     r"(https://(www\.)?(compute\.)?googleapis\.com/compute/v1/)?projects/[^/]+/global/images/(family/)?[^/]+"
@@ -91,6 +95,8 @@ def _properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
         "labels": labels_of(request),
         "metadata": {"items": [{"key": key, "value": value} for key, value in items.items()]},
     }
+    if request.network_tier == "best" and _takes_tier_1(request):
+        wanted["network_performance_config"] = {"total_egress_bandwidth_tier": "TIER_1"}
     if attached := ATTACHED.get(offer.instance_type):
         gpus = {"accelerator_type": attached.accelerator, "accelerator_count": attached.count}
         wanted["guest_accelerators"] = [gpus]
@@ -143,7 +149,7 @@ def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
         wanted["subnetwork"] = f"regions/{region}/subnetworks/{subnet}"
     if settings.external_ip:
         wanted["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
-    if _family(request) in NEED_GVNIC:
+    if _family(request) in NEED_GVNIC or request.network_tier == "best":
         wanted["nic_type"] = "GVNIC"
     return wanted
 
@@ -167,6 +173,10 @@ def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
 
 def _family(request: LaunchRequest) -> str:
     return request.offer.instance_type.partition("-")[0]
+
+
+def _takes_tier_1(request: LaunchRequest) -> bool:
+    return request.offer.vcpus >= TIER_1_FROM_VCPUS.get(_family(request), math.inf)
 
 
 def _digest(text: str) -> str:
