@@ -1,0 +1,61 @@
+"""What the tables of all clouds have in common."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from holdfast.controller.clouds.aws import catalog as aws
+from holdfast.controller.clouds.azure import catalog as azure
+from holdfast.controller.clouds.gcp import catalog as gcp
+from holdfast.sdk.accelerators import choices, read
+
+CATALOGS = {"aws": aws, "azure": azure, "gcp": gcp}
+SPOT = {"azure": azure.spot_price, "gcp": gcp.spot_price}  # EC2 tells its own
+
+
+def listed(catalog: ModuleType) -> list[str]:
+    """The names of types as they were typed, before a mapping could hide one that stands there twice."""
+    return [kind.name for kind in catalog._types()]
+
+
+def test_there_are_enough_to_choose_from() -> None:
+    kinds = [kind for catalog in CATALOGS.values() for kind in catalog.TYPES.values()]
+    assert len(kinds) >= 200
+    assert sum(kind.accelerators is not None for kind in kinds) >= 80
+
+
+@pytest.mark.parametrize("cloud", CATALOGS)
+def test_each_type_stands_there_once_and_can_be(cloud: str) -> None:
+    catalog = CATALOGS[cloud]
+    assert len(listed(catalog)) == len(set(listed(catalog))) == len(catalog.TYPES)
+    for kind in catalog.TYPES.values():
+        assert 2 <= kind.vcpus <= 256, kind
+        assert 0.9 <= kind.memory_gib / kind.vcpus <= 20, kind
+        assert 0 < kind.price_per_hour < 200, kind
+        if kind.accelerators is not None:
+            name, count = kind.accelerators
+            assert choices(read(name.lower())) == ((name, 1),), "as tasks spell it"
+            assert count in (1, 2, 4, 8, 16), kind
+
+
+@pytest.mark.parametrize("cloud", CATALOGS)
+def test_more_of_the_same_accelerator_costs_more(cloud: str) -> None:
+    kinds = [kind for kind in CATALOGS[cloud].TYPES.values() if kind.accelerators]
+    for name in {kind.accelerators[0] for kind in kinds if kind.accelerators}:
+        least: dict[float, float] = {}
+        for kind in kinds:
+            if kind.accelerators and kind.accelerators[0] == name:
+                count = kind.accelerators[1]
+                least[count] = min(kind.price_per_hour, least.get(count, kind.price_per_hour))
+        prices = [least[count] for count in sorted(least)]
+        assert prices == sorted(prices), (name, least)
+
+
+@pytest.mark.parametrize("cloud", SPOT)
+def test_spot_is_estimated_below_on_demand_everywhere(cloud: str) -> None:
+    catalog = CATALOGS[cloud]
+    for region in [*catalog.REGIONS] if cloud == "azure" else [*catalog.REGION_FACTORS]:
+        for kind in catalog.TYPES.values():
+            assert 0 < SPOT[cloud](kind, region) < catalog.on_demand_price(kind, region), (kind.name, region)
