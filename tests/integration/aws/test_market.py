@@ -72,6 +72,7 @@ def test_a_market_that_is_not_told_of_for_a_while_stays_as_it_was(
     clock.advance(AGE_S)
     cloud.offers()
     until(lambda: crawls(ec2) == 2 * len(ec2.regions))
+    until(lambda: "the last try failed" in cloud.notes()[-1])
     assert cloud.offers() == first
     ec2.faults.deny = None
     until(lambda: clock.advance(AGE_AFTER_TROUBLE_S) or (cloud.offers() and crawls(ec2) > 2 * len(ec2.regions)))

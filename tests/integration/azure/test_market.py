@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fake_azure import FakeAzure
 from fake_azure.retail import price
+from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
 from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.recovery.market import Market
@@ -45,3 +46,10 @@ def test_without_the_list_of_prices_the_table_stands_in(azure: FakeAzure, cloud:
 def test_a_role_that_does_not_tell_sizes_leaves_all_of_the_table(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.deny = "AuthorizationFailed"
     assert {o.instance_type for o in cloud.offers()} == set(TYPES)
+
+
+def test_the_age_of_prices_is_told(azure: FakeAzure, cloud: AzureCloud, clock: ManualClock) -> None:
+    assert not any("min ago" in note for note in cloud.notes())
+    cloud.offers()
+    clock.advance(300)
+    assert cloud.notes()[-1] == "what is sold, and for how much, was asked 5 min ago"

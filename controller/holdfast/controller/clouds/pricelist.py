@@ -100,6 +100,15 @@ class PriceList:
                 raise self._trouble
             return self._offers
 
+    def notes(self) -> Sequence[str]:
+        """How old it is, and what keeps it so; nothing while nothing is known."""
+        with self._changed:
+            if self._known is None:
+                return ()
+            minutes = (self._clock.now() - self._known.at) / 60.0
+            trouble = f"; the last try failed: {self._source.classify(self._trouble).message}" if self._trouble else ""
+            return (f"what is sold, and for how much, was asked {minutes:.0f} min ago{trouble}",)
+
     def _crawl(self) -> None:
         """Every region, side by side; one that fails keeps the prices that it had."""
         found: dict[str, Sold] = {}

@@ -57,7 +57,7 @@ class AwsCloud:
     def notes(self) -> Sequence[str]:
         where = f"on-demand prices outside {HOME_REGION} are estimated; spot prices are EC2's own"
         images = [] if self.settings.images else ["machines run the newest Ubuntu image of their region"]
-        return [where, *images]
+        return [where, *images, *self._prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()

@@ -61,7 +61,7 @@ class AzureCloud:
     def notes(self) -> Sequence[str]:
         prices = "prices are Azure's retail prices, without what you have agreed upon with it"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
-        return [prices, *images]
+        return [prices, *images, *self._prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()

@@ -55,7 +55,7 @@ class GcpCloud:
     def notes(self) -> Sequence[str]:
         prices = "prices, of spot machines too, are from a table, and estimated outside us-central1"
         images = [] if self.settings.image else ["machines run Ubuntu 24.04, with NVIDIA's driver where there are GPUs"]
-        return [prices, *images]
+        return [prices, *images, *self._prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
