@@ -31,6 +31,7 @@ from typing import Any
 
 SETTINGS: dict[str, str] = {}
 MOST_BYTES = 64 * 2**20
+BLOCK_BYTES = 64 * 1024
 AGAIN_S = 1.0
 CHECK_S = 120.0
 
@@ -152,12 +153,12 @@ class Door(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "").encode()
         length = self.headers.get("Content-Length", "")
         if not hmac.compare_digest(given, f"Bearer {SETTINGS['secret']}".encode()):
-            return self._answer(401, {"error": "the secret is missing or wrong"})
+            return self._refuse(401, "the secret is missing or wrong")
         if not length.isdigit() or int(length) > MOST_BYTES:
-            return self._answer(413, {"error": f"a pack has {MOST_BYTES} bytes at most"})
+            return self._refuse(413, f"a pack has {MOST_BYTES} bytes at most")
         with self.lock:
             if Door.is_shut:
-                return self._answer(409, {"error": "the software is taken in already"})
+                return self._refuse(409, "the software is taken in already")
             try:
                 with tempfile.NamedTemporaryFile(dir=SETTINGS["home"], prefix=".pack-") as pack:
                     pack.write(self.rfile.read(int(length)))
@@ -173,6 +174,14 @@ class Door(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Nothing: strangers may knock as often as they like."""
+
+    def _refuse(self, status: int, why: str) -> None:
+        """The pack is read all the same: to whoever still sends, an end of the connection is no answer."""
+        length = self.headers.get("Content-Length", "")
+        left = min(int(length), MOST_BYTES) if length.isdigit() else 0
+        while left > 0 and (block := self.rfile.read(min(left, BLOCK_BYTES))):
+            left -= len(block)
+        self._answer(status, {"error": why})
 
     def _answer(self, status: int, said: dict[str, Any]) -> None:
         body = json.dumps(said).encode()
