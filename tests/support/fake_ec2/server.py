@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import boto3
 from moto.core import DEFAULT_ACCOUNT_ID
+from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.s3.models import s3_backends
 from moto.sqs.models import sqs_backends
@@ -47,7 +48,7 @@ class FakeEc2:
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
         self.fis = Fis(self._interrupt_by_fis, self._count)
         self._ec2.role = self.environ
-        for backends in (s3_backends, sqs_backends):
+        for backends in (iam_backends, s3_backends, sqs_backends):
             for backend in backends[DEFAULT_ACCOUNT_ID].values():
                 backend.reset()
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -136,6 +137,7 @@ class FakeEc2:
                 return self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)  # type: ignore[no-any-return]
             answer: Answer | None = answers.json_error(code, TEXTS[code])
         elif service == "iam" and not account.simulates(body):  # roles, which moto keeps
+            self.calls[f"iam:{dict(parse_qsl(body.decode()))['Action']}"] += 1
             return self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)  # type: ignore[no-any-return]
         elif service == "ec2":
             answer = self._answer_ec2(region, environ, dict(parse_qsl(body.decode(), keep_blank_values=True)))
