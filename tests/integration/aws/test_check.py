@@ -10,6 +10,8 @@ from holdfast.controller.clouds.aws.checking import principal
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.checks import Finding, Outcome
 
+QUEUES = (("us-east-1", "a"), ("us-west-2", "b"))
+
 
 def bad(found: list[Finding] | tuple[Finding, ...]) -> list[Finding]:
     return [one for one in found if one.outcome is not Outcome.OK]
@@ -37,6 +39,14 @@ def test_only_what_the_settings_use_is_wanted(ec2: FakeEc2, new_cloud: Callable[
     assert not bad(list(new_cloud(images={"us-east-1": "ami-1"}).check()))
     (scores,) = bad(list(new_cloud(images={"us-east-1": "ami-1"}, placement_scores=True).check()))
     assert scores.text.startswith("ec2:GetSpotPlacementScores")
+
+
+def test_queues_are_wanted_by_name(ec2: FakeEc2, new_cloud: Callable[..., AwsCloud]) -> None:
+    ec2.faults.forbid = {"sqs:DeleteMessage on arn:aws:sqs:us-west-2:123456789012:b"}
+    urls = tuple(f"https://sqs.{place}.amazonaws.com/123456789012/{name}" for place, name in QUEUES)
+    assert not bad(list(new_cloud(notice_queues=urls[:1]).check()))
+    (delete,) = bad(list(new_cloud(notice_queues=urls).check()))
+    assert (delete.text.partition(" ")[0], delete.outcome) == ("sqs:DeleteMessage", Outcome.LIMITS)
 
 
 def test_without_the_simulator_calls_are_tried_dry(ec2: FakeEc2, cloud: AwsCloud) -> None:

@@ -49,13 +49,12 @@ def answer(service: str, region: str, action: str, form: Mapping[str, str], body
             asked = validation.read(action, form, service="iam")
             if asked["PolicySourceArn"] != ARN:
                 raise validation.Invalid("NoSuchEntity", f"The entity {asked['PolicySourceArn']} cannot be found.")
+            on = asked.get("ResourceArns") or ["*"]
+            # One result for each action, however many resources: the most restrictive decision.
             decisions = [
-                {
-                    "EvalActionName": name,
-                    "EvalResourceName": (asked.get("ResourceArns") or ["*"])[0],
-                    "EvalDecision": "implicitDeny" if name in faults.forbid else "allowed",
-                }
+                {"EvalActionName": name, "EvalDecision": "implicitDeny" if denied else "allowed"}
                 for name in asked["ActionNames"]
+                for denied in [{name, *(f"{name} on {one}" for one in on)} & faults.forbid]
             ]
             return _told(service, action, {"EvaluationResults": decisions, "IsTruncated": "false"})
         case "servicequotas:ListServiceQuotas":

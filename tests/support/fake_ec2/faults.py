@@ -22,7 +22,8 @@ TEXTS = {
 class Faults:
     """`capacity`: zone → how many instances may live there. `refuse`: zone, or (zone, market) → the code that every
     launch there meets. `deny`: the code that every call meets, as with bad credentials. `forbid`: what the policy does
-    not allow ("ec2:RunInstances"). `quotas`: (region, code) → how much, where it is not as usual.
+    not allow ("ec2:RunInstances", "sqs:DeleteMessage on arn:…"). `quotas`: (region, code) → how much, where it is not
+    as usual.
 
     Used up by the calls that meet them: `throttle`, how many calls are throttled; `lost_answers`: action → how many of
     its next calls take effect and are never answered; `lost_requests`: the same, but they take none.

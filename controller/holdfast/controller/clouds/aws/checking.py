@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast.controller.clouds.aws import faults
+from holdfast.controller.clouds.aws import faults, notices
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG
 from holdfast.controller.clouds.aws.settings import AwsSettings
@@ -48,7 +48,7 @@ CONTEXT = {
     "iam:AWSServiceName": "spot.amazonaws.com",
     "iam:PassedToService": "ec2.amazonaws.com",
 }
-# What is asked of one kind of resource alone; all else is asked of any.
+# What is asked of one kind of resource alone; of queues, those that are named are asked of; all else is asked of any.
 NARROW = {
     "ssm:GetParameter": "arn:aws:ssm:us-east-1::parameter/aws/service/canonical",
     "iam:CreateServiceLinkedRole": "arn:aws:iam::000000000000:role/aws-service-role/spot.amazonaws.com/any",
@@ -70,6 +70,9 @@ def wanted(settings: AwsSettings) -> Iterator[Permission]:
         yield Permission("ssm:GetParameter", "it finds the newest image, as aws.images names none")
     if settings.placement_scores:
         yield Permission("ec2:GetSpotPlacementScores", "aws.placement_scores wants it", is_needed=False)
+    if settings.notice_queues:
+        yield Permission("sqs:ReceiveMessage", "aws.notice_queues are read with it", is_needed=False)
+        yield Permission("sqs:DeleteMessage", "what was read in aws.notice_queues is deleted with it", is_needed=False)
     lets = "without it the account's first spot machine can not be bought, if there was never one before"
     yield Permission("iam:CreateServiceLinkedRole", lets, is_needed=False)
 
@@ -113,11 +116,12 @@ class Checking:
         arn = self._connections.service("sts", HOME_REGION).get_caller_identity()["Arn"]
         pages = self._connections.service("iam", HOME_REGION).get_paginator("simulate_principal_policy")
         denied = set()
-        for resource in dict.fromkeys(NARROW.get(name, "*") for name in names):
+        resources = {name: self._resources(name) for name in names}
+        for some in dict.fromkeys(resources.values()):
             asked = pages.paginate(
                 PolicySourceArn=principal(arn),
-                ActionNames=[name for name in names if NARROW.get(name, "*") == resource],
-                ResourceArns=[resource],
+                ActionNames=[name for name in names if resources[name] == some],
+                ResourceArns=list(some),
                 ContextEntries=[
                     {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
                     for key, value in CONTEXT.items()
@@ -126,6 +130,11 @@ class Checking:
             told = [one for page in asked for one in page["EvaluationResults"]]
             denied |= {one["EvalActionName"] for one in told if one["EvalDecision"] != "allowed"}
         return denied
+
+    def _resources(self, name: str) -> tuple[str, ...]:
+        if name.startswith("sqs:"):
+            return tuple(notices.arn(url) for url in self._settings.notice_queues)
+        return (NARROW.get(name, "*"),)
 
     def _tried(self, found: Sequence[Permission], why_not: str) -> Iterator[Finding]:
         """By dry runs of the calls that only look; of the others EC2 tells nothing without a machine or an image."""

@@ -20,12 +20,19 @@ from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, 
 HELD_S = 20  # the longest that SQS holds a call
 AT_ONCE = 10  # the most that it gives, and deletes, in one call
 NOTICE_S = 120.0
-URL = r"https://sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/\d{12}/[\w-]+"
+URL = r"https://sqs\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?P<china>\.cn)?/(?P<account>\d{12})/(?P<name>[\w-]+)"
 
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
 REBALANCE = "EC2 Instance Rebalance Recommendation"
 STATE_CHANGE = "EC2 Instance State-change Notification"
 ENDING = ("stopping", "stopped", "shutting-down", "terminated")
+
+
+def arn(url: str) -> str:
+    """How policies name the queue of a URL that matches `URL`."""
+    found = re.fullmatch(URL, url)
+    assert found is not None, url
+    return f"arn:aws{'-cn' if found['china'] else ''}:sqs:{found['region']}:{found['account']}:{found['name']}"
 
 
 class SqsQueue:
