@@ -83,8 +83,13 @@ class Connections:
     def _get_session(self) -> Any:
         if self._session is None:
             import boto3
+            import botocore.session
 
-            self._session = boto3.Session(profile_name=self._settings.profile)
+            from holdfast.controller.clouds.aws import models
+
+            core = botocore.session.Session(profile=self._settings.profile)
+            core.register_component("data_loader", models.loader(core.get_config_variable("data_path")))
+            self._session = boto3.Session(botocore_session=core)
         return self._session
 
     def _client(self, service: str, region: str) -> Any:
