@@ -58,7 +58,7 @@ from holdfast.controller.storage.service import StorageService
 from holdfast.controller.store import jobs as stored_jobs
 from holdfast.controller.store import letters
 from holdfast.controller.store.counts import RENEW_S, Counts
-from holdfast.controller.store.database import UNAVAILABLE, open_database
+from holdfast.controller.store.database import UNAVAILABLE, migrate_aside, open_database
 from holdfast.controller.store.standing import standing
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
@@ -85,6 +85,7 @@ def serve(home: Path) -> None:
     allow_many()
     with only_one(home):
         configure_logging(home, settings.log_level)
+        migrate_aside(settings.url)
         try:
             daemon = Daemon(settings, SystemClock())
         except OSError as error:
