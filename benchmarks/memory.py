@@ -1,0 +1,80 @@
+"""What a controller with nothing to do takes: a real daemon, with no cloud and with each. Measured on this machine.
+
+    PYTHONPATH=tests/support python -m benchmarks.memory [--cloud none|aws|gcp|azure] [--idle 40]
+
+Each daemon has just been installed: its database is made by it. Its cloud is that of the tests, behind the real SDK, in
+a process of its own. Then it is left alone, long enough for its prices and two of its sweeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.latency import Figure, report
+
+from controllers import Controller, running_controller
+from on_clouds import FAKES, on_clouds
+
+TARGETS_MIB = {"none": 105.0, "aws": 120.0, "gcp": 180.0, "azure": 130.0}
+KIB_PER_MIB = 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cloud", choices=TARGETS_MIB, action="append", help="default: each")
+    parser.add_argument("--idle", type=float, default=40.0, help="seconds")
+    words = parser.parse_args()
+    figures = [figure for cloud in words.cloud or TARGETS_MIB for figure in idle_figures(cloud, words.idle)]
+    report(figures)
+    missed = [figure.name for figure in figures if figure.value > figure.target]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def idle_figures(cloud: str, idle_s: float) -> list[Figure]:
+    with a_controller(cloud) as controller:
+        pid = controller.client.controller()["pid"]
+        time.sleep(idle_s)
+        refuse_unused(controller, cloud)
+        rss, pss = (mib(pid, "smaps_rollup", what) for what in ("Rss", "Pss"))
+        peak, threads = mib(pid, "status", "VmHWM"), len(list(Path(f"/proc/{pid}/task").iterdir()))
+    print(f"{cloud}: {threads} threads, at most {peak:.1f} MiB", file=sys.stderr)
+    target = TARGETS_MIB[cloud]
+    return [Figure(f"{cloud}: RSS", rss, "MiB", target), Figure(f"{cloud}: PSS", pss, "MiB", target)]
+
+
+@contextlib.contextmanager
+def a_controller(cloud: str) -> Iterator[Controller]:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        if cloud in FAKES:
+            with on_clouds(Path(folder), cloud) as one:
+                yield one.controller
+        else:
+            home = Path(folder, "home")
+            home.mkdir()
+            with running_controller(home) as controller:
+                yield controller
+
+
+def refuse_unused(controller: Controller, cloud: str) -> None:
+    """A cloud that can not be used would cost nothing either."""
+    if cloud in FAKES and (answer := controller.holdfast("check", cloud, check=False)).returncode != 0:
+        raise SystemExit(answer.stdout + answer.stderr)
+
+
+def mib(pid: int, file: str, what: str) -> float:
+    found = re.search(rf"^{what}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / KIB_PER_MIB
+
+
+if __name__ == "__main__":
+    sys.exit(main())
