@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 from typing import Any
 
@@ -100,3 +101,8 @@ def allow_many() -> None:
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def collect_seldom() -> None:
+    """Look for garbage that is held by itself less often: with ten thousand connections each look costs a second."""
+    gc.set_threshold(10_000, 20, 50)

@@ -23,7 +23,7 @@ from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
-from holdfast.controller.callers import allow_many
+from holdfast.controller.callers import allow_many, collect_seldom
 from holdfast.controller.caps import Standing
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
@@ -83,6 +83,7 @@ def serve(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = read_settings(home)
     allow_many()
+    collect_seldom()
     with only_one(home):
         configure_logging(home, settings.log_level)
         migrate_aside(settings.url)
