@@ -43,7 +43,8 @@ def main() -> int:
         report(figures)
     print(text.getvalue(), end="")
     if words.write:
-        write(text.getvalue(), f"{words.jobs:,} jobs, {'PostgreSQL' if words.database else 'SQLite'}")
+        what = "growth" if words.growth else f"{words.jobs:,} jobs"
+        write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}")
     missed = [figure.name for figure in figures if is_missed(figure)]
     if missed:
         print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
