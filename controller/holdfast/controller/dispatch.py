@@ -119,12 +119,16 @@ class Dispatcher:
             self._in_line[_key(intent)] = (intent, done)
 
     def _take_back(self, key: AttemptKey) -> None:
-        """Nobody wants the attempt any more: if its launch has not begun, it is not going to."""
-        waiting = self._in_line.pop(key, None)
-        if waiting is not None and waiting[1].cancel():
-            launch = waiting[0]
-            withdrawn = events.LaunchWithdrawn(*key[1:], may_exist=self._tries[launch.id] > 0)
-            self.answer(Performed(launch, Outcome("withdrawn", withdrawn)))
+        """Nobody wants the attempt any more: if its launch was never begun, it is not going to.
+
+        One that may have happened is asked for again, by its token: only so are its machines, and what they cost, known
+        for certain.
+        """
+        launch, done = self._in_line.get(key, (None, None))
+        if launch is None or done is None or self._tries[launch.id] > 0 or not done.cancel():
+            return
+        del self._in_line[key]
+        self.answer(Performed(launch, Outcome("withdrawn", events.LaunchWithdrawn(*key[1:]))))
 
     def look(self, key: AttemptKey, offer: Offer, machines: Machines) -> None:
         """Ask the cloud about an attempt's machines."""

@@ -64,12 +64,10 @@ class LaunchRefused:
 
 @dataclass(frozen=True)
 class LaunchWithdrawn:
-    """The attempt was given up before its launch had its turn: it is not going to be asked for. `may_exist`: an earlier
-    controller may have asked for it."""
+    """The attempt was given up before its launch had its turn: it was never asked for, and is not going to be."""
 
     task: int
     generation: int
-    may_exist: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,8 @@ def _launch_answered(
 def _launch_withdrawn(job: JobView, event: events.LaunchWithdrawn, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
-    if attempt is None or attempt.booted_at is not None or event.may_exist:
-        return job  # the termination that is under way looks for what there may be
+    if attempt is None or attempt.booted_at is not None:
+        return job
     out.append(Note("attempt.withdrawn", task.index, attempt.generation, message="given up before it was asked for"))
     return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
 
