@@ -40,11 +40,11 @@ def test_without_it_runs_on_demand_and_the_user_is_told(controller: Any, tmp_pat
 
 
 def test_a_deadline_that_has_passed_is_refused_and_changes_nothing(controller: Any, tmp_path: Path) -> None:
-    before = controller.client.jobs()["jobs"]
+    before = [job["job_id"] for job in controller.client.jobs()["jobs"]]
     refused = launch(controller, tmp_path, "deadline: 2020-01-01T00:00Z, work: 1h", check=False)
     assert refused.returncode != 0
     assert "the deadline has passed" in refused.stdout + refused.stderr
-    assert controller.client.jobs()["jobs"] == before
+    assert [job["job_id"] for job in controller.client.jobs()["jobs"]] == before
 
 
 def test_a_dry_run_foresees_cost_and_end(controller: Any, tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ def _launch_withdrawn(job: JobView, event: events.LaunchWithdrawn, out: list[Act
 def _saved(job: JobView, event: events.Saved, now: float, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
     ran = [a for a in task.attempts if a.running_at is not None]
-    if not ran or ran[-1].generation != event.generation:
-        return job  # of a run before the last: what it left has been counted
+    if task.status.is_terminal or not ran or ran[-1].generation != event.generation:
+        return job  # of a run before the last, what it left has been counted; what has ended needs no more work
     if task.saved_s is None:
         # It does report, so runs that ended without a report kept nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
