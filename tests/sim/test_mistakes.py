@@ -7,7 +7,7 @@ import pytest
 from faultworld.history import run
 from faultworld.mistakes import MISTAKES, shows
 
-WITHIN = 200
+WITHIN = 400
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ to the controller could bring.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -185,10 +185,11 @@ def the_sweep_reads_what_it_believes_first(patch: Patch) -> None:
 
 @_mistake
 def the_guard_ignores_the_epoch(patch: Patch) -> None:
-    def guard(conn: Any, claim: Any, columns: Mapping[str, Any]) -> None:
-        conn.execute(update(jobs.Job).where(jobs.Job.c.id == claim.job_id).values(**columns))
+    def guard_all(conn: Any, wanted: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+        for claim, columns in wanted:
+            conn.execute(update(jobs.Job).where(jobs.Job.c.id == claim.job_id).values(**columns))
 
-    patch.setattr(jobs, "guard", guard)
+    patch.setattr(jobs, "guard_all", guard_all)
 
 
 @_mistake
