@@ -150,8 +150,12 @@ class _Pool:
     def __enter__(self) -> _Mapped:
         return lambda todo: self._pool.imap(_do, todo, chunksize=4)
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.terminate()
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Processes that have done all there was end by themselves: to be stopped is for those that are not wanted."""
+        if kind is None:
+            self._pool.close()
+        else:
+            self._pool.terminate()
         self._pool.join()
 
 
