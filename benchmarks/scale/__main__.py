@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from io import StringIO
@@ -56,13 +58,23 @@ def is_missed(figure: Figure) -> bool:
     return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
 
 
-async def whole(jobs: int, database: str) -> list[Figure]:
+@contextlib.asynccontextmanager
+async def a_daemon(database: str) -> AsyncIterator[Daemon]:
+    """A daemon of its own, and nothing left of it."""
     home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
     world = World(home / "cloud.sock")
     daemon = Daemon(home, world, database)
     await world.begin()
     try:
         await daemon.start()
+        yield daemon
+    finally:
+        daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def whole(jobs: int, database: str) -> list[Figure]:
+    async with a_daemon(database) as daemon:
         figures = await scenarios.submitted(daemon, jobs)
         for measure in (
             scenarios.steady,
@@ -78,24 +90,13 @@ async def whole(jobs: int, database: str) -> list[Figure]:
             figures += await measure(daemon)
             print(f"{measure.__name__}: {time.monotonic() - began:.0f} s", file=sys.stderr)
         return figures
-    finally:
-        daemon.stop()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 async def growth(jobs: int, database: str) -> list[Figure]:
     """What a job costs where there are so many."""
-    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
-    world = World(home / "cloud.sock")
-    daemon = Daemon(home, world, database)
-    await world.begin()
-    try:
-        await daemon.start()
+    async with a_daemon(database) as daemon:
         figures = await scenarios.submitted(daemon, jobs)
         return [Figure(f"{jobs:,}: {f.name}", f.value, f.unit, f.target) for f in figures[-2:]]
-    finally:
-        daemon.stop()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _sizes(jobs: int) -> list[int]:

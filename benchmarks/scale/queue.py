@@ -4,7 +4,7 @@
 
 Runs a few real jobs, fills the database with copies of them (`benchmarks.scale.past`; some minutes and 5 GB for a
 million), and starts the daemon anew. `--home DIR` keeps all that there, and uses what it finds. The peer is SkyPilot
-0.14 with 100,000 past jobs, on a computer like this one.
+with 100,000 past jobs, as it was measured elsewhere.
 """
 
 from __future__ import annotations
