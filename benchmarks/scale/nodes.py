@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent.channel import Backoff
+
 _LINE = b"step 001234 loss 0.12345 lr 0.000300 throughput 12345 tokens/s epoch 3 of 10 eta 01:23:45\n"
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 _PHASE_OF = {"setup": ("mounting", "ready"), "run": ("running",)}
@@ -42,25 +44,30 @@ class Node(asyncio.Protocol):
         self._buffer = bytearray()
         self._is_open = False
         self._beat: asyncio.TimerHandle | None = None
+        self._backoff = Backoff()
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def boot(self) -> None:
         """Read the spec, as an agent does first, and call."""
-        await self.world.get("/agent/v1/spec", self.token, self.machine["rank"])
+        backoff = Backoff()
+        while not self.is_off:
+            try:
+                await self.world.get("/agent/v1/spec", self.token, self.machine["rank"])
+                break
+            except OSError:
+                await asyncio.sleep(backoff.wait_s(unanswered=True))
         await self.call()
 
     async def call(self) -> None:
-        """Connect, again and again until the controller answers."""
-        pause_s = 0.2
+        """Connect, again and again until the controller answers, as an agent does."""
         while not self.is_off:
             try:
                 host, port = self.world.address
                 await asyncio.get_running_loop().create_connection(lambda: self, host, port)
                 return
             except OSError:
-                await asyncio.sleep(pause_s)
-                pause_s = min(5.0, pause_s * 2)
+                await asyncio.sleep(self._backoff.wait_s(unanswered=True))
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._is_open = transport, False
@@ -81,7 +88,7 @@ class Node(asyncio.Protocol):
             self.world.spawn(self._call_again())
 
     async def _call_again(self) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(self._backoff.wait_s())
         await self.call()
 
     def data_received(self, data: bytes) -> None:
@@ -130,6 +137,8 @@ class Node(asyncio.Protocol):
             match message["type"]:
                 case "welcome":
                     self.beat_s, self.is_welcome = message["beat_s"], True
+                    self._backoff.reset()
+                    self._backoff.crowd_s = message["calls_within_s"]
                     self.log_sent = message["log_offset"]
                     self._directed(message["directive"])
                     self._keep_alive()

@@ -38,10 +38,9 @@ class SimulatedCloud:
         self._clock = clock
         self._offers = offers()
         self._lock = threading.Lock()
-        lines = told.makefile("rb")
-        known = json.loads(lines.readline())["machines"]
-        self._machines = {machine["id"]: _instance(machine) for machine in known}
-        threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
+        self._known: dict[str, Instance] = {}
+        self._is_known = threading.Event()
+        threading.Thread(target=self._listen, args=(told.makefile("rb"),), daemon=True).start()
 
     def notes(self) -> Sequence[str]:
         return ()
@@ -103,7 +102,15 @@ class SimulatedCloud:
         with self._lock:
             self._told.sendall(line)
 
+    @property
+    def _machines(self) -> dict[str, Instance]:
+        """As a real cloud's, they are asked for when they are needed, not when a daemon starts."""
+        self._is_known.wait()
+        return self._known
+
     def _listen(self, lines: Any) -> None:
+        self._known |= {machine["id"]: _instance(machine) for machine in json.loads(lines.readline())["machines"]}
+        self._is_known.set()
         for line in lines:
             self._end(json.loads(line)["lost"], Reason.PREEMPTED)
 

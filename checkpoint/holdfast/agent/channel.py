@@ -34,17 +34,26 @@ class Stream(Protocol):
 
 
 class Backoff:
-    """Waits that double from `RETRY_FIRST_S` to `RETRY_CAP_S`, each cut by up to half: nodes must not call in step."""
+    """Waits that double from `RETRY_FIRST_S` to `RETRY_CAP_S`, each cut by up to half: nodes must not call in step.
+
+    `crowd_s`: over how long all nodes shall spread their calls while nobody answers.
+    """
 
     def __init__(self) -> None:
+        self.crowd_s = 0.0
         self.reset()
 
     def reset(self) -> None:
         self._next_s = RETRY_FIRST_S
+        self._was_spread = False
 
-    def wait_s(self) -> float:
-        wait_s, self._next_s = self._next_s, min(RETRY_CAP_S, self._next_s * 2)
-        return wait_s * random.uniform(0.5, 1.0)  # noqa: S311 (jitter, no secret)
+    def wait_s(self, *, unanswered: bool = False) -> float:
+        """`unanswered`: nobody was there, so everybody else is calling, too."""
+        wait_s, self._next_s = self._next_s, min(max(RETRY_CAP_S, self.crowd_s), self._next_s * 2)
+        if unanswered and not self._was_spread:
+            self._was_spread = True
+            return random.uniform(0.0, max(wait_s, self.crowd_s))  # noqa: S311 (jitter, no secret)
+        return wait_s * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 class Channel:
@@ -82,7 +91,7 @@ class Channel:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        complained = False
+        complained = unanswered = False
         while not self._closing.is_set():
             try:
                 ws = self._controller.open_channel()
@@ -92,14 +101,14 @@ class Channel:
             except Unreachable as error:
                 if not complained:
                     self._log(f"the controller can not be reached, calling again until it can: {error}")
-                complained = True
+                complained = unanswered = True
             else:
-                complained = False
+                complained = unanswered = False
                 began = time.monotonic()
                 self._hold(ws)
                 if time.monotonic() - began >= HEALTHY_S:
                     self._backoff.reset()
-            self._closing.wait(self._backoff.wait_s())
+            self._closing.wait(self._backoff.wait_s(unanswered=unanswered))
 
     def _hold(self, ws: WebSocket) -> None:
         """Use one connection until it is over."""
@@ -119,6 +128,7 @@ class Channel:
             ws.send_text(json.dumps(frame))
         welcome = _await_welcome(ws)
         beat_s = float(welcome["beat_s"])
+        self._backoff.crowd_s = float(welcome.get("calls_within_s", 0.0))
         self.is_connected = True
         self._log("connected to the controller")
         self._direct(_on_own_clock(welcome))

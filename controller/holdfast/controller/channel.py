@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from holdfast.controller import crowd
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.connection import Connection, in_world
@@ -39,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 _MISSED_BEATS = 3
 _HELD_S = 60.0
-# Ten thousand nodes give a sign of life every eight seconds each: a machine that falls silent is noticed within 24.
-_MOST_BEATS_PER_S = 1250.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +232,12 @@ class Channel:
         connection.told = self._reconciler.directive_of(key) or arrival.wanted
         connection.told_seq = arrival.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": connection.kept, "checkpoint_seq": arrival.checkpoint_seq}
-        connection.beat_s = max(self._beat_s, len(self._connections) / _MOST_BEATS_PER_S)
+        nodes = max(len(self._connections), self._reconciler.jobs())
+        connection.beat_s = crowd.beat_s(nodes, self._beat_s)
         welcome |= {
             "beat_s": connection.beat_s,
             "beat": "ping",
+            "calls_within_s": crowd.calls_within_s(nodes),
             **in_world(connection.told, self._clock.now(), self._pace),
         }
         connection.outbox.put_nowait(welcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -77,8 +77,6 @@ class Connection:
 
 def in_world(wanted: Directive, now: float, pace: Pace) -> dict[str, Any]:
     """A directive as it is sent, with the time by which its deadline counts."""
-    sent = asdict(wanted)
-    del sent["roll_call_at"]
-    if wanted.deadline is not None:
-        sent["deadline"] = pace.in_world(wanted.deadline)
+    deadline = None if wanted.deadline is None else pace.in_world(wanted.deadline)
+    sent = {"want": wanted.want, "node_ips": wanted.node_ips, "deadline": deadline, "reason": wanted.reason}
     return {"directive": sent, "now": pace.in_world(now)}

@@ -8,6 +8,7 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
 from holdfast.controller.attendance import Attendance
 from holdfast.controller.bootstrap.artifacts import artifacts as make_artifacts
-from holdfast.controller.callers import allow_many, collect_seldom
+from holdfast.controller.callers import expect_many
 from holdfast.controller.caps import Standing
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
@@ -82,8 +83,7 @@ def serve(home: Path) -> None:
         raise CannotStart(str(error)) from error
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = read_settings(home)
-    allow_many()
-    collect_seldom()
+    expect_many()
     with only_one(home):
         configure_logging(home, settings.log_level)
         migrate_aside(settings.url)
@@ -251,7 +251,8 @@ class Daemon:
         self.database.dispose()
         log.info("controller.stopped")
 
-    def _begin(self) -> None:
+    def _begin(self) -> Future[None]:
+        """Returns what is answered once the jobs that there are have been taken up."""
         if isinstance(self.logs, NodeLogs):
             self._repair(self.logs)
         if isinstance(self.files, SharedFiles):
@@ -264,7 +265,7 @@ class Daemon:
                 self._look_what_stands, "interval", seconds=LOOK_EVERY_S, max_instances=1, coalesce=True
             )
         self.reconciler.start()
-        self.ownership.begin()
+        taken_up = self.ownership.begin()
         if self.peers is not None:
             self.peers.start(self.settings.url)
         every_s = self.lease.length_s / 3
@@ -284,7 +285,8 @@ class Daemon:
             hearing.start()
         self._ticker.start()
         self._publish()
-        log.info("controller.started", endpoint=self.services.endpoint, jobs=len(self.reconciler.owned_views()))
+        log.info("controller.started", endpoint=self.services.endpoint, jobs=self.reconciler.jobs())
+        return taken_up
 
     def _read_letters(self) -> None:
         """What was said of many jobs at once, and not recorded yet."""

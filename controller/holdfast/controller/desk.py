@@ -93,6 +93,10 @@ class Desk:
         owned = self._jobs.get(job_id)
         return owned.view if owned else None
 
+    def jobs(self) -> int:
+        """How many there are in this daemon's hands."""
+        return len(self._jobs)
+
     def owned_views(self) -> list[JobView]:
         return [owned.view for owned in list(self._jobs.values())]
 

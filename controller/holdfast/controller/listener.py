@@ -6,6 +6,7 @@ import socket
 
 from sqlalchemy import Engine
 
+from holdfast.controller.callers import BACKLOG
 from holdfast.controller.leases import remember, remembered
 from holdfast.controller.settings import Settings
 from holdfast.controller.store import jobs as stored_jobs
@@ -46,6 +47,6 @@ def _bound(settings: Settings, port: int, *, must: bool) -> socket.socket:
             problem = f"port {port} of {settings.host} can not be had ({error.strerror}), and {why}"
             raise CannotStart(f"{problem}; free it and start again") from error
         listening.bind((settings.host, 0))
-    listening.listen(2048)
+    listening.listen(BACKLOG)
     listening.setblocking(False)
     return listening

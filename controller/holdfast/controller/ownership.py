@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import structlog
 
@@ -23,11 +24,11 @@ class Ownership:
         self._claims_from = 0.0
         self._has_ended = False
 
-    def begin(self) -> None:
+    def begin(self) -> Future[None]:
         """Claim what can be claimed at a start, and have it taken up before anything that is asked from now on."""
         self._lease.confirm(self._lease.renew())  # starting may have taken a while
         self._lease.claim_all()
-        self._reconciler.adopt(self._lease.own())
+        return self._reconciler.adopt(self._lease.own())
 
     def end(self) -> None:
         """Give everything back."""

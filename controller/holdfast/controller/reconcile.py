@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import structlog
 from sqlalchemy import Engine
 
-from holdfast.controller import adopting, turns
+from holdfast.controller import adopting, crowd, turns
 from holdfast.controller.acting import Later
 from holdfast.controller.agenda import Nothing
 from holdfast.controller.clock import Clock
@@ -167,7 +167,8 @@ class Reconciler(Desk):
         self._record()
         connected = tuple(claim for claim in taken_up if turns.silences(found.views[claim.job_id], ()))
         if connected:
-            self._at(now + CALL_BACK_S * self._speed, Missing(connected))
+            call_back_s = CALL_BACK_S + crowd.calls_within_s(len(self._jobs))
+            self._at(now + call_back_s * self._speed, Missing(connected))
         reach("jobs.adopted")
         command.done.set_result(None)
 

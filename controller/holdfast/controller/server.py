@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from holdfast.controller.callers import MAX_MESSAGE_BYTES, AgentLine, HeadInTime
+from holdfast.controller.callers import BACKLOG, MAX_MESSAGE_BYTES, AgentLine, HeadInTime, Turnstile
 from holdfast.controller.tls import Tls
 
 
 class Server(uvicorn.Server):
-    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue."""
+    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue. Nodes wait at the
+    turnstile until the jobs that there are have been taken up, which is what `begin` returns."""
 
-    def __init__(self, app: ASGIApp, tls: Tls | None, *, begin: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, tls: Tls | None, *, begin: Callable[[], Future[None]]) -> None:
+        self._turnstile = Turnstile()
         config = uvicorn.Config(
             app,
             log_config=None,
-            http=HeadInTime,
+            http=partial(HeadInTime, turnstile=self._turnstile),  # type: ignore[arg-type]  # it is only called
+            backlog=BACKLOG,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws=AgentLine,
             ws_per_message_deflate=False,
@@ -37,5 +42,6 @@ class Server(uvicorn.Server):
         self._begin = begin
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.to_thread(self._begin)
+        taken_up = await asyncio.to_thread(self._begin)
+        taken_up.add_done_callback(lambda _: self._turnstile.open())
         await super().startup(sockets)

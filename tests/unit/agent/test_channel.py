@@ -114,3 +114,21 @@ def test_waits_double_up_to_their_cap() -> None:
         assert whole_s / 2 <= wait_s <= whole_s
     backoff.reset()
     assert backoff.wait_s() <= 0.2
+
+
+def test_where_nobody_answers_nodes_spread_their_calls() -> None:
+    """The first wait is any part of the time that all take together; those after it are as long as that."""
+    waits = []
+    for _ in range(200):
+        backoff = Backoff()
+        backoff.crowd_s = 13.0
+        assert backoff.wait_s() <= 0.2, "that its own connection broke says nothing of the others"
+        waits.append(backoff.wait_s(unanswered=True))
+        rest = [backoff.wait_s(unanswered=True) for _ in range(9)]
+        assert 6.5 <= rest[-1] <= 13.0
+    assert min(waits) < 2.0 < 11.0 < max(waits) <= 13.0
+
+
+def test_few_nodes_spread_nothing() -> None:
+    backoff = Backoff()
+    assert [backoff.wait_s(unanswered=True) <= most_s for most_s in (0.2, 0.4, 0.8)] == [True] * 3

@@ -43,6 +43,9 @@ class Reconciler:
     def post(self, _turn: Any) -> Future[None]:
         return Future()
 
+    def jobs(self) -> int:
+        return 1
+
     def directive_of(self, _key: AttemptKey) -> Directive | None:
         return self.wanted
 

@@ -36,6 +36,9 @@ class Reconciler:
         done.set_result(None)
         return done
 
+    def jobs(self) -> int:
+        return 1
+
     def directive_of(self, _key: object) -> None:
         return None
 

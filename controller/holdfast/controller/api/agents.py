@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from holdfast.controller.api.auth import Admission, Node, Parts, admit
+from holdfast.controller.api.auth import Admission, Node, Parts, admit, known
 from holdfast.controller.api.gate import bearer, is_ours
 from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.api.uploads import Digest, checked
@@ -105,7 +105,8 @@ class Nodes:
         if socket.scope["path"] != CHANNEL or not is_ours(socket.headers.get("host", ""), self._hosts):
             await socket.close(1008)
             return
-        node = await asyncio.to_thread(admit, self._daemon, *_shown(socket.headers))
+        shown = _shown(socket.headers)
+        node = known(self._daemon, *shown) or await asyncio.to_thread(admit, self._daemon, *shown)
         if node is None:
             with contextlib.suppress(OSError):  # it went away without waiting for the answer
                 await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))

@@ -18,6 +18,7 @@ from holdfast.controller.channel import Place
 from holdfast.controller.services import Services
 from holdfast.controller.store.jobs import Attempt, Task
 from holdfast.controller.submission import Refused
+from holdfast.controller.turns import attempt_of
 from holdfast.recovery.statuses import AttemptState
 
 AFTERLIFE_S = 3600.0
@@ -44,44 +45,63 @@ class Admission:
     is_live: bool
 
 
-def services(request: Request) -> Services:
+async def services(request: Request) -> Services:
+    """As what asks nobody does, it stays on the event loop: each hop to a thread and back is a wait."""
     found: Services = request.app.state.services
     return found
 
 
-def user(request: Request, given: Annotated[Given, Depends(_USER)]) -> Services:
+async def user(daemon: Annotated[Services, Depends(services)], given: Annotated[Given, Depends(_USER)]) -> Services:
     """Lets a user in. Refuses with 401."""
-    found = services(request)
-    if given is None or not found.keyring.is_user(given.credentials.strip()):
+    if given is None or not daemon.keyring.is_user(given.credentials.strip()):
         raise Refused(**NO_TOKEN, status=401)
-    return found
+    return daemon
 
 
 def node(
-    request: Request,
+    daemon: Annotated[Services, Depends(services)],
     given: Annotated[Given, Depends(_NODE)],
     holdfast_rank: Annotated[str, Header(description="The node's rank, 0 if not given")] = "0",
 ) -> Admission:
     """Lets a node of a living attempt in, and says which. Refuses with 401."""
-    admitted = admit(services(request), given.credentials if given else "", holdfast_rank)
+    admitted = admit(daemon, given.credentials if given else "", holdfast_rank)
     if admitted is None or not admitted.is_live:
         raise Refused("this token is worth no living attempt, or not this rank", where="Authorization", status=401)
     return admitted
 
 
+def known(daemon: Services, token: str, rank: str) -> Admission | None:
+    """Who a node is whose attempt lives and is in this daemon's hands; asks no database. None: `admit` says it."""
+    if (shown := _shown(daemon, token, rank)) is None:
+        return None
+    key, number = shown
+    attempt = attempt_of(daemon.reconciler.view(key[0]), key)
+    if attempt is None or attempt.state is AttemptState.GONE or number >= len(attempt.nodes):
+        return None
+    return Admission(shown, is_live=True)
+
+
 def admit(daemon: Services, token: str, rank: str) -> Admission | None:
     """Who a node is: None for a token that is worth nothing (any more), and for a rank that its attempt has not."""
-    key = daemon.keyring.attempt_of(token.strip())
-    if key is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+    if (shown := _shown(daemon, token, rank)) is None:
         return None
+    key, number = shown
     with daemon.database.connect() as conn:
         row = conn.execute(_ATTEMPT, {"job_id": key[0], "index": key[1], "generation": key[2]}).first()
-    if row is None or int(rank) >= row.num_nodes:
+    if row is None or number >= row.num_nodes:
         return None
     is_live = row.state != AttemptState.GONE.value
     if not is_live and daemon.clock.now() >= (row.gone_at or 0.0) + AFTERLIFE_S * daemon.pace.speed:
         return None
-    return Admission((key, int(rank)), is_live)
+    return Admission(shown, is_live)
+
+
+def _shown(daemon: Services, token: str, rank: str) -> Place | None:
+    """What a token and a rank say; None for nonsense."""
+    key = daemon.keyring.attempt_of(token.strip())
+    if key is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+        return None
+    return key, int(rank)
 
 
 User = Annotated[Services, Depends(user)]

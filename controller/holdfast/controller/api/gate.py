@@ -31,6 +31,7 @@ _NOT_CALLED_SO = {
     "where": "Host",
     "fix": "call it by an IP address, or add the name to listen.names of its config.yaml",
 }
+_NOT_ONE_HOST = {"message": "a request names one host", "where": "Host", "fix": "send one Host header"}
 NO_TOKEN = {
     "message": "the token is missing or wrong",
     "where": "Authorization",
@@ -55,7 +56,9 @@ class Gate:
             return
         headers = Headers(scope=scope)
         is_health = scope["type"] == "http" and scope["path"] == _HEALTH
-        if not is_health and not is_ours(headers.get("host", ""), self._hosts):
+        if (hosts := len(headers.getlist("host"))) > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+            await _refuse(scope, receive, send, 400, _NOT_ONE_HOST)
+        elif not is_health and not is_ours(headers.get("host", ""), self._hosts):
             await _refuse(scope, receive, send, 421, _NOT_CALLED_SO)
         elif _says_much(scope) and not self._is_user(bearer(headers.get("authorization", ""))):
             await _refuse(scope, receive, send, 401, NO_TOKEN)
