@@ -145,7 +145,7 @@ def main() -> None:
     home, path, launch_s = sys.argv[1:]
     told = socket.socket(socket.AF_UNIX)
     told.connect(path)
-    registry.BOUGHT[NAME] = lambda _home, _section, clock: SimulatedCloud(told, float(launch_s), clock)
+    registry.BOUGHT[NAME] = lambda _cache, _section, clock: SimulatedCloud(told, float(launch_s), clock)
     serve(Path(home))
 
 

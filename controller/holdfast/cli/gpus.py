@@ -49,6 +49,24 @@ def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> 
         raise Failure(f"{what} can be had{where}\n  see which clouds can be used: holdfast check")
     for line in _machines(found, everything=everything) if name else _overview(found):
         click.echo(line)
+    click.echo(f"Prices: {'; '.join(_ages(found))}")
+
+
+def _ages(found: Sequence[records.Gpu]) -> list[str]:
+    """How old the prices are, cloud by cloud."""
+    import time
+
+    from holdfast.cli.text import ago, epoch
+
+    told, now = [], time.time()
+    for cloud in sorted({row["cloud"] for row in found}):
+        at = sorted({row["priced_at"] for row in found if row["cloud"] == cloud and row["priced_at"]}, key=epoch)
+        spans = list(dict.fromkeys((ago(at[0], now), ago(at[-1], now)))) if at else []
+        tables = {row["table_of"] for row in found if row["cloud"] == cloud and row["table_of"]}
+        parts = [f"asked {' to '.join(spans)}"] if spans else []
+        parts += [f"{'in other regions ' if at else ''}of the built-in table of {month}" for month in sorted(tables)]
+        told.append(f"{cloud} {', '.join(parts) or 'as config.yaml says'}")
+    return told
 
 
 def _chosen(name: str | None) -> tuple[str, float | None]:

@@ -29,8 +29,10 @@ from holdfast.controller.caps import Standing
 from holdfast.controller.changes import Changes
 from holdfast.controller.channel import Channel
 from holdfast.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
+from holdfast.controller.clouds.pricelist import keep_fresh
 from holdfast.controller.clouds.registry import buckets_on_node, enabled_clouds, time_speed
 from holdfast.controller.dispatch import Dispatcher, Performed, Seen
+from holdfast.controller.fetched import DatabaseCache
 from holdfast.controller.files import FolderFiles, SharedFiles
 from holdfast.controller.hearing import hearings
 from holdfast.controller.intending import Intending
@@ -131,6 +133,7 @@ class Daemon:
             local_home=settings.local_home,
             has_local=settings.local_home is not None,
             pace=pace,
+            cache=DatabaseCache(self.database, clock, self.lease.owner, alone=settings.is_alone),
         )
         market = Market(self.clouds, clock)
         with self.database.connect() as conn:
@@ -279,6 +282,7 @@ class Daemon:
         self._ticker.add_job(count)
         self._ticker.add_job(count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
         self._ticker.add_job(self.retention.tick, "interval", seconds=retention.TICK_S, max_instances=1, coalesce=True)
+        keep_fresh(self._ticker, self.clouds.values())
         if self.prober is not None:
             self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
         for hearing in self.hearings:

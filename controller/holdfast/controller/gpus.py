@@ -3,9 +3,11 @@ in each region."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.controller.clouds.pricelist import Listing
+from holdfast.controller.store.queries import iso
 from holdfast.recovery.market import Market, Offer
 
 
@@ -40,6 +42,17 @@ def gpu_rows(offers: Iterable[Offer], *, name: str = "", count: float | None = N
         row["zones"] += offer.market is Market.SPOT
         row[market] = offer.price_per_hour if row[market] is None else min(row[market], offer.price_per_hour)
     return sorted(rows.values(), key=lambda row: (row["accelerator"], row["count"], _price(row), row["region"]))
+
+
+def date(rows: Iterable[dict[str, Any]], clouds: Mapping[str, object]) -> None:
+    """Say in each of the rows when its cloud told it (`priced_at`), or of when the built-in table is that stands in
+    (`table_of`). What a cloud is configured to sell has neither."""
+    lists = {name: cloud.prices for name, cloud in clouds.items() if isinstance(cloud, Listing)}
+    fetched = {name: prices.fetched() for name, prices in lists.items()}
+    for row in rows:
+        told, prices = fetched.get(row["cloud"], {}).get(row["region"]), lists.get(row["cloud"])
+        row["priced_at"] = iso(told.at) if told else None
+        row["table_of"] = prices.source.table_of if prices and not told else None
 
 
 def _price(row: dict[str, Any]) -> float:

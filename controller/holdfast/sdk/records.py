@@ -162,7 +162,11 @@ class JobPage(TypedDict):
 
 
 class Gpu(TypedDict):
-    """A type of machine in a region. Prices in USD an hour for the whole machine; `zones`: that sell it as spot."""
+    """A type of machine in a region. Prices in USD an hour for the whole machine; `zones`: that sell it as spot.
+
+    `priced_at`: when the cloud told this (ISO, UTC). Where it did not, `table_of` is the month (`2025-12`) of the
+    built-in table that stands in. Both None: it is what config.yaml says.
+    """
 
     accelerator: str
     count: float
@@ -174,6 +178,8 @@ class Gpu(TypedDict):
     zones: int
     spot_per_hour: float | None
     on_demand_per_hour: float | None
+    priced_at: str | None
+    table_of: str | None
 
 
 class Submitted(TypedDict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.local.cloud import LocalCloud
 from holdfast.controller.clouds.local.settings import LocalSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.recovery.market import Market, Offer
 
 SLEEPER = b"import signal\nwhile True: signal.pause()\n"
@@ -116,58 +116,50 @@ def wait() -> None:
 
 
 @pytest.fixture(scope="session")
-def aws_prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a crawl has found, as the cloud keeps it."""
-    home = tmp_path_factory.mktemp("aws")
+def fetched() -> InMemory:
+    """What was fetched from clouds, as they keep it."""
+    cache = InMemory(SystemClock())
     with FakeEc2() as ec2, pytest.MonkeyPatch.context() as patch:
-        aws_cloud(home, ec2, patch).offers()
-    return home / "aws"
+        aws_cloud(cache, ec2, patch).prices.refresh(PATIENCE_S)
+    with FakeGce() as gce, pytest.MonkeyPatch.context() as patch:
+        gcp_cloud(cache, gce, patch).prices.refresh(PATIENCE_S)
+    return cache
 
 
-def aws_cloud(home: Path, ec2: FakeEc2, patch: pytest.MonkeyPatch) -> AwsCloud:
+def aws_cloud(cache: InMemory, ec2: FakeEc2, patch: pytest.MonkeyPatch) -> AwsCloud:
     for name, value in ec2.environ.items():
         patch.setenv(name, value)
-    return AwsCloud(home, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, fis_role=ROLE), SystemClock())
+    return AwsCloud(cache, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, fis_role=ROLE), SystemClock())
 
 
 @pytest.fixture
-def aws_bench(tmp_path: Path, aws_prices: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    shutil.copytree(aws_prices, tmp_path / "aws")
+def aws_bench(fetched: InMemory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with FakeEc2() as ec2:
         ec2.faults.fis_notice_s = 2.5  # EC2 gives its own notice, and never none; it tells of ends in whole seconds
-        cloud = aws_cloud(tmp_path, ec2, monkeypatch)
+        cloud = aws_cloud(fetched, ec2, monkeypatch)
         yield Bench(cloud, "0" * 64, ec2.faults.capacity.__setitem__, wait)
 
 
-@pytest.fixture(scope="session")
-def gcp_prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a crawl has found, as the cloud keeps it."""
-    home = tmp_path_factory.mktemp("gcp")
-    with FakeGce() as gce, pytest.MonkeyPatch.context() as patch:
-        gcp_cloud(home, gce, patch).offers()
-    return home / "gcp"
-
-
-def gcp_cloud(home: Path, gce: FakeGce, patch: pytest.MonkeyPatch) -> GcpCloud:
+def gcp_cloud(cache: InMemory, gce: FakeGce, patch: pytest.MonkeyPatch) -> GcpCloud:
     for name, value in gce.environ.items():
         patch.setenv(name, value)
-    return GcpCloud(home, GcpSettings(regions=gce.regions, endpoint_url=gce.url), SystemClock())
+    return GcpCloud(cache, GcpSettings(regions=gce.regions, endpoint_url=gce.url), SystemClock())
 
 
 @pytest.fixture
-def gcp_bench(tmp_path: Path, gcp_prices: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    shutil.copytree(gcp_prices, tmp_path / "gcp")
+def gcp_bench(fetched: InMemory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with FakeGce() as gce:
         gce.faults.soft_off_s = 1.5  # Google gives its own notice, and never none
-        cloud = gcp_cloud(tmp_path, gce, monkeypatch)
+        cloud = gcp_cloud(fetched, gce, monkeypatch)
         yield Bench(cloud, "0" * 64, gce.faults.capacity.__setitem__, lambda: threading.Event().wait(0.05))
 
 
 @pytest.fixture
-def azure_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def azure_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with FakeAzure() as azure:
         azure.faults.evicted_after_s = 1.5
         for name, value in azure.environ.items():
             monkeypatch.setenv(name, value)
-        cloud = AzureCloud(tmp_path, AzureSettings.from_mapping(azure.section), SystemClock())
+        cloud = AzureCloud(InMemory(SystemClock()), AzureSettings.from_mapping(azure.section), SystemClock())
+        cloud.prices.refresh(PATIENCE_S)
         yield Bench(cloud, "0" * 64, azure.faults.capacity.__setitem__, wait)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.clouds.queues import NoticeQueue, Word
 
 URL = "https://sqs.us-west-2.amazonaws.com/123456789012/holdfast"
@@ -63,14 +63,14 @@ def event(kind: str, detail: dict[str, str], at: float) -> str:
 
 
 @pytest.fixture
-def sqs_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
+def sqs_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
     with FakeEc2() as ec2:
         for name, value in ec2.environ.items():
             monkeypatch.setenv(name, value)
         sqs = ec2.sqs("us-west-2")
         sqs.create_queue(QueueName="holdfast", Attributes={"VisibilityTimeout": "0"})
         settings = AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, notice_queues=(URL,))
-        (queue,) = AwsCloud(tmp_path, settings, SystemClock()).notice_queues()
+        (queue,) = AwsCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
 
         def write(text: str) -> None:
             sqs.send_message(QueueUrl=URL, MessageBody=text)
@@ -117,14 +117,14 @@ def entry(method: str, machine: str, at: float) -> dict[str, Any]:
 
 
 @pytest.fixture
-def pubsub_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
+def pubsub_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
     with FakeGce() as gce:
         for name, value in gce.environ.items():
             monkeypatch.setenv(name, value)
         url = gce.subscription("holdfast")
         subscription = url.partition("/v1/")[2]
         settings = GcpSettings.from_mapping({"endpoint_url": gce.url, "notice_queues": [url]})
-        (queue,) = GcpCloud(tmp_path, settings, SystemClock()).notice_queues()
+        (queue,) = GcpCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
 
         def write(text: str) -> None:
             gce.pubsub.send(subscription, text.encode())
@@ -182,14 +182,14 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAzure,
 
 
 @pytest.fixture
-def storage_bench(azure: tuple[FakeAzure, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueBench:
+def storage_bench(azure: tuple[FakeAzure, Any], monkeypatch: pytest.MonkeyPatch) -> QueueBench:
     fake, queues = azure
     for name, value in fake.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(azure_notices, "HIDDEN_S", 1)  # the least that there is
     name = f"holdfast-{next(NUMBERS)}"
     settings = AzureSettings.from_mapping({**fake.section, "notice_queues": [queues.make(name)]})
-    (queue,) = AzureCloud(tmp_path, settings, SystemClock()).notice_queues()
+    (queue,) = AzureCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
 
     def write(text: str) -> None:
         queues.send(name, text)

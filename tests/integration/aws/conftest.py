@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
 
 
@@ -30,9 +30,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def new_cloud(ec2: FakeEc2, clock: ManualClock, tmp_path: Path) -> Callable[..., AwsCloud]:
+def cache(clock: ManualClock) -> InMemory:
+    """One for all clouds of a test: as daemons on the same database."""
+    return InMemory(clock)
+
+
+@pytest.fixture
+def new_cloud(ec2: FakeEc2, clock: ManualClock, cache: InMemory) -> Callable[..., AwsCloud]:
     def make(**settings: Any) -> AwsCloud:
-        return AwsCloud(tmp_path, AwsSettings(**{"regions": ec2.regions, "endpoint_url": ec2.url, **settings}), clock)
+        return AwsCloud(cache, AwsSettings(**{"regions": ec2.regions, "endpoint_url": ec2.url, **settings}), clock)
 
     return make
 

@@ -22,6 +22,7 @@ from holdfast.recovery.reasons import Reason
 
 POLICY = Path(__file__).parents[3] / "deploy" / "iam" / "aws-controller.json"
 QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
+WAIT_S = 30.0
 FREE = "sts:GetCallerIdentity"  # anybody may
 # Never called, but needed by RunInstances: for tags, for the first spot machine of an account, for a machine's role.
 IMPLIED = {"ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole"}
@@ -40,6 +41,7 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def test_offers_are_those_of_every_zone_at_its_own_price(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    cloud.prices.refresh(WAIT_S)
     offers = cloud.offers()
     assert {offer.region for offer in offers} == set(ec2.regions)
     assert {o.zone for o in offers if o.region == "us-west-2"} == {f"us-west-2{letter}" for letter in "abcd"}
@@ -53,10 +55,11 @@ def test_offers_are_those_of_every_zone_at_its_own_price(ec2: FakeEc2, cloud: Aw
 def test_a_crawl_is_done_once_and_again_when_it_is_old(
     ec2: FakeEc2, cloud: AwsCloud, new_cloud: Callable[[], AwsCloud], clock: ManualClock
 ) -> None:
+    cloud.prices.refresh(WAIT_S)
     first = cloud.offers()
     assert cloud.offers() is first
     assert crawls(ec2) == len(ec2.regions)
-    assert new_cloud().offers() == first, "a new daemon finds them on disk"
+    assert new_cloud().offers() == first, "a new daemon finds them in the database"
     assert crawls(ec2) == len(ec2.regions)
     clock.advance(AGE_S)
     assert cloud.offers() is first, "nobody waits for the new ones"
@@ -67,6 +70,7 @@ def test_a_crawl_is_done_once_and_again_when_it_is_old(
 def test_a_market_that_is_not_told_of_for_a_while_stays_as_it_was(
     ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock
 ) -> None:
+    cloud.prices.refresh(WAIT_S)
     first = cloud.offers()
     ec2.faults.deny = "AuthFailure"
     clock.advance(AGE_S)
@@ -80,6 +84,7 @@ def test_a_market_that_is_not_told_of_for_a_while_stays_as_it_was(
 
 def test_whoever_is_not_let_in_is_told_what_to_do(ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock) -> None:
     ec2.faults.deny = "AuthFailure"
+    cloud.prices.refresh(WAIT_S)
     with pytest.raises(Exception, match="AuthFailure") as caught:
         cloud.offers()
     fault = cloud.classify(caught.value)
@@ -87,6 +92,7 @@ def test_whoever_is_not_let_in_is_told_what_to_do(ec2: FakeEc2, cloud: AwsCloud,
     assert "aws sts get-caller-identity" in fault.message
     ec2.faults.deny = None
     clock.advance(AGE_AFTER_TROUBLE_S)
+    cloud.prices.refresh(WAIT_S)
     assert cloud.offers()
 
 
@@ -96,7 +102,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     """Every call that the code can make, made; and no method of a client in the code that was not."""
     cloud = new_cloud(regions=())
     assert set(ec2.regions) < set(cloud.regions())
-    new_cloud().offers()
+    new_cloud().prices.refresh(WAIT_S)
     until(new_cloud(placement_scores=True).advice)
     (machine,) = cloud.launch(request_of())
     cloud.describe("us-east-1", [machine.id])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
 
 
@@ -30,9 +30,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def new_cloud(azure: FakeAzure, clock: ManualClock, tmp_path: Path) -> Callable[..., AzureCloud]:
+def cache(clock: ManualClock) -> InMemory:
+    """One for all clouds of a test: as daemons on the same database."""
+    return InMemory(clock)
+
+
+@pytest.fixture
+def new_cloud(azure: FakeAzure, clock: ManualClock, cache: InMemory) -> Callable[..., AzureCloud]:
     def make(**settings: Any) -> AzureCloud:
-        return AzureCloud(tmp_path, AzureSettings.from_mapping({**azure.section, **settings}), clock)
+        return AzureCloud(cache, AzureSettings.from_mapping({**azure.section, **settings}), clock)
 
     return make
 

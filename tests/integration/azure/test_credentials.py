@@ -17,6 +17,7 @@ from holdfast.controller.clouds.azure.connections import LOOK_FOR_CREDENTIALS_AG
 from holdfast.controller.clouds.azure.permissions import wanted
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
@@ -57,11 +58,9 @@ def test_a_wrong_secret_is_said_and_looked_at_again(
     assert cloud.unusable() is None
 
 
-def test_a_subscription_must_be_named(
-    azure: FakeAzure, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscription_must_be_named(azure: FakeAzure, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     section = {name: value for name, value in azure.section.items() if name != "subscription"}
-    cloud = AzureCloud(tmp_path, AzureSettings.from_mapping(section), clock)
+    cloud = AzureCloud(InMemory(clock), AzureSettings.from_mapping(section), clock)
     assert "azure.subscription" in str(cloud.unusable())
     monkeypatch.setenv("AZURE_SUBSCRIPTION_ID", SUBSCRIPTION)
     assert cloud.unusable() is None
@@ -83,7 +82,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     azure: FakeAzure, cloud: AzureCloud, request_of: Callable[..., LaunchRequest]
 ) -> None:
     """Every call that the code can make, made; and no operation of the SDK in the code that was not."""
-    cloud.offers()
+    cloud.prices.refresh(30.0)
     (machine,) = cloud.launch(request_of())
     cloud.describe("eastus", [machine.id])
     cloud.list_owned("ctl")

@@ -11,8 +11,11 @@ from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spo
 from holdfast.controller.clouds.azure.cloud import AzureCloud
 from holdfast.recovery.market import Market
 
+WAIT_S = 30.0
+
 
 def test_prices_are_those_that_azure_lists_for_linux(azure: FakeAzure, cloud: AzureCloud) -> None:
+    cloud.prices.refresh(WAIT_S)
     offers = cloud.offers()
     assert {o.zone for o in offers} == {f"{region}-{zone}" for region in azure.regions for zone in "123"}
     assert {o.instance_type for o in offers} == set(TYPES)
@@ -23,13 +26,15 @@ def test_prices_are_those_that_azure_lists_for_linux(azure: FakeAzure, cloud: Az
 
 def test_what_the_subscription_may_not_have_is_not_offered(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.closed = {("eastus", "Standard_F2s_v2"), ("northeurope-2", "Standard_F2s_v2")}
+    cloud.prices.refresh(WAIT_S)
     zones = {o.zone for o in cloud.offers() if o.instance_type == "Standard_F2s_v2"}
     assert zones == {"northeurope-1", "northeurope-3"}
 
 
-def test_a_new_daemon_finds_them_on_disk(
+def test_a_new_daemon_finds_them_in_the_database(
     azure: FakeAzure, cloud: AzureCloud, new_cloud: Callable[..., AzureCloud]
 ) -> None:
+    cloud.prices.refresh(WAIT_S)
     first = cloud.offers()
     calls = azure.calls.copy()
     assert new_cloud().offers() == first
@@ -38,6 +43,7 @@ def test_a_new_daemon_finds_them_on_disk(
 
 def test_without_the_list_of_prices_the_table_stands_in(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.prices_away = True
+    cloud.prices.refresh(WAIT_S)
     for one in cloud.offers():
         estimate = spot_price if one.market is Market.SPOT else on_demand_price
         assert one.price_per_hour == estimate(TYPES[one.instance_type], one.region)
@@ -45,11 +51,12 @@ def test_without_the_list_of_prices_the_table_stands_in(azure: FakeAzure, cloud:
 
 def test_a_role_that_does_not_tell_sizes_leaves_all_of_the_table(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.deny = "AuthorizationFailed"
+    cloud.prices.refresh(WAIT_S)
     assert {o.instance_type for o in cloud.offers()} == set(TYPES)
 
 
 def test_the_age_of_prices_is_told(azure: FakeAzure, cloud: AzureCloud, clock: ManualClock) -> None:
     assert not any("min ago" in note for note in cloud.notes())
-    cloud.offers()
+    cloud.prices.refresh(WAIT_S)
     clock.advance(300)
     assert cloud.notes()[-1] == "what is sold, and for how much, was asked 5 min ago"

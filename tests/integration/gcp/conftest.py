@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
 
 
@@ -30,9 +30,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def new_cloud(gce: FakeGce, clock: ManualClock, tmp_path: Path) -> Callable[..., GcpCloud]:
+def cache(clock: ManualClock) -> InMemory:
+    """One for all clouds of a test: as daemons on the same database."""
+    return InMemory(clock)
+
+
+@pytest.fixture
+def new_cloud(gce: FakeGce, clock: ManualClock, cache: InMemory) -> Callable[..., GcpCloud]:
     def make(**settings: Any) -> GcpCloud:
-        return GcpCloud(tmp_path, GcpSettings(**{"regions": gce.regions, "endpoint_url": gce.url, **settings}), clock)
+        return GcpCloud(cache, GcpSettings(**{"regions": gce.regions, "endpoint_url": gce.url, **settings}), clock)
 
     return make
 

@@ -19,6 +19,7 @@ from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.permissions import wanted
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
 from holdfast.recovery.market import FaultKind, Market
 from holdfast.recovery.reasons import Reason
@@ -73,12 +74,12 @@ def test_offers_are_those_of_every_zone_at_its_regions_price(gce: FakeGce, new_c
     assert len(spot) == len(gce.regions)
 
 
-def test_a_zone_sells_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: ManualClock) -> None:
+def test_a_zone_sells_what_it_has(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
     with FakeGce(regions=("europe-west4",)) as gce:
         for name, value in gce.environ.items():
             monkeypatch.setenv(name, value)
         section = yaml.safe_load(gce.config)["gcp"]
-        cloud = GcpCloud(tmp_path, GcpSettings.from_mapping(section), clock)
+        cloud = GcpCloud(InMemory(clock), GcpSettings.from_mapping(section), clock)
         small = [o for o in cloud.offers() if o.zone == SMALL_ZONE]
         assert small
         assert not [o for o in small if o.accelerators]
@@ -92,7 +93,7 @@ def test_a_crawl_is_done_once_and_again_when_it_is_old(
     once = crawls(gce)
     assert once == 7
     assert cloud.offers() is first
-    assert new_cloud().offers() == first, "a new daemon finds them on disk"
+    assert new_cloud().offers() == first, "a new daemon finds them in the database"
     assert crawls(gce) == once
     clock.advance(AGE_S)
     assert cloud.offers() is first, "nobody waits for the new ones"

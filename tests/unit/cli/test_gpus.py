@@ -7,12 +7,15 @@ import json
 import pytest
 
 from holdfast.cli.gpus import ROWS
+from holdfast.controller.clock import SystemClock
+from holdfast.controller.store.queries import iso
 
 
-def gpu(accelerator, count, cloud, region, spot, on_demand, zones=2):
+def gpu(accelerator, count, cloud, region, spot, on_demand, zones=2, priced_at=None, table_of=None):
     return {
         "accelerator": accelerator, "count": count, "cloud": cloud, "region": region, "instance_type": f"m{count:g}",
         "vcpus": 8.0, "memory_gib": 32.0, "zones": zones, "spot_per_hour": spot, "on_demand_per_hour": on_demand,
+        "priced_at": priced_at, "table_of": table_of,
     }  # fmt: skip
 
 
@@ -33,7 +36,7 @@ def test_without_a_name_each_accelerator_has_a_line(holdfast, some):
         ["A100", "1,", "8", "aws,", "gcp", "1.100", "3.670"],
         ["T4", "1", "aws", "-", "0.526"],
     ]
-    assert "holdfast gpus NAME" in lines[-1]
+    assert "holdfast gpus NAME" in lines[-2]
 
 
 def test_with_a_name_each_region_has_a_line(holdfast, some):
@@ -44,7 +47,23 @@ def test_with_a_name_each_region_has_a_line(holdfast, some):
 def test_the_cheapest_are_shown_unless_all_are_asked_for(holdfast, named):
     named.gpus = [gpu("L4", 1.0, "gcp", f"region-{n}", 0.2, 0.7) for n in range(ROWS + 3)]
     assert "and 3 more" in holdfast("gpus", "L4").stdout
-    assert len(holdfast("gpus", "L4", "--all").stdout.splitlines()) == ROWS + 4
+    assert len(holdfast("gpus", "L4", "--all").stdout.splitlines()) == ROWS + 5
+
+
+def test_how_old_prices_are_is_told_of_each_cloud(holdfast, named):
+    long_ago, lately = (iso(SystemClock().now() - 60 * minutes - 10) for minutes in (14, 3))
+    named.gpus = [
+        gpu("L4", 1.0, "aws", "us-east-1", 0.2, 0.7, priced_at=long_ago),
+        gpu("L4", 1.0, "aws", "us-west-2", 0.2, 0.7, priced_at=lately),
+        gpu("L4", 1.0, "azure", "eastus", 0.2, 0.7, priced_at=long_ago),
+        gpu("L4", 1.0, "azure", "westus", 0.2, 0.7, table_of="2025-12"),
+        gpu("L4", 1.0, "gcp", "us-east1", 0.2, 0.7, table_of="2025-12"),
+        gpu("L4", 1.0, "local", "local", 0.2, 0.7),
+    ]
+    said = "aws asked 14m ago to 3m ago; azure asked 14m ago, in other regions of the built-in table of 2025-12; "
+    said += "gcp of the built-in table of 2025-12; local as config.yaml says"
+    for words in ((), ("L4",)):
+        assert holdfast("gpus", *words).stdout.splitlines()[-1] == f"Prices: {said}"
 
 
 def test_json_for_scripts(holdfast, some):

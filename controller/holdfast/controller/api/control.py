@@ -11,16 +11,22 @@ from fastapi import APIRouter, Query
 
 from holdfast.controller.api.auth import Parts, User
 from holdfast.controller.api.schemas import answer, refusals
+from holdfast.controller.clouds.base import Cloud
 from holdfast.controller.clouds.checks import Checkable
-from holdfast.controller.gpus import gpu_rows
+from holdfast.controller.clouds.pricelist import Listing
+from holdfast.controller.gpus import date, gpu_rows
 from holdfast.controller.probing import Prober
 from holdfast.controller.store import queries
 from holdfast.controller.submission import Refused
+from holdfast.recovery.market import Offer
 from holdfast.sdk import records
 
 router = APIRouter(tags=["controller"])
 
 _REFUSALS = refusals(401, 503)
+
+ASK_S = 10.0
+"""Whoever wants to know what a cloud sells waits so long for its first answer."""
 
 
 @router.get("/healthz", responses=refusals(503))
@@ -70,6 +76,7 @@ def clouds(daemon: User) -> list[dict[str, Any]]:
     for name, cloud in sorted(daemon.clouds.items()):
         why, regions = cloud.unusable(), set[str]()
         if why is None:
+            _have_asked(cloud)
             try:
                 regions = {offer.region for offer in cloud.offers()}
             except Exception as error:  # noqa: BLE001 - nothing is known of what it sells, and this is why
@@ -84,6 +91,12 @@ def clouds(daemon: User) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _have_asked(cloud: Cloud) -> None:
+    """Give a cloud that has told nothing yet a moment to do so."""
+    if isinstance(cloud, Listing) and not cloud.prices.fetched():
+        cloud.prices.refresh(ASK_S)
 
 
 @router.get("/api/v1/clouds/{name}/findings", responses=answer(list[records.Finding]) | refusals(401, 404, 503))
@@ -106,7 +119,19 @@ def gpus(
     cloud: Annotated[str, Query(max_length=200)] = "",
     region: Annotated[str, Query(max_length=200)] = "",
 ) -> list[dict[str, Any]]:
-    """What can be had with accelerators, where, and for how much an hour, in the clouds that can be used."""
-    usable = (one for one in daemon.clouds.values() if cloud in ("", one.name) and one.unusable() is None)
-    offers = (offer for one in usable for offer in one.offers() if region in ("", offer.region))
-    return gpu_rows(offers, name=name, count=count)
+    """What can be had with accelerators, where, and for how much an hour, in the clouds that can be used; and how old
+    that is: `priced_at`, when the cloud told it, or `table_of`, when the table was typed that stands in until then."""
+    offers: list[Offer] = []
+    for one in daemon.clouds.values():
+        if cloud in ("", one.name) and one.unusable() is None:
+            _have_asked(one)
+            try:
+                offers += (offer for offer in one.offers() if region in ("", offer.region))
+            except Exception as error:
+                if not cloud:
+                    continue  # the others have offers
+                why = f"{cloud} does not say what it sells: {one.classify(error).message}"
+                raise Refused(why, fix="see holdfast check", status=503) from error
+    rows = gpu_rows(offers, name=name, count=count)
+    date(rows, daemon.clouds)
+    return rows

@@ -1,59 +1,58 @@
-"""What a cloud sells right now: zones, types and prices, crawled region by region in the background and kept on disk.
+"""What a cloud sells right now: zones, types and prices, fetched region by region in the background, and kept.
 
-Nobody waits for a crawl but the very first asker. What was known stays known while a region does not answer: a market
-that seems empty would end jobs that only need to wait.
+Nobody waits for it: until a region has told, a built-in table says what it sells. What was known stays known while a
+region does not answer: a market that seems empty would end jobs that only need to wait. Where it is kept, and how
+several controllers share the work: `offercache`.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import structlog
 
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Fault
-from holdfast.recovery.market import Market, Offer
+from holdfast.controller.clouds.offercache import OfferCache, Page
+from holdfast.controller.clouds.sold import InstanceType as InstanceType
+from holdfast.controller.clouds.sold import Prices as Prices
+from holdfast.controller.clouds.sold import Sold as Sold
+from holdfast.controller.clouds.sold import read, written
+from holdfast.recovery.market import FaultKind, Market, Offer
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.base import BaseScheduler
 
 log = structlog.get_logger(__name__)
 
 AGE_S = 600.0
 AGE_AFTER_TROUBLE_S = 60.0
-FIRST_CRAWL_S = 60.0
+FIRST_FETCH_S = 60.0
 REGIONS_AT_ONCE = 8
+WANTED_S = 3600.0
+"""What somebody has asked for in the last hour is kept fresh; else the cloud is left alone."""
+TICK_S = 5.0
+"""How often `PriceList.refresh` is to be called."""
 
-# zone → instance type → spot price in USD per hour, None where there is none
-Prices = dict[str, dict[str, float | None]]
-
-
-@dataclass(frozen=True)
-class InstanceType:
-    """`price_per_hour`: on demand, in the region that its cloud's table of prices is for; USD."""
-
-    name: str
-    vcpus: float
-    memory_gib: float
-    price_per_hour: float
-    accelerators: tuple[str, float] | None = None
-
-
-@dataclass(frozen=True)
-class Sold:
-    """What a region sells. `on_demand`: type → USD per hour, of those of which the cloud itself tells."""
-
-    zones: Prices
-    on_demand: dict[str, float] = field(default_factory=dict)
+# Regions that are nearly old are asked along with one that is.
+_NEARLY_S = 0.9 * AGE_S
+# A region whose own trouble is one of these sells nothing, whatever the table says.
+_SHUT = (FaultKind.AVOID_REGION, FaultKind.AVOID_CLOUD)
 
 
 @dataclass(frozen=True)
 class Source:
-    """How one cloud's prices are found. `regions`: those to crawl. `crawl(region, now)`: which of `types` each of its
-    zones sells, and at what price. `on_demand(type, region)`: USD per hour, where the crawl told none. `classify` as a
-    `Cloud`'s.
+    """How one cloud's prices are found. `types`: its built-in table. `regions()`: those to fetch, which may take a call
+    of the cloud's. `crawl(region, now)`: what the region sells, asked of the cloud. `on_demand(type, region)`: USD per
+    hour, where the crawl told none. `classify` as a `Cloud`'s.
+
+    `table(region)`: what the table says that a region sells, which is offered until the region itself has told; None:
+    the first who asks for offers waits instead. `table_regions`: those of which it can say. `table_of`: when it was
+    typed, such as `2025-12`. `only`: the regions of the configuration, empty for all.
     """
 
     cloud: str
@@ -62,134 +61,236 @@ class Source:
     crawl: Callable[[str, float], Sold]
     on_demand: Callable[[InstanceType, str], float]
     classify: Callable[[Exception], Fault]
+    table: Callable[[str], Sold] | None = None
+    table_regions: Sequence[str] = ()
+    table_of: str = ""
+    only: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class Known:
-    """`at`: when it was crawled (epoch seconds). `by_region`: region → its spot prices; `on_demand`: region → type →
-    price, of those that were told."""
+class Fetched:
+    """When a region was asked (epoch seconds), and by which controller."""
 
     at: float
-    by_region: dict[str, Prices]
-    on_demand: dict[str, dict[str, float]]
+    by: str
 
 
 class PriceList:
-    """Shared by threads. `path`: the file where it is kept."""
+    """Shared by threads."""
 
-    def __init__(self, source: Source, path: Path, clock: Clock) -> None:
-        self._source = source
-        self._path = path
+    def __init__(self, source: Source, cache: OfferCache, clock: Clock) -> None:
+        self.source = source
+        self._cache = cache
         self._clock = clock
         self._changed = threading.Condition()
-        self._known = _load(path)
-        self._offers = self._list(self._known)
-        self._crawling = False
-        self._next_at = self._known.at + AGE_S if self._known else 0.0
-        self._trouble: Exception | None = None
+        self._known: dict[str, tuple[Fetched, tuple[Offer, ...]]] = {}
+        self._stamps: dict[str, float] = {}  # of the cache's pages that were looked at
+        self._used: frozenset[str] | None = frozenset(source.only) or None  # None: not told yet
+        self._by_table: dict[str, tuple[Offer, ...]] = {}
+        self._offers: tuple[Offer, ...] | None = None  # None: nobody has asked yet
+        self._trouble: dict[str, Exception] = {}  # by region; "" for all of them
+        self._fetching = False
+        self._next_at = float("-inf")
+        self._wanted_at = float("-inf")
 
     def offers(self) -> Sequence[Offer]:
-        """All offers, at most `AGE_S` old while the cloud answers. Raises what went wrong if nothing was ever known."""
+        """All offers, at most `AGE_S` old while the cloud answers. Nothing is waited for, unless there is no table.
+        Raises what went wrong if nothing was ever known, and the table does not stand in."""
+        if self._offers is None:
+            self._recall()
         with self._changed:
-            if not self._crawling and self._clock.now() >= self._next_at:
-                self._crawling = True
-                threading.Thread(target=self._crawl, name=f"{self._source.cloud}-prices", daemon=True).start()
-            if self._known is None:
-                self._changed.wait_for(lambda: self._known is not None or not self._crawling, FIRST_CRAWL_S)
-            if self._known is None and self._trouble is not None:
-                raise self._trouble
-            return self._offers
+            self._wanted_at = self._clock.now()
+            self._begin()
+            if self.source.table is None and not self._known:
+                self._changed.wait_for(lambda: not self._fetching, FIRST_FETCH_S)
+            if not self._offers and self._trouble:
+                raise next(iter(self._trouble.values()))
+            return self._offers or ()
+
+    def refresh(self, wait_s: float = 0.0) -> None:
+        """What the ticker calls: take up what others have fetched, and begin to fetch what is old, if anybody wants it.
+        With `wait_s`, it is wanted; returns when nothing is being fetched, or after so long."""
+        with self._changed:
+            now = self._clock.now()
+            if wait_s:
+                self._wanted_at = now
+            elif now - self._wanted_at > WANTED_S:
+                return
+        self._recall()
+        with self._changed:
+            self._begin()
+            if wait_s:
+                self._changed.wait_for(lambda: not self._fetching, wait_s)
+
+    def fetched(self) -> Mapping[str, Fetched]:
+        """Region → when it was asked. Offers of other regions are the table's."""
+        with self._changed:
+            return {region: fetched for region, (fetched, _) in self._known.items()}
 
     def notes(self) -> Sequence[str]:
         """How old it is, and what keeps it so; nothing while nothing is known."""
         with self._changed:
-            if self._known is None:
+            if not self._known:
                 return ()
-            minutes = (self._clock.now() - self._known.at) / 60.0
-            trouble = f"; the last try failed: {self._source.classify(self._trouble).message}" if self._trouble else ""
+            minutes = (self._clock.now() - min(fetched.at for fetched, _ in self._known.values())) / 60.0
+            found = next(iter(self._trouble.values()), None)
+            trouble = f"; the last try failed: {self.source.classify(found).message}" if found else ""
             return (f"what is sold, and for how much, was asked {minutes:.0f} min ago{trouble}",)
 
-    def _crawl(self) -> None:
-        """Every region, side by side; one that fails keeps the prices that it had."""
-        found: dict[str, Sold] = {}
-        trouble: Exception | None = None
-        try:
-            regions = self._source.regions()
-            with ThreadPoolExecutor(REGIONS_AT_ONCE, thread_name_prefix=f"{self._source.cloud}-prices") as pool:
-                for region, asked in [(r, pool.submit(self._source.crawl, r, self._clock.now())) for r in regions]:
-                    try:
-                        found[region] = asked.result()
-                    except Exception as error:  # noqa: BLE001 - a region's trouble is not the others'
-                        trouble = error
-                        self._warn(error, region=region)
-        except Exception as error:  # noqa: BLE001 - reported to whoever asks
-            trouble = error
-            self._warn(error)
-        self._take_over(found, trouble)
+    # ---- fetching ----
 
-    def _take_over(self, found: dict[str, Sold], trouble: Exception | None) -> None:
+    def _begin(self) -> None:
+        if not self._fetching and self._clock.now() >= self._next_at:
+            self._fetching = True
+            threading.Thread(target=self._fetch, name=f"{self.source.cloud}-prices", daemon=True).start()
+
+    def _fetch(self) -> None:
+        """Every region that is old, side by side; one that fails keeps what it had."""
+        regions: Sequence[str] = ()
+        trouble: dict[str, Exception] = {}
+        try:
+            regions = self._regions()
+            with ThreadPoolExecutor(REGIONS_AT_ONCE, thread_name_prefix=f"{self.source.cloud}-prices") as pool:
+                for region, asked in [(region, pool.submit(self._fetch_one, region)) for region in regions]:
+                    try:
+                        asked.result()
+                    except Exception as error:  # noqa: BLE001 - a region's trouble is not the others'
+                        trouble[region] = error
+                        self._warn(error, region=region)
+            self._recall()
+        except Exception as error:  # noqa: BLE001 - reported to whoever asks
+            trouble[""] = error
+            self._warn(error)
+        finally:
+            self._end(regions, trouble)
+
+    def _regions(self) -> Sequence[str]:
+        regions = self.source.regions()
+        with self._changed:
+            self._used = frozenset(regions)
+            self._known = {region: known for region, known in self._known.items() if region in self._used}
+        return regions
+
+    def _fetch_one(self, region: str) -> None:
+        """Unless it is not old, or somebody else is at it."""
         now = self._clock.now()
         with self._changed:
+            known = self._known.get(region)
+        if known is not None and now - known[0].at < _NEARLY_S:
+            return
+        if not self._cache.claim(self.source.cloud, region, age_s=_NEARLY_S):
+            return
+        sold = self.source.crawl(region, now)
+        offers = tuple(self._each(region, sold))
+        stamp = self._cache.remember(self.source.cloud, region, written(sold))
+        with self._changed:
+            self._take_over(region, Fetched(now, self._cache.by), offers)
+            if stamp is not None:
+                self._stamps[region] = stamp
+
+    def _end(self, regions: Sequence[str], trouble: dict[str, Exception]) -> None:
+        with self._changed:
+            now = self._clock.now()
             self._trouble = trouble
-            if found:
-                before = self._known if self._known and trouble else Known(now, {}, {})
-                self._known = Known(
-                    now,
-                    {**before.by_region, **{region: sold.zones for region, sold in found.items()}},
-                    {**before.on_demand, **{region: sold.on_demand for region, sold in found.items()}},
-                )
-                self._offers = self._list(self._known)
-                _keep(self._path, self._known)
-            self._next_at = now + (AGE_AFTER_TROUBLE_S if trouble else AGE_S)
-            self._crawling = False
+            # One that somebody else is asking is looked for again soon.
+            due = [self._known[one][0].at + AGE_S if one in self._known else now + TICK_S for one in regions]
+            self._next_at = now + AGE_AFTER_TROUBLE_S if trouble else min([*due, now + AGE_S])
+            self._fetching = False
+            self._list()
             self._changed.notify_all()
 
+    def _recall(self) -> None:
+        """Take up what the cache has that is newer; what can not be read is not there."""
+        with self._changed:
+            stamps = dict(self._stamps)
+        pages = self._cache.recall(self.source.cloud, stamps)
+        read_now = [(page, self._read(page)) for page in pages]
+        with self._changed:
+            is_first = self._offers is None
+            for page, offers in read_now:
+                self._stamps[page.region] = page.stamp
+                if offers is not None and (self._used is None or page.region in self._used):
+                    self._take_over(page.region, Fetched(page.at, page.by), offers)
+            if is_first:
+                self._list()
+                if self._used is not None and self._used <= self._known.keys():
+                    self._next_at = AGE_S + min(fetched.at for fetched, _ in self._known.values())
+
+    def _read(self, page: Page) -> tuple[Offer, ...] | None:
+        try:
+            return tuple(self._each(page.region, read(page.told)))
+        except ValueError as error:
+            log.warning("cloud.offers_not_understood", cloud=self.source.cloud, region=page.region, error=str(error))
+            return None
+
+    def _take_over(self, region: str, fetched: Fetched, offers: tuple[Offer, ...]) -> None:
+        known = self._known.get(region)
+        if known is not None and fetched.at < known[0].at:
+            return
+        if known is not None and known[1] == offers:
+            offers = known[1]  # the same objects, which compare at once
+        self._known[region] = (fetched, offers)
+        self._list()
+
     def _warn(self, error: Exception, **where: str) -> None:
-        log.warning(
-            "cloud.prices_failed", cloud=self._source.cloud, error=self._source.classify(error).message, **where
-        )
+        log.warning("cloud.prices_failed", cloud=self.source.cloud, error=self.source.classify(error).message, **where)
 
-    def _list(self, known: Known | None) -> tuple[Offer, ...]:
-        return tuple(self._each(known)) if known else ()
+    # ---- offers ----
 
-    def _each(self, known: Known) -> Iterator[Offer]:
-        for region, prices in known.by_region.items():
-            told = known.on_demand.get(region, {})
-            for zone, types in prices.items():
-                for name, spot_price in types.items():
-                    if (kind := self._source.types.get(name)) is None:
-                        continue  # kept by a version that knew it
-                    on_demand = told.get(name) or self._source.on_demand(kind, region)
-                    for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, on_demand)):
-                        if price is not None:
-                            yield Offer(
-                                cloud=self._source.cloud,
-                                region=region,
-                                zone=zone,
-                                instance_type=name,
-                                market=market,
-                                price_per_hour=price,
-                                on_demand_price_per_hour=on_demand,
-                                vcpus=kind.vcpus,
-                                memory_gib=kind.memory_gib,
-                                accelerators=kind.accelerators,
-                            )
+    def _list(self) -> None:
+        """Put the offers together anew."""
+        parts = {region: offers for region, (_, offers) in self._known.items()}
+        # Before the cloud has told of regions: those of which an earlier daemon knew.
+        used = self._used or self._known.keys() or self.source.table_regions
+        if self.source.table is not None and not self._is_shut(""):
+            for region in used:
+                if region not in parts and not self._is_shut(region):
+                    parts[region] = self._of_table(region, self.source.table)
+        self._offers = tuple(offer for region in sorted(parts) for offer in parts[region])
+
+    def _of_table(self, region: str, table: Callable[[str], Sold]) -> tuple[Offer, ...]:
+        if region not in self._by_table:
+            self._by_table[region] = tuple(self._each(region, table(region)))
+        return self._by_table[region]
+
+    def _is_shut(self, region: str) -> bool:
+        error = self._trouble.get(region)
+        return error is not None and self.source.classify(error).kind in _SHUT
+
+    def _each(self, region: str, sold: Sold) -> Iterator[Offer]:
+        """What has no price is not offered, nor that of which nobody says what it is."""
+        for zone, types in sold.zones.items():
+            for name, spot_price in types.items():
+                kind = self.source.types.get(name)
+                shape = sold.shapes.get(name) or kind
+                on_demand = sold.on_demand.get(name) or (self.source.on_demand(kind, region) if kind else None)
+                if shape is None or on_demand is None:
+                    continue
+                for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, on_demand)):
+                    if price is not None:
+                        yield Offer(
+                            cloud=self.source.cloud,
+                            region=region,
+                            zone=zone,
+                            instance_type=name,
+                            market=market,
+                            price_per_hour=price,
+                            on_demand_price_per_hour=on_demand,
+                            vcpus=shape.vcpus,
+                            memory_gib=shape.memory_gib,
+                            accelerators=shape.accelerators,
+                        )
 
 
-def _load(path: Path) -> Known | None:
-    try:
-        kept = json.loads(path.read_text())
-        return Known(float(kept["at"]), dict(kept["by_region"]), dict(kept.get("on_demand", {})))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+@runtime_checkable
+class Listing(Protocol):
+    """A cloud whose offers are a `PriceList`'s."""
+
+    prices: PriceList
 
 
-def _keep(path: Path, known: Known) -> None:
-    """For the next start, which then need not wait. Without it, it waits."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(asdict(known)))
-        new.replace(path)
-    except OSError as error:
-        log.warning("cloud.prices_not_kept", path=str(path), error=str(error))
+def keep_fresh(ticker: BaseScheduler, clouds: Iterable[object]) -> None:
+    """Have the ticker refresh those of `clouds` that are `Listing`."""
+    for cloud in clouds:
+        if isinstance(cloud, Listing):
+            ticker.add_job(cloud.prices.refresh, "interval", seconds=TICK_S, max_instances=1, coalesce=True)

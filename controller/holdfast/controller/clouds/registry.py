@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from holdfast.controller.clock import REAL_TIME, Clock, Pace
 from holdfast.controller.clouds.base import Cloud, Fault, Instance
+from holdfast.controller.clouds.offercache import InMemory, OfferCache
 from holdfast.controller.clouds.section import placed
 from holdfast.recovery.market import FaultKind, Offer
 from holdfast.recovery.reasons import Reason
@@ -23,15 +24,18 @@ def enabled_clouds(
     local_home: Path | None = None,
     has_local: bool = True,
     pace: Pace = REAL_TIME,
+    cache: OfferCache | None = None,
 ) -> dict[str, Cloud]:
     """Every cloud by name, those too that can not be used: `unusable` says why.
 
     `settings` is `config.yaml` as a mapping, `home` is HOLDFAST_HOME, `local_home` where the local cloud keeps its
-    machines (default: `home`). `pace`: of `clock` beside the world. Raises the `SettingsError` (a ValueError) of the
+    machines (default: `home`). `pace`: of `clock` beside the world. `cache`: where what they sell is kept (default: in
+    this process). Raises the `SettingsError` (a ValueError) of the
     cloud whose section can not be used; it names the field.
     """
     clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
-    clouds |= {name: _bought(name, settings, home, clock) for name in BOUGHT}
+    cache = cache or InMemory(clock)
+    clouds |= {name: _bought(name, settings, home, clock, cache) for name in BOUGHT}
     if settings.get("local") is False:
         clouds["local"] = Absent("local", _TURNED_OFF)
     else:
@@ -79,38 +83,38 @@ class Absent:
         return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
 
 
-def _bought(name: str, settings: Mapping[str, object], home: Path, clock: Clock) -> Cloud:
+def _bought(name: str, settings: Mapping[str, object], home: Path, clock: Clock, cache: OfferCache) -> Cloud:
     """Only where it is asked for: nobody is to be billed because of credentials that happen to lie around."""
     if name not in settings:
         return Absent(name, _NOT_SET_UP.format(name))
     with placed(home):
-        return BOUGHT[name](home, settings[name], clock)
+        return BOUGHT[name](cache, settings[name], clock)
 
 
-def _aws(home: Path, section: object, clock: Clock) -> Cloud:
+def _aws(cache: OfferCache, section: object, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.aws.cloud import AwsCloud
     from holdfast.controller.clouds.aws.settings import AwsSettings
 
-    return AwsCloud(home, AwsSettings.from_mapping(section), clock)
+    return AwsCloud(cache, AwsSettings.from_mapping(section), clock)
 
 
-def _gcp(home: Path, section: object, clock: Clock) -> Cloud:
+def _gcp(cache: OfferCache, section: object, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.gcp.cloud import GcpCloud
     from holdfast.controller.clouds.gcp.settings import GcpSettings
 
-    return GcpCloud(home, GcpSettings.from_mapping(section), clock)
+    return GcpCloud(cache, GcpSettings.from_mapping(section), clock)
 
 
-def _azure(home: Path, section: object, clock: Clock) -> Cloud:
+def _azure(cache: OfferCache, section: object, clock: Clock) -> Cloud:
     from holdfast.controller.clouds.azure.cloud import AzureCloud
     from holdfast.controller.clouds.azure.settings import AzureSettings
 
-    return AzureCloud(home, AzureSettings.from_mapping(section), clock)
+    return AzureCloud(cache, AzureSettings.from_mapping(section), clock)
 
 
-# Clouds whose machines are bought: (HOLDFAST_HOME, their section of config.yaml, the clock) → the cloud. Each loads its
-# own module; what it is called here is the section's name.
-BOUGHT: dict[str, Callable[[Path, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
+# Clouds whose machines are bought: (where what they sell is kept, their section of config.yaml, the clock) → the cloud.
+# Each loads its own module; what it is called here is the section's name.
+BOUGHT: dict[str, Callable[[OfferCache, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
 
 
 def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:

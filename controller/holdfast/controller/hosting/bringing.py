@@ -34,6 +34,7 @@ from holdfast.controller.clouds.base import (
     Owner,
     Standing,
 )
+from holdfast.controller.clouds.pricelist import FIRST_FETCH_S, Listing
 from holdfast.controller.hosting import configuring, packing
 from holdfast.controller.listening import Certificate, Listening
 from holdfast.controller.tls import tls_of
@@ -175,6 +176,8 @@ def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock
 
 def _offers(cloud: Cloud, wish: Wish) -> list[Offer]:
     """What will do, cheapest first. Raises CannotHost."""
+    if isinstance(cloud, Listing):
+        cloud.prices.refresh(FIRST_FETCH_S)
     try:
         sold = [
             offer

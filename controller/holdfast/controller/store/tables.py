@@ -225,6 +225,23 @@ class SightingRow(SQLModel, table=True):
     started_s: float | None = None
 
 
+class FetchedRow(SQLModel, table=True):
+    """What a region of a cloud told that it sells. `form`: of `told`, so that versions side by side keep their own.
+
+    `at`: when it was told, 0 where it never was; `by` which daemon. Who is asking it now has `claimed` it.
+    """
+
+    __tablename__ = "fetched"
+    cloud: str = Field(primary_key=True)
+    region: str = Field(primary_key=True)
+    form: int = Field(primary_key=True)
+    at: float = 0.0
+    by: str = ""
+    claimed_by: str = ""
+    claimed_until: float = 0.0
+    told: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+
+
 class EventRow(SQLModel, table=True):
     """A line of a job's timeline."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, TYPES, on_demand_price
+from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, SPOT_SHARE, TYPES, ZONES, on_demand_price, sold
 from holdfast.controller.clouds.pricelist import InstanceType
 from holdfast.sdk.accelerators import choices, read
 
@@ -44,3 +45,17 @@ def test_a_region_that_nobody_named_is_not_thought_cheap() -> None:
     assert on_demand_price(kind, "us-east-1") == kind.price_per_hour == pytest.approx(0.096)
     assert on_demand_price(kind, "mars-north-1") > on_demand_price(kind, "eu-west-1")
     assert min(REGION_FACTORS.values()) == 1.0
+
+
+def test_zones_are_those_that_moto_keeps_of_ec2s() -> None:
+    assert ZONES.keys() == REGION_FACTORS.keys()
+    for region, letters in ZONES.items():
+        assert [f"{region}{letter}" for letter in letters] == [z.name for z in RegionsAndZonesBackend.zones[region]]
+
+
+def test_until_a_region_has_told_all_its_zones_sell_everything() -> None:
+    zones = sold("us-west-1").zones
+    assert set(zones) == {"us-west-1a", "us-west-1b"}
+    assert zones["us-west-1a"]["m6i.large"] == pytest.approx(SPOT_SHARE * 0.096 * 1.167, abs=1e-6)
+    assert zones["us-west-1a"].keys() == TYPES.keys()
+    assert sold("mars-north-1").zones == {}, "nobody knows how its zones are called"

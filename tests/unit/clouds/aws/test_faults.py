@@ -94,6 +94,11 @@ def test_every_code_of_the_table_is_tried_above_or_its_like() -> None:
     assert untested <= {"IdempotentParameterMismatch", "ParameterNotFound"}
 
 
+def test_a_zone_that_this_account_lacks_is_left_for_another() -> None:
+    fault = classify(error("InvalidParameterValue", "Invalid availability zone: [us-east-1b]"))
+    assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_ZONE, True, True)
+
+
 @pytest.mark.parametrize("code", ["SomethingNew", "", "InsufficientMoney"])
 def test_a_code_that_nobody_knows_may_mean_that_it_happened(code: str) -> None:
     assert classify(error(code)).kind is FaultKind.FIND_OUT

@@ -13,6 +13,7 @@ from holdfast.controller.clock import SystemClock
 from holdfast.controller.clouds.gcp import notices
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, Word
 from holdfast.recovery.reasons import Reason
 
@@ -27,9 +28,9 @@ def gce(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
         yield gce
 
 
-def queue_of(gce: FakeGce, folder: Path, name: str = "holdfast") -> notices.PubSubQueue:
+def queue_of(gce: FakeGce, name: str = "holdfast") -> notices.PubSubQueue:
     settings = GcpSettings(endpoint_url=gce.url, notice_queues=(gce.subscription(name),))
-    (queue,) = GcpCloud(folder, settings, SystemClock()).notice_queues()
+    (queue,) = GcpCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
     assert isinstance(queue, notices.PubSubQueue)
     return queue
 
@@ -65,7 +66,7 @@ def test_a_call_that_is_held_for_long_heard_nothing(
     gce: FakeGce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "HELD_S", 0.1)
-    queue = queue_of(gce, tmp_path)
+    queue = queue_of(gce)
     gce.pubsub.send("projects/holdfast-test/subscriptions/holdfast", b"\xff")
     first = queue.receive()
     assert [one.body for one in first] == ["\N{REPLACEMENT CHARACTER}"]
@@ -76,8 +77,8 @@ def test_a_call_that_is_held_for_long_heard_nothing(
     assert [one.body for one in queue.receive()] == ["{}"]
 
 
-def test_whoever_is_not_let_in_is_told_what_to_do(gce: FakeGce, tmp_path: Path) -> None:
-    queue = queue_of(gce, tmp_path)
+def test_whoever_is_not_let_in_is_told_what_to_do(gce: FakeGce) -> None:
+    queue = queue_of(gce)
     gce.faults.deny = "forbidden"
     with pytest.raises(Exception, match="permission") as caught:
         queue.receive()
@@ -86,8 +87,8 @@ def test_whoever_is_not_let_in_is_told_what_to_do(gce: FakeGce, tmp_path: Path) 
     assert "deploy/iam/gcp-controller.yaml" in fault.message
 
 
-def test_a_subscription_that_is_not_there_is_named(gce: FakeGce, tmp_path: Path) -> None:
-    queue = queue_of(gce, tmp_path, "another")
+def test_a_subscription_that_is_not_there_is_named(gce: FakeGce) -> None:
+    queue = queue_of(gce, "another")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the SDK's
         queue.receive()
     assert "resource=another" in queue.classify(caught.value).message
@@ -96,7 +97,7 @@ def test_a_subscription_that_is_not_there_is_named(gce: FakeGce, tmp_path: Path)
 def test_credentials_that_are_missing_are_asked_for_again(
     gce: FakeGce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = queue_of(gce, tmp_path)
+    queue = queue_of(gce)
     gce.pubsub.send("projects/holdfast-test/subscriptions/holdfast", b"{}")
     with monkeypatch.context() as without:
         without.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))

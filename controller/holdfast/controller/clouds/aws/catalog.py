@@ -1,15 +1,17 @@
 """Instance types and their on-demand prices: a small table, since EC2's own API tells no on-demand price.
 
 USD per hour, Linux, shared tenancy, us-east-1, typed from AWS's public price list as it stood at the end of 2025. Other
-regions are estimated by a factor. Spot prices are never taken from here: they are crawled (`prices`). Only x86-64: that
-is what the controller's rclone is built for. Accelerators have SkyPilot's names.
+regions are estimated by a factor. Spot prices are EC2's own (`prices`): until it has told them, a share of these stands
+in. Only x86-64: that is what the controller's rclone is built for. Accelerators have SkyPilot's names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.controller.clouds.pricelist import InstanceType
+from holdfast.controller.clouds.sold import InstanceType, Sold
+
+TYPED = "2025-12"
 
 # Name → (GiB of memory per vCPU, USD per vCPU and hour): within a family, both are the same for every size.
 FAMILIES = {
@@ -109,6 +111,29 @@ REGION_FACTORS = {
 }
 OTHER_REGIONS_FACTOR = 1.3
 
+# The letters of zones, as new accounts see them. One that an account lacks is refused, and then avoided.
+ZONES = {
+    "us-east-1": "abcdef",
+    "us-east-2": "abc",
+    "us-west-1": "ab",
+    "us-west-2": "abcd",
+    "ca-central-1": "abd",
+    "eu-central-1": "abc",
+    "eu-north-1": "abc",
+    "eu-west-1": "abc",
+    "eu-west-2": "abc",
+    "eu-west-3": "abc",
+    "ap-northeast-1": "acd",
+    "ap-northeast-2": "abcd",
+    "ap-south-1": "abc",
+    "ap-southeast-1": "abc",
+    "ap-southeast-2": "abc",
+    "sa-east-1": "abc",
+}
+
+# Spot price ÷ on-demand price: a guess, the same for all.
+SPOT_SHARE = 0.4
+
 
 def _types() -> Iterator[InstanceType]:
     for family, (gib_per_vcpu, usd_per_vcpu) in FAMILIES.items():
@@ -124,3 +149,9 @@ TYPES: dict[str, InstanceType] = {kind.name: kind for kind in _types()}
 def on_demand_price(kind: InstanceType, region: str) -> float:
     """USD per hour; an estimate outside us-east-1."""
     return round(kind.price_per_hour * REGION_FACTORS.get(region, OTHER_REGIONS_FACTOR), 6)
+
+
+def sold(region: str) -> Sold:
+    """That all zones sell all types: what is known of a region without asking. Nothing of one that has no line here."""
+    spot = {name: round(SPOT_SHARE * on_demand_price(kind, region), 6) for name, kind in TYPES.items()}
+    return Sold({f"{region}{letter}": dict(spot) for letter in ZONES.get(region, "")})

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws import faults, launching, prices, reading, rehearsal, standing
+from holdfast.controller.clouds.aws import catalog, faults, launching, prices, reading, rehearsal, standing
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.checking import Checking
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
@@ -21,6 +20,7 @@ from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
+from holdfast.controller.clouds.offercache import OfferCache
 from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.history import Advice
@@ -35,17 +35,28 @@ IMAGE_AGE_S = 3600.0
 
 
 class AwsCloud:
-    """A `Cloud`, and `Interruptible` if `aws.fis_role` is set. `home`: HOLDFAST_HOME, of which it uses `aws/`."""
+    """A `Cloud`, and `Interruptible` if `aws.fis_role` is set. `cache`: where what it sells is kept."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, home: Path, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
+    def __init__(self, cache: OfferCache, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
         self.name = name
         self.settings = settings
         self._clock = clock
         self._connections = Connections(settings, clock)
-        source = Source(name, TYPES, self.regions, self._crawl, on_demand_price, faults.classify)
-        self._prices = PriceList(source, home / "aws" / "prices.json", clock)
+        source = Source(
+            name,
+            TYPES,
+            self.regions,
+            self._crawl,
+            on_demand_price,
+            faults.classify,
+            table=catalog.sold,
+            table_regions=tuple(catalog.ZONES),
+            table_of=catalog.TYPED,
+            only=settings.regions,
+        )
+        self.prices = PriceList(source, cache, clock)
         self._scores = PlacementScores(name, clock, regions=self.regions, client=self._connections.ec2)
         self._lock = threading.Lock()
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
@@ -57,13 +68,13 @@ class AwsCloud:
     def notes(self) -> Sequence[str]:
         where = f"on-demand prices outside {HOME_REGION} are estimated; spot prices are EC2's own"
         images = [] if self.settings.images else ["machines run the newest Ubuntu image of their region"]
-        return [where, *images, *self._prices.notes()]
+        return [where, *images, *self.prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self._prices.offers()
+        return self.prices.offers()
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         offer = request.offer

@@ -124,6 +124,15 @@ PREFIXES: dict[str, Row] = {
     "TagLimitExceeded": _WRONG,
 }
 
+# (part of the message, row): where one code stands for several things.
+MESSAGES: tuple[tuple[str, Row], ...] = (
+    # The table of zones names some that not every account has.
+    (
+        "Invalid availability zone",
+        Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True, any_type=True),
+    ),
+)
+
 # Exceptions of botocore's own, by class name: nothing was sent, or no connection came about.
 CLIENT_SIDE: dict[str, Row] = {
     "NoCredentialsError": _CREDENTIALS,
@@ -151,8 +160,9 @@ def code_of(error: Exception) -> str:
 
 
 def classify(error: Exception) -> Fault:
-    code = code_of(error)
-    return faulting.fault(TABLE.row(code, error), code, _message(error))
+    code, told = code_of(error), _message(error)
+    row = next((row for part, row in MESSAGES if part in told), None)
+    return faulting.fault(row or TABLE.row(code, error), code, told)
 
 
 def _message(error: Exception) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.controller.clouds.pricelist import InstanceType
+from holdfast.controller.clouds.sold import InstanceType, Sold
 from holdfast.recovery.market import Offer
+
+TYPED = "2025-12"
 
 # Family → (GiB of memory per vCPU, USD per vCPU and hour): within a family, both are the same for every size.
 FAMILIES = {
@@ -102,6 +104,11 @@ def spot_price(kind: InstanceType, region: str) -> float:
     """USD per hour; an estimate."""
     share = SPOT_SHARES[kind.accelerators[0] if kind.accelerators else None]
     return round(on_demand_price(kind, region) * share, 6)
+
+
+def sold(region: str) -> Sold:
+    """That all zones sell all sizes: what is known of a region without asking."""
+    return Sold({zone: {name: spot_price(kind, region) for name, kind in TYPES.items()} for zone in zones_of(region)})
 
 
 def zones_of(region: str) -> tuple[str, ...]:

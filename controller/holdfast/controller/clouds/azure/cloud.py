@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -25,6 +24,7 @@ from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
+from holdfast.controller.clouds.offercache import OfferCache
 from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import FaultKind, Market, Offer
@@ -43,31 +43,42 @@ Told = TypeVar("Told")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses `azure/`."""
+    """A `Cloud` that is `Interruptible` and `Telling`. `cache`: where what it sells is kept."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, home: Path, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
+    def __init__(self, cache: OfferCache, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
         self.name = name
         self.settings = settings
         self._connections = Connections(settings, clock)
         self._places = Places(settings, self._connections)
         self._ended = Ended(clock)
-        source = Source(name, catalog.TYPES, self.regions, self._crawl, catalog.on_demand_price, faults.classify)
-        self._prices = PriceList(source, home / "azure" / "prices.json", clock)
+        source = Source(
+            name,
+            catalog.TYPES,
+            self.regions,
+            self._crawl,
+            catalog.on_demand_price,
+            faults.classify,
+            table=catalog.sold,
+            table_regions=tuple(catalog.REGIONS),
+            table_of=catalog.TYPED,
+            only=settings.regions,
+        )
+        self.prices = PriceList(source, cache, clock)
 
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
         prices = "prices are Azure's retail prices, without what you have agreed upon with it"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
-        return [prices, *images, *self._prices.notes()]
+        return [prices, *images, *self.prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self._prices.offers()
+        return self.prices.offers()
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         region = request.offer.region

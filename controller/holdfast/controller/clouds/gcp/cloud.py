@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.controller.clock import Clock
@@ -20,6 +19,7 @@ from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.memory import Memory
 from holdfast.controller.clouds.gcp.notices import PubSubQueue
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import OfferCache
 from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
 from holdfast.controller.clouds.queues import NoticeQueue
 from holdfast.recovery.market import Offer
@@ -35,16 +35,18 @@ LINKS = "https://www.googleapis.com/compute/v1"
 
 
 class GcpCloud:
-    """A `Cloud`, and `Interruptible` and `Telling`. `home`: HOLDFAST_HOME, of which it uses `gcp/`."""
+    """A `Cloud`, and `Interruptible` and `Telling`. `cache`: where what it sells is kept."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, home: Path, settings: GcpSettings, clock: Clock) -> None:
+    def __init__(self, cache: OfferCache, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"
         self.settings = settings
         self._connections = Connections(settings, clock)
-        source = Source(self.name, TYPES, self._regions, self._crawl, on_demand_price, faults.classify)
-        self._prices = PriceList(source, home / "gcp" / "prices.json", clock)
+        source = Source(
+            self.name, TYPES, self._regions, self._crawl, on_demand_price, faults.classify, only=settings.regions
+        )
+        self.prices = PriceList(source, cache, clock)
         self._fresh = Fresh(clock)
         self._memory = Memory()
         self._lock = threading.Lock()
@@ -55,13 +57,13 @@ class GcpCloud:
     def notes(self) -> Sequence[str]:
         prices = "prices, of spot machines too, are from a table, and estimated outside us-central1"
         images = [] if self.settings.image else ["machines run Ubuntu 24.04, with NVIDIA's driver where there are GPUs"]
-        return [prices, *images, *self._prices.notes()]
+        return [prices, *images, *self.prices.notes()]
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self._prices.offers()
+        return self.prices.offers()
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         for go in range(MOST_GOES):
