@@ -14,9 +14,10 @@ from fake_azure.answers import Answer, Invalid
 from fake_azure.faults import STATUSES, TEXTS, Faults
 from fake_azure.metadata import MetadataService
 from fake_azure.retail import price
+from fake_azure.sizes import SIZES
 from fake_azure.vms import Vm
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.azure.catalog import REGIONS, TYPES
+from holdfast.controller.clouds.azure.catalog import REGIONS
 from holdfast.controller.clouds.local import layout
 from holdfast.recovery.market import Market
 from ledger import Bought
@@ -180,7 +181,7 @@ class Arm:
     def _check(self, body: dict[str, Any]) -> None:
         """What the models do not tell."""
         properties = body["properties"]
-        if properties["hardwareProfile"]["vmSize"] not in TYPES:
+        if properties["hardwareProfile"]["vmSize"] not in SIZES:
             text = f"The value {properties['hardwareProfile']['vmSize']} provided for the VM size is not valid."
             raise Invalid("InvalidParameter", text)
         if properties.get("priority") != "Spot" and ("evictionPolicy" in properties or "billingProfile" in properties):
@@ -210,7 +211,7 @@ class Arm:
 
     def _enter_in_books(self, path: str, body: dict[str, Any]) -> Vm:
         zone, market = vms.zone_of(body), vms.market_of(body)
-        kind = TYPES[body["properties"]["hardwareProfile"]["vmSize"]]
+        kind = SIZES[body["properties"]["hardwareProfile"]["vmSize"]]
         tags = dict(body.get("tags") or {})
         bought = Bought(
             id=path.rpartition("/")[2],

@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 from fake_azure import answers
 from fake_azure.answers import Answer
 from fake_azure.faults import Faults
-from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
-from holdfast.controller.clouds.pricelist import InstanceType
+from fake_azure.sizes import LACKING, SIZES
+from holdfast.controller.clouds.azure.catalog import on_demand_price, spot_price
+from holdfast.controller.clouds.sold import InstanceType
 from holdfast.recovery.market import Market
 
 PATH = "/api/retail/prices"
@@ -24,6 +25,8 @@ _FILTER = re.compile(
 
 def price(kind: InstanceType, region: str, market: Market) -> float:
     """USD an hour: otherwise than the controller would have estimated it."""
+    if kind.name in LACKING:
+        return kind.price_per_hour * (0.3 if market is Market.SPOT else 1.0)
     if market is Market.SPOT:
         return round(0.9 * spot_price(kind, region), 6)
     return round(1.05 * on_demand_price(kind, region), 6)
@@ -37,7 +40,7 @@ def answer(base_url: str, query: Mapping[str, str], faults: Faults) -> Answer:
     if found is None:
         return Answer(400, {"Error": {"Code": "InvalidParameter", "Message": "Invalid OData parameters supplied"}})
     sizes = re.findall(r"armSkuName eq '(\w+)'", found["sizes"])
-    items = [item for size in sizes if size in TYPES for item in _items(TYPES[size], found["region"])]
+    items = [item for size in sizes if size in SIZES for item in _items(SIZES[size], found["region"])]
     start = int(query.get("$skip", 0))
     more = {**query, "$skip": str(start + PAGE)}
     link = f"{base_url}{PATH}?{urlencode(more)}" if start + PAGE < len(items) else None

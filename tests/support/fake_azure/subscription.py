@@ -8,7 +8,8 @@ from typing import Any
 
 from fake_azure.answers import Answer, Invalid
 from fake_azure.faults import Faults
-from holdfast.controller.clouds.azure.catalog import REGIONS, TYPES
+from fake_azure.sizes import SIZES, UNFIT, capabilities
+from holdfast.controller.clouds.azure.catalog import REGIONS
 
 LIMIT, USED = 100, 12
 
@@ -26,7 +27,7 @@ def family(size: str) -> str:
 
 def usages(region: str, faults: Faults) -> Answer:
     names = {"cores": "Total Regional vCPUs", "lowPriorityCores": "Total Regional Low-priority vCPUs"}
-    names |= {family(size): f"{family(size)} vCPUs" for size in TYPES} | {"virtualMachines": "Virtual Machines"}
+    names |= {family(size): f"{family(size)} vCPUs" for size in SIZES} | {"virtualMachines": "Virtual Machines"}
     told = [
         {
             "unit": "Count",
@@ -40,12 +41,12 @@ def usages(region: str, faults: Faults) -> Answer:
 
 
 def skus(query: Mapping[str, str], faults: Faults) -> Answer:
-    """Of virtual machines, a disk, and a size that nobody here knows."""
+    """Of virtual machines, and a disk."""
     found = re.fullmatch(r"location eq '(\w+)'", query.get("$filter", ""))
     if found is None or found[1] not in REGIONS:
         raise Invalid("InvalidFilter", f"The filter {query.get('$filter')!r} is not supported.")
     region = found[1]
-    listed = [_machine(size, region, faults) for size in [*TYPES, "Standard_M8ms"]]
+    listed = [_machine(size, region, faults) for size in [*SIZES, *UNFIT]]
     disk = {"resourceType": "disks", "name": "Premium_LRS", "locations": [region]}
     return Answer(200, {"value": [disk, *listed]})
 
@@ -65,6 +66,6 @@ def _machine(size: str, region: str, faults: Faults) -> dict[str, Any]:
         "family": family(size),
         "locations": [region],
         "locationInfo": [{"location": region, "zones": list(zones)}],
-        "capabilities": [{"name": "LowPriorityCapable", "value": "True"}],
+        "capabilities": [{"name": name, "value": value} for name, value in capabilities(size).items()],
         "restrictions": [{**one, "reasonCode": "NotAvailableForSubscription"} for one in restrictions],
     }

@@ -83,7 +83,7 @@ class Checking:
                 yield Quota(words, region, float(one.limit), float(one.current_value))
 
     def _skus(self, region: str) -> dict[str, skus.Sku]:
-        return skus.of_region(self._connections.client(), region, TYPES)
+        return skus.of_region(self._connections.client(), region, TYPES.__contains__)
 
 
 def account(token: str) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from holdfast.controller.clouds import booting, owners
-from holdfast.controller.clouds.azure.catalog import TYPES, zone_number
+from holdfast.controller.clouds.azure.catalog import zone_number
 from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
@@ -110,8 +110,7 @@ def virtual_machine(
 
 def _image(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
     """By the task, or the configuration, or a public one: `publisher:offer:sku:version`, or a resource's id."""
-    kind = TYPES.get(request.offer.instance_type)
-    public = GPU_IMAGE if kind and kind.accelerators else CPU_IMAGE
+    public = GPU_IMAGE if request.offer.accelerators else CPU_IMAGE
     named = request.image_id or settings.images.get(request.offer.region) or public
     for begin, field in (
         ("/subscriptions/", "id"),
