@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,7 +14,10 @@ import pytest
 
 from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
+from fake_ec2.pricing import on_demand
 from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.aws import launching, seldom
+from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
@@ -49,7 +53,43 @@ def test_offers_are_those_of_every_zone_at_its_own_price(ec2: FakeEc2, cloud: Aw
     assert h100 == ("H100", 8.0)
     spot = [o for o in offers if o.instance_type == "g5.xlarge" and o.market is Market.SPOT]
     assert len({o.price_per_hour for o in spot}) == len(spot) > 4
+    assert all(o.on_demand_price_per_hour == on_demand(o.instance_type, o.region) for o in offers), "AWS's own"
     assert "p4de.24xlarge" not in {o.instance_type for o in offers if o.zone == "us-west-2d"}
+
+
+def test_what_the_table_lacks_is_offered_as_ec2_describes_it(
+    cloud: AwsCloud, request_of: Callable[..., LaunchRequest]
+) -> None:
+    cloud.prices.refresh(WAIT_S)
+    offers = {o.instance_type: o for o in cloud.offers() if o.market is Market.SPOT}
+    h200 = offers["p5e.48xlarge"]
+    assert (h200.vcpus, h200.memory_gib, h200.accelerators) == (192, 2048, ("H200", 8.0))
+    assert offers["m8i.large"].accelerators is None
+    assert not {"m7g.large", "g5g.xlarge"} & offers.keys(), "ARM"
+    assert not {"g6f.large", "inf2.xlarge", "m8i.metal-48xl"} & offers.keys()
+    with_gpu = offers["gr6.4xlarge"]
+    assert launching.image_parameter(with_gpu) == launching.GPU_IMAGE
+    (machine,) = cloud.launch(replace(request_of(), offer=with_gpu))
+    assert (machine.instance_type, machine.zone) == ("gr6.4xlarge", with_gpu.zone)
+
+
+def test_what_changes_seldom_is_asked_twice_a_day(ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock) -> None:
+    cloud.prices.refresh(WAIT_S)
+    pages = ec2.calls["pricing:GetProducts"]
+    for after_s, times in ((AGE_S, 1), (seldom.AGE_S, 2)):
+        clock.advance(after_s)
+        cloud.prices.refresh(WAIT_S)
+        assert ec2.calls["ec2:DescribeInstanceTypes"] == times * len(ec2.regions)
+        assert ec2.calls["pricing:GetProducts"] == times * pages
+
+
+def test_an_older_policy_leaves_all_of_the_table_at_its_prices(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    ec2.faults.forbid = {"ec2:DescribeInstanceTypes", "pricing:GetProducts"}
+    cloud.prices.refresh(WAIT_S)
+    offers = cloud.offers()
+    assert {o.instance_type for o in offers} <= TYPES.keys()
+    assert {o.instance_type for o in offers} >= {"m6i.large", "p5.48xlarge"}
+    assert all(o.on_demand_price_per_hour == on_demand_price(TYPES[o.instance_type], o.region) for o in offers)
 
 
 def test_a_crawl_is_done_once_and_again_when_it_is_old(

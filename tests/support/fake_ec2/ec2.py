@@ -21,8 +21,9 @@ from moto.ec2.models.instances import StateReason
 from fake_ec2 import answers, validation
 from fake_ec2.answers import Answer
 from fake_ec2.faults import TEXTS, Faults
+from fake_ec2.pricing import on_demand
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
+from holdfast.controller.clouds.aws.catalog import TYPES
 from holdfast.controller.clouds.local import layout
 from holdfast.recovery.market import Market
 from ledger import Bought
@@ -33,6 +34,8 @@ IMAGE = "ami-0123456789abcdef0"
 SPOT_SHARE = 0.3
 ZONE_STEP = 0.05
 PRICES_PER_PAGE = 300
+
+_TYPES_TOLD: dict[frozenset[tuple[str, str]], Answer] = {}
 
 # How the machine ended → EC2's StateReason, and how the transition's reason begins.
 ENDS = {
@@ -76,6 +79,11 @@ class Ec2:
                     return self._terminate(parameters["InstanceIds"], environ, form)
                 case "DescribeSpotPriceHistory":
                     return _spot_prices(region, parameters)
+                case "DescribeInstanceTypes":
+                    key = frozenset(form.items())  # what moto tells of them never changes, and takes it long
+                    if key not in _TYPES_TOLD:
+                        _TYPES_TOLD[key] = self._moto(environ, form)
+                    return _TYPES_TOLD[key]
                 case "GetSpotPlacementScores":
                     return _placement_scores(parameters, self._faults)
                 case _:
@@ -238,16 +246,16 @@ class Ec2:
 
 def price(kind: str, zone: str, market: Market) -> float:
     """USD per hour. No two zones of the world ask the same for spot."""
-    on_demand = on_demand_price(TYPES[kind], zone[:-1])
+    usual = on_demand(kind, zone[:-1])
     if market is Market.ON_DEMAND:
-        return on_demand
+        return usual
     return round(
-        on_demand * SPOT_SHARE * (1 + ZONE_STEP * (ord(zone[-1]) - ord("a")) + crc32(zone.encode()) % 997 / 1e5), 6
+        usual * SPOT_SHARE * (1 + ZONE_STEP * (ord(zone[-1]) - ord("a")) + crc32(zone.encode()) % 997 / 1e5), 6
     )
 
 
 def _spot_prices(region: str, parameters: dict[str, Any]) -> Answer:
-    wanted = set(parameters.get("InstanceTypes") or TYPES) & TYPES.keys()
+    wanted = set(parameters.get("InstanceTypes") or TYPES)
     sold = [offering for offering in _offerings(region) if offering["InstanceType"] in wanted]
     start = int(parameters.get("NextToken") or 0)
     page = [

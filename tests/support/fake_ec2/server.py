@@ -23,7 +23,7 @@ from moto.sqs.models import sqs_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from fake_ec2 import account, answers, validation
+from fake_ec2 import account, answers, pricing, validation
 from fake_ec2.answers import Answer
 from fake_ec2.ec2 import IMAGE, Ec2
 from fake_ec2.faults import TEXTS, Faults
@@ -127,7 +127,7 @@ class FakeEc2:
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         region, service = found.groups() if found else ("", "")
-        if service not in ("ec2", "ssm", "fis", "sqs", *account.SERVICES):
+        if service not in ("ec2", "ssm", "fis", "sqs", "pricing", *account.SERVICES):
             return self._moto(environ, start_response)  # type: ignore[no-any-return]
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if service == "sqs":
@@ -145,6 +145,8 @@ class FakeEc2:
             answer = self.fis.answer(region, environ["REQUEST_METHOD"], environ["PATH_INFO"], body)
         elif service == "ssm":
             answer = self._answer_ssm(environ, body)
+        elif service == "pricing":
+            answer = self._answer_pricing(environ, body)
         else:
             answer = self._answer_account(service, region, environ, body)
         if answer is None:
@@ -194,6 +196,14 @@ class FakeEc2:
             return answers.json_error("ParameterNotFound", f"There is no {name}")
         told = {"Parameter": {"Name": name, "Type": "String", "Value": IMAGE}}
         return Answer(200, json.dumps(told).encode(), "application/x-amz-json-1.1")
+
+    def _answer_pricing(self, environ: dict[str, Any], body: bytes) -> Answer:
+        action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+        self.calls[f"pricing:{action}"] += 1
+        try:
+            return pricing.answer(action, body, self.faults)
+        except validation.Invalid as invalid:
+            return pricing.error(invalid)
 
     def _answer_account(self, service: str, region: str, environ: dict[str, Any], body: bytes) -> Answer:
         form = dict(parse_qsl(body.decode(), keep_blank_values=True)) if service != "servicequotas" else {}

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.controller.gpus import gpu_rows
-from holdfast.recovery.market import Market, Offer
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.base import Fault
+from holdfast.controller.clouds.offercache import InMemory
+from holdfast.controller.clouds.pricelist import PriceList, Source
+from holdfast.controller.clouds.sold import InstanceType, Sold
+from holdfast.controller.gpus import date, gpu_rows
+from holdfast.recovery.market import FaultKind, Market, Offer
+from holdfast.recovery.reasons import Reason
 
 V100, A100 = ("V100", 8.0), ("A100", 1.0)
 
@@ -31,3 +37,38 @@ def test_a_region_has_a_row_with_its_cheapest_zone() -> None:
 def test_accelerators_and_counts_are_in_order_and_can_be_chosen() -> None:
     assert [(row["accelerator"], row["count"]) for row in gpu_rows(OFFERS)] == [A100, V100, V100]
     assert gpu_rows(OFFERS, name="V100", count=4) == []
+
+
+class Listed:
+    """A cloud whose region r was asked, and no other."""
+
+    def __init__(self) -> None:
+        clock = ManualClock(1000.0)
+        sold = Sold({"z": {"a": 0.1}})
+        types = {"a": InstanceType("a", 4, 16, 0.4, ("T4", 1.0))}
+        source = Source(
+            "aws",
+            types,
+            regions=lambda: ["r", "s"],
+            crawl=lambda region, _now: sold if region == "r" else 1 / 0,
+            on_demand=lambda kind, _region: kind.price_per_hour,
+            classify=lambda error: Fault(FaultKind.RETRY_LATER, Reason.THROTTLED, "", str(error)),
+            table=lambda _region: sold,
+            table_regions=("r", "s"),
+            table_of="2025-12",
+        )
+        self.prices = PriceList(source, InMemory(clock), clock)
+
+
+def test_rows_say_how_old_they_are() -> None:
+    cloud = Listed()
+    cloud.prices.refresh(20.0)
+    rows = gpu_rows(
+        [*cloud.prices.offers(), Offer("local", "l", "l-a", "big", Market.SPOT, 1.0, 1.0, 8, 32, ("T4", 1.0))]
+    )
+    date(rows, {"aws": cloud, "local": object()})
+    assert {(row["region"], row["priced_at"], row["table_of"]) for row in rows} == {
+        ("r", "1970-01-01T00:16:40Z", None),
+        ("s", None, "2025-12"),
+        ("l", None, None),
+    }

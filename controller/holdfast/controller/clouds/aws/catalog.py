@@ -1,8 +1,8 @@
-"""Instance types and their on-demand prices: a small table, since EC2's own API tells no on-demand price.
+"""Instance types and their prices: a small table, for as long as EC2 has not told its own (`prices`).
 
 USD per hour, Linux, shared tenancy, us-east-1, typed from AWS's public price list as it stood at the end of 2025. Other
-regions are estimated by a factor. Spot prices are EC2's own (`prices`): until it has told them, a share of these stands
-in. Only x86-64: that is what the controller's rclone is built for. Accelerators have SkyPilot's names.
+regions are estimated by a factor, spot prices by a share of these. Only x86-64: that is what the controller's rclone is
+built for. Accelerators have SkyPilot's names.
 """
 
 from __future__ import annotations

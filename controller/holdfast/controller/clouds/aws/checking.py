@@ -62,7 +62,9 @@ def wanted(settings: AwsSettings) -> Iterator[Permission]:
     yield Permission("ec2:TerminateInstances", "machines are ended with it")
     yield Permission("ec2:DescribeInstances", "machines are watched with it")
     yield Permission("ec2:DescribeInstanceTypeOfferings", "it tells what zones sell")
+    yield Permission("ec2:DescribeInstanceTypes", "it tells what types there are besides the table's", is_needed=False)
     yield Permission("ec2:DescribeSpotPriceHistory", "it tells spot prices")
+    yield Permission("pricing:GetProducts", "it tells on-demand prices, which are estimated else", is_needed=False)
     yield Permission("ec2:DescribeImages", "it tells what an image needs")
     if not settings.regions:
         yield Permission("ec2:DescribeRegions", "it tells the regions, as aws.regions names none")
@@ -143,6 +145,7 @@ class Checking:
         dry: dict[str, Callable[..., Any]] = {
             "ec2:DescribeInstances": ec2.describe_instances,
             "ec2:DescribeInstanceTypeOfferings": ec2.describe_instance_type_offerings,
+            "ec2:DescribeInstanceTypes": ec2.describe_instance_types,
             "ec2:DescribeSpotPriceHistory": ec2.describe_spot_price_history,
             "ec2:DescribeImages": ec2.describe_images,
             "ec2:DescribeRegions": ec2.describe_regions,

@@ -8,13 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.aws import catalog, faults, launching, prices, reading, rehearsal, standing
+from holdfast.controller.clouds.aws import (
+    catalog,
+    faults,
+    launching,
+    pricelists,
+    prices,
+    reading,
+    rehearsal,
+    sizes,
+    standing,
+)
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.checking import Checking
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
 from holdfast.controller.clouds.aws.launching import TAG, Image
 from holdfast.controller.clouds.aws.notices import SqsQueue
 from holdfast.controller.clouds.aws.placement import PlacementScores
+from holdfast.controller.clouds.aws.seldom import Seldom
 from holdfast.controller.clouds.aws.settings import AwsSettings
 from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, Standing
 from holdfast.controller.clouds.checks import Finding
@@ -44,6 +55,8 @@ class AwsCloud:
         self.settings = settings
         self._clock = clock
         self._connections = Connections(settings, clock)
+        self._shapes = Seldom("types", lambda region: sizes.of_region(self._connections.ec2(region)), clock)
+        self._listed = Seldom("prices", lambda region: pricelists.of_region(self._connections.pricing(), region), clock)
         source = Source(
             name,
             TYPES,
@@ -66,7 +79,7 @@ class AwsCloud:
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        where = f"on-demand prices outside {HOME_REGION} are estimated; spot prices are EC2's own"
+        where = "prices are AWS's own, without what you have agreed upon with it"
         images = [] if self.settings.images else ["machines run the newest Ubuntu image of their region"]
         return [where, *images, *self.prices.notes()]
 
@@ -179,7 +192,11 @@ class AwsCloud:
         return self._enabled
 
     def _crawl(self, region: str, now: float) -> Sold:
-        return Sold(prices.crawl_region(self._connections.ec2, region, now))
+        shapes = self._shapes.of_region(region)
+        types = TYPES.keys() | shapes.keys()
+        zones = prices.crawl_region(self._connections.ec2(region), now, types)
+        listed = self._listed.of_region(region)
+        return Sold(zones, {name: listed[name] for name in types if name in listed}, dict(shapes))
 
     def _terminate(self, region: str, ids: Sequence[str]) -> None:
         """One id that EC2 does not know spoils the whole call: then it is made again with those that it knows."""
@@ -213,7 +230,7 @@ class AwsCloud:
         """The image to boot, looked up once an hour. Raises Refused if it does not exist."""
         region = request.offer.region
         named = launching.wanted_image(request, self.settings.images)
-        key = (region, named or launching.image_parameter(request.offer.instance_type))
+        key = (region, named or launching.image_parameter(request.offer))
         with self._lock:
             at, image = self._images.get(key, (0.0, None))
         now = self._clock.now()

@@ -39,6 +39,10 @@ class Connections:
     def ssm(self, region: str) -> Any:
         return self._client("ssm", region)
 
+    def pricing(self) -> Any:
+        """Of the Price List service, which tells of all regions."""
+        return self._client("pricing", HOME_REGION)
+
     def sqs(self, region: str) -> Any:
         return self._client("sqs", region)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.controller.clouds import booting, owners
-from holdfast.controller.clouds.aws.catalog import TYPES, WITH_EFA
+from holdfast.controller.clouds.aws.catalog import WITH_EFA
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
-from holdfast.recovery.market import Market
+from holdfast.recovery.market import Market, Offer
 
 TAG = "holdfast:"
 DEFAULT_DISK_GIB = 100
@@ -40,10 +40,9 @@ class Image:
     disk_gib: int
 
 
-def image_parameter(instance_type: str) -> str:
-    """The public parameter that names the image for a type, when nobody names another."""
-    kind = TYPES.get(instance_type)
-    return GPU_IMAGE if kind and kind.accelerators else CPU_IMAGE
+def image_parameter(offer: Offer) -> str:
+    """The public parameter that names the image for a machine, when nobody names another."""
+    return GPU_IMAGE if offer.accelerators else CPU_IMAGE
 
 
 def wanted_image(request: LaunchRequest, images: Mapping[str, str]) -> str | None:

@@ -27,6 +27,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
             "DescribeAvailabilityZones",
             "DescribeImages",
             "DescribeInstanceTypeOfferings",
+            "DescribeInstanceTypes",
             "DescribeInstances",
             "DescribeRegions",
             "DescribeSecurityGroups",

@@ -1,0 +1,76 @@
+"""What a type is, by what EC2 says of it: moto's copy of EC2's own descriptions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from holdfast.controller.clouds.aws import pricelists, sizes
+from holdfast.controller.clouds.aws.catalog import TYPES
+from holdfast.controller.clouds.sold import Shape
+from holdfast.sdk.accelerators import choices, read
+
+KNOWN = [kind for kind in TYPES.values() if kind.name in INSTANCE_TYPES]
+T4 = {"Name": "T4", "Manufacturer": "NVIDIA", "Count": 1, "MemoryInfo": {"SizeInMiB": 16384}}
+
+
+@pytest.mark.parametrize("kind", KNOWN, ids=lambda kind: kind.name)
+def test_ec2_says_of_the_tables_types_what_the_table_says(kind) -> None:
+    assert sizes.shape_of(INSTANCE_TYPES[kind.name]) == Shape(kind.vcpus, kind.memory_gib, kind.accelerators)
+
+
+def test_every_accelerator_has_the_name_that_tasks_use() -> None:
+    for name in sizes.ACCELERATORS.values():
+        assert choices(read(name.lower())) == ((name, 1),)
+
+
+def test_what_is_offered_of_all_that_ec2_has() -> None:
+    shapes = {name: shape for name, told in INSTANCE_TYPES.items() if (shape := sizes.shape_of(told))}
+    assert shapes.keys() <= {*TYPES, *sizes.PLAIN, *(name for name in INSTANCE_TYPES if name[0] in "gp")}
+    more = {name: shape.accelerators for name, shape in shapes.items() if shape.accelerators and name not in TYPES}
+    assert more == {
+        "gr6.4xlarge": ("L4", 1.0),
+        "gr6.8xlarge": ("L4", 1.0),
+        "p5e.48xlarge": ("H200", 8.0),
+        "p6-b300.48xlarge": ("B300", 8.0),
+    }
+    assert len(sizes.NAMES) <= 200, "a filter takes no more values"
+
+
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        ({}, Shape(8, 32, ("T4", 1.0))),
+        ({"GpuInfo": {"Gpus": [{**T4, "Count": 4}]}}, Shape(8, 32, ("T4", 4.0))),
+        ({"GpuInfo": {"Gpus": [{**T4, "Count": 0}]}}, None),
+        ({"GpuInfo": {"Gpus": [{**T4, "Name": "T99"}]}}, None),
+        ({"GpuInfo": {"Gpus": [{**T4, "Manufacturer": "AMD"}]}}, None),
+        ({"GpuInfo": {"Gpus": [T4, T4]}}, None),
+        ({"GpuInfo": {}}, None),
+        ({"BareMetal": True}, None),
+        ({"ProcessorInfo": {"SupportedArchitectures": ["arm64"]}}, None),
+        ({"InstanceType": "m6i.2xlarge", "GpuInfo": {}}, Shape(8, 32)),
+    ],
+)
+def test_a_shape_is_made_of_what_is_told(changes: dict[str, object], shape: Shape | None) -> None:
+    told = {
+        "InstanceType": "g99.2xlarge",
+        "VCpuInfo": {"DefaultVCpus": 8},
+        "MemoryInfo": {"SizeInMiB": 32768},
+        "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]},
+        "GpuInfo": {"Gpus": [T4]},
+    }
+    assert sizes.shape_of({**told, **changes}) == shape
+
+
+def test_prices_are_those_by_the_hour() -> None:
+    def product(name: str, *prices: tuple[str, str]) -> str:
+        dimensions = {f"r{i}": {"unit": unit, "pricePerUnit": {"USD": usd}} for i, (unit, usd) in enumerate(prices)}
+        terms = {"OnDemand": {"t": {"priceDimensions": dimensions}}, "Reserved": {"t": {"priceDimensions": {}}}}
+        return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
+
+    no_terms = json.dumps({"product": {"attributes": {"instanceType": "c"}}})
+    told = [product("a", ("Hrs", "0.0960000000")), product("b", ("Quantity", "12"), ("Hrs", "0.0")), no_terms]
+    assert pricelists.read(told) == {"a": 0.096}
