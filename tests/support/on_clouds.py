@@ -44,6 +44,14 @@ class OnClouds:
     def until_printed(self, job: int, text: str) -> None:
         self.controller.until(lambda: text in self.controller.log(job), f"{text!r} in the log of job {job}")
 
+    def until_prices_are_known(self) -> None:
+        """A job that came before would be launched at the prices of a table, and so would its cost be counted."""
+
+        def all_told() -> bool:
+            return all(row["priced_at"] for row in self.controller.client.gpus() if row["cloud"] in self.fakes)
+
+        self.controller.until(all_told, "what all clouds sell")
+
     def living(self) -> list[Bought]:
         return [one for fake in self.fakes.values() for one in fake.living()]
 
@@ -96,6 +104,7 @@ def on_clouds(folder: Path, *names: str, **settings: Any) -> Iterator[OnClouds]:
         environ = {key: value for fake in fakes.values() for key, value in fake.environ.items()}
         with running_controller(home, environ=environ) as controller:
             one = OnClouds(controller, fakes)
+            one.until_prices_are_known()
             yield one
         assert not one.living()
 

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from controllers import Controller
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
+from holdfast.controller.clouds.sold import InstanceType
 from on_clouds import keys_in
 from wandering import Wanderer
 
@@ -159,7 +160,7 @@ class Cap:
         for one in self._account.machines():
             if one["State"]["Name"] != "terminated":
                 hours = (now - one["LaunchTime"].timestamp()) / 3600
-                price = on_demand_price(TYPES[one["InstanceType"]], self._account.region)
+                price = on_demand_price(_dearest_like(one["InstanceType"]), self._account.region)
                 self._seen[one["InstanceId"]] = max(self._seen.get(one["InstanceId"], 0.0), price * hours)
         if self.spent_usd() >= self._account.cap_usd:
             self.is_reached = True
@@ -214,3 +215,11 @@ def empty(account: Account) -> None:
 
 def _now() -> float:
     return datetime.now().timestamp()  # noqa: TID251 - EC2 has the real clock
+
+
+def _dearest_like(name: str) -> InstanceType:
+    """The type itself; for one that the table lacks, the dearest of its size, or of all."""
+    if name in TYPES:
+        return TYPES[name]
+    alike = [kind for kind in TYPES.values() if kind.name.partition(".")[2] == name.partition(".")[2]]
+    return max(alike or TYPES.values(), key=lambda kind: kind.price_per_hour)
