@@ -16,7 +16,7 @@ from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
 from fake_ec2.pricing import on_demand
 from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws import launching, seldom
+from holdfast.controller.clouds.aws import launching
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.base import LaunchRequest
@@ -71,16 +71,6 @@ def test_what_the_table_lacks_is_offered_as_ec2_describes_it(
     assert launching.image_parameter(with_gpu) == launching.GPU_IMAGE
     (machine,) = cloud.launch(replace(request_of(), offer=with_gpu))
     assert (machine.instance_type, machine.zone) == ("gr6.4xlarge", with_gpu.zone)
-
-
-def test_what_changes_seldom_is_asked_twice_a_day(ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock) -> None:
-    cloud.prices.refresh(WAIT_S)
-    pages = ec2.calls["pricing:GetProducts"]
-    for after_s, times in ((AGE_S, 1), (seldom.AGE_S, 2)):
-        clock.advance(after_s)
-        cloud.prices.refresh(WAIT_S)
-        assert ec2.calls["ec2:DescribeInstanceTypes"] == times * len(ec2.regions)
-        assert ec2.calls["pricing:GetProducts"] == times * pages
 
 
 def test_an_older_policy_leaves_all_of_the_table_at_its_prices(ec2: FakeEc2, cloud: AwsCloud) -> None:

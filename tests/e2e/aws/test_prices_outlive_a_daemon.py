@@ -1,0 +1,33 @@
+"""What EC2 sells, told by EC2 to one daemon and used by the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controllers import Controller, running_controller
+from fake_ec2 import FakeEc2
+
+
+@pytest.mark.long
+def test_prices_outlive_a_daemon(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with FakeEc2() as ec2:
+        (home / "config.yaml").write_text(ec2.config)
+        with running_controller(home, environ=ec2.environ) as first:
+            first.until(lambda: all(row["priced_at"] for row in first.client.gpus(cloud="aws")), "what EC2 sells")
+            told = rows(first)
+            assert "Prices: aws asked" in first.holdfast("gpus", "L4", "--infra", "aws").stdout
+        assert {"p5.48xlarge", "gr6.4xlarge"} <= {row["instance_type"] for row in told}
+        ec2.faults.deny = "AuthFailure"  # from now on EC2 tells nothing
+        with running_controller(home, environ=ec2.environ) as second:
+            assert rows(second) == told
+            assert all(row["priced_at"] for row in second.client.gpus(cloud="aws"))
+        assert not (home / "aws").exists(), "no file is kept"
+
+
+def rows(controller: Controller) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "priced_at"} for row in controller.client.gpus()]
