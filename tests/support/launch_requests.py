@@ -11,8 +11,9 @@ from holdfast.recovery.market import Market, Offer
 def launch_request(
     cloud: str, region: str, zone: str, kind: str, token: str = "t1", *, memory_gib: float = 4, **more: Any
 ) -> LaunchRequest:
-    """One spot machine of a controller `ctl`; `more`: fields that are to be different, and `market`."""
-    offer = Offer(cloud, region, zone, kind, more.pop("market", Market.SPOT), 0.02, 0.08, 2, memory_gib)
+    """One spot machine of a controller `ctl`; `more`: fields that are to be different, `market`, and `accelerators`."""
+    market, gpus = more.pop("market", Market.SPOT), more.pop("accelerators", None)
+    offer = Offer(cloud, region, zone, kind, market, 0.02, 0.08, 2, memory_gib, gpus)
     fields: dict[str, Any] = {
         "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
         "offer": offer,

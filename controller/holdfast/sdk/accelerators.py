@@ -17,8 +17,36 @@ Choice = tuple[str, float]
 
 # Catalogs spell these so; `a100` is brought to `A100`. Names that are not here stay as they are written.
 _SPELLINGS = (
-    *("A10", "A10G", "A100", "A100-80GB", "A4000", "A5000", "A6000", "B200", "B300", "GB200", "GH200", "H100", "H200"),
-    *("Inferentia", "Inferentia2", "K80", "L4", "L40", "L40S", "M60", "MI250", "MI300X", "P100", "P4", "RTX3090"),
+    *(
+        "A10",
+        "A10G",
+        "A100",
+        "A100-80GB",
+        "A4000",
+        "A5000",
+        "A6000",
+        "B200",
+        "B300",
+        "GB200",
+        "GH200",
+        "H100",
+        "H100-MEGA",
+    ),
+    *(
+        "H200",
+        "Inferentia",
+        "Inferentia2",
+        "K80",
+        "L4",
+        "L40",
+        "L40S",
+        "M60",
+        "MI250",
+        "MI300X",
+        "P100",
+        "P4",
+        "RTX3090",
+    ),
     *("RTX4090", "RTX5090", "RTX6000", "RTX6000-Ada", "T4", "T4g", "Trainium", "Trainium2", "V100", "V100-32GB"),
 )
 _SPELLING = {name.lower(): name for name in _SPELLINGS}

@@ -10,6 +10,7 @@ import pytest
 from fake_gce import FakeGce
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.gcp.catalog import TYPES
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.offercache import InMemory
@@ -53,6 +54,7 @@ def request_of() -> Callable[..., LaunchRequest]:
     def make(
         token: str = "t1", *, zone: str = "us-central1-a", kind: str = "n2-standard-2", **more: Any
     ) -> LaunchRequest:
-        return launch_request("gcp", zone[:-2], zone, kind, token, memory_gib=8, **more)
+        gpus = TYPES[kind].accelerators if kind in TYPES else None
+        return launch_request("gcp", zone[:-2], zone, kind, token, memory_gib=8, **{"accelerators": gpus, **more})
 
     return make

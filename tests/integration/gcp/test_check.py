@@ -19,7 +19,7 @@ def test_a_project_that_allows_all_is_told_so_and_nothing_is_bought(gce: FakeGce
     found = cloud.check()
     assert not bad(found)
     assert google_account.email(PROJECT) in found[0].text
-    assert {one.about for one in found} == {"credentials", "permissions", "regions", "quotas"}
+    assert {one.about for one in found} == {"credentials", "permissions", "regions", "quotas", "prices"}
     (cpus,) = [one for one in found if one.text.startswith("on-demand vCPUs")]
     assert "16 of 24 left in us-central1" in cpus.text
     assert not gce.bought()
@@ -58,6 +58,15 @@ def test_a_region_that_is_not_there_is_named(new_cloud: Callable[..., GcpCloud])
     (missing,) = bad(new_cloud(regions=("us-central1", "us-nowhere1")).check())
     assert (missing.about, missing.outcome) == ("regions", Outcome.LIMITS)
     assert "us-nowhere1" in missing.text
+
+
+def test_a_price_list_that_is_not_told_is_no_reason_to_buy_nothing(gce: FakeGce, cloud: GcpCloud) -> None:
+    gce.faults.prices_away = True
+    (prices,) = bad(cloud.check())
+    assert (prices.about, prices.outcome) == ("prices", Outcome.UNKNOWN)
+    assert "SERVICE_DISABLED" in prices.text
+    assert prices.fix is not None
+    assert "gcloud services enable cloudbilling.googleapis.com" in prices.fix
 
 
 def test_an_api_that_is_not_enabled_is_all_that_is_told(gce: FakeGce, cloud: GcpCloud) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from fake_gce import FakeGce
+from fake_gce import FakeGce, billing
 from fake_gce.discovery import MAY
-from fake_gce.rules import SMALL_ZONE
+from fake_gce.shelves import NEW_ZONE, NOT_OFFERED, SMALL_ZONE, ZONES
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import LaunchRequest
+from holdfast.controller.clouds.gcp.billing import AGE_S as BOOK_AGE_S
+from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price, spot_price
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.permissions import wanted
 from holdfast.controller.clouds.gcp.settings import GcpSettings
@@ -42,16 +46,20 @@ NEEDS = {
     "regions.list": {"compute.regions.list"},
     "zones.list": {"compute.zones.list"},
     MAY: set(),  # anybody may
-    "machineTypes.list": {"compute.machineTypes.list"},
-    "acceleratorTypes.list": {"compute.acceleratorTypes.list"},
+    "machineTypes.aggregatedList": {"compute.machineTypes.list"},
+    "acceleratorTypes.aggregatedList": {"compute.acceleratorTypes.list"},
+    "services.skus.list": set(),  # anybody may: cloud.google.com/billing/docs/reference/rest/v1/services.skus/list
     # cloud.google.com/pubsub/docs/access-control
     "projects.subscriptions.pull": {"pubsub.subscriptions.consume"},
     "projects.subscriptions.acknowledge": {"pubsub.subscriptions.consume"},
 }
 
+WAIT_S = 30.0
+LISTS = ("machineTypes.aggregatedList", "acceleratorTypes.aggregatedList", "services.skus.list")
+
 
 def crawls(gce: FakeGce) -> int:
-    return gce.calls["machineTypes.list"]
+    return gce.calls["machineTypes.aggregatedList"]
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -86,12 +94,109 @@ def test_a_zone_sells_what_it_has(monkeypatch: pytest.MonkeyPatch, clock: Manual
         assert [o for o in cloud.offers() if o.instance_type == "n1-highmem-8+t4x1"]
 
 
+def test_what_the_table_lacks_is_offered_where_a_zone_has_it(gce: FakeGce, cloud: GcpCloud) -> None:
+    offers = cloud.offers()
+    elsewhere = {o.instance_type for o in offers if o.zone != NEW_ZONE}
+    assert {"n1-highmem-8", "n1-highmem-8+p4x1"} < elsewhere - set(TYPES)
+    new = [o for o in offers if o.zone == NEW_ZONE and o.instance_type not in TYPES]
+    assert {o.instance_type for o in new} - elsewhere == {
+        *("a3-highgpu-1g", "a3-megagpu-8g", "a4-highgpu-8g", "c3-standard-8", "n2-highmem-96", "n4-standard-2"),
+        "t2d-standard-4",
+    }
+    sizes = {o.instance_type: (o.vcpus, o.memory_gib, o.accelerators) for o in new}
+    assert sizes["a3-highgpu-1g"] == (26, 234, ("H100", 1))
+    assert sizes["a4-highgpu-8g"] == (224, 3968, ("B200", 8))
+    assert sizes["n1-highmem-16+p4x2"] == (16, 104, ("P4", 2))
+    assert sizes["n2-highmem-96"] == (96, 768, None)
+    assert not {o.instance_type for o in offers} & {one.name for one in NOT_OFFERED}
+
+
+def test_prices_are_those_that_google_lists(gce: FakeGce, cloud: GcpCloud) -> None:
+    offers = cloud.offers()
+    for one in offers:
+        told = billing.price(one.instance_type, one.region, one.market)
+        assert one.price_per_hour == pytest.approx(told, abs=2e-6), one
+    (l4,) = {o.on_demand_price_per_hour for o in offers if (o.instance_type, o.region) == ("g2-standard-4", "us-east4")}
+    assert l4 == pytest.approx(1.125 * (4 * 0.024988 + 16 * 0.002927 + 0.56004), abs=1e-5)
+    assert any("list prices" in note for note in cloud.notes())
+    markets = {o.market for o in offers if o.instance_type == "a3-highgpu-1g"}
+    assert markets == {Market.SPOT}, "on demand, Google gives it to nobody"
+    (b200,) = [o for o in offers if o.instance_type == "a4-highgpu-8g"]
+    assert b200.price_per_hour < b200.on_demand_price_per_hour == pytest.approx(8 * 16.11)
+
+
+def test_without_the_price_list_the_table_stands_in_and_says_so(
+    gce: FakeGce, cloud: GcpCloud, clock: ManualClock
+) -> None:
+    gce.faults.prices_away = True
+    offers = cloud.offers()
+    assert {o.instance_type for o in offers} == set(TYPES)
+    for one in offers:
+        table = spot_price if one.market is Market.SPOT else on_demand_price
+        assert one.price_per_hour == table(TYPES[one.instance_type], one.region)
+    (note,) = [note for note in cloud.notes() if "from a table" in note]
+    assert "SERVICE_DISABLED" in note
+    assert "gcloud services enable cloudbilling.googleapis.com" in note
+    gce.faults.prices_away = False
+    clock.advance(AGE_S)
+    cloud.prices.refresh(WAIT_S)
+    assert {o.instance_type for o in cloud.offers()} > set(TYPES)
+    assert not [note for note in cloud.notes() if "from a table" in note]
+
+
+def test_lists_are_read_page_by_page_and_only_what_is_wanted_of_them(gce: FakeGce, cloud: GcpCloud) -> None:
+    gce.faults.page_size = 40
+    offers = cloud.offers()
+    assert crawls(gce) > 4 * len(gce.regions)
+    assert gce.calls["services.skus.list"] > 4
+    assert {o.zone for o in offers} == {zone for region in gce.regions for zone in ZONES[region]}
+    assert {o.instance_type for o in offers} > set(TYPES)
+    assert max(gce.told_bytes[method] for method in LISTS) < 40 * 400, "Google tells a kilobyte and more of each"
+
+
+def test_the_price_list_is_read_once_for_all_regions_and_again_after_hours(
+    gce: FakeGce, cloud: GcpCloud, clock: ManualClock
+) -> None:
+    cloud.offers()
+    pages = gce.calls["services.skus.list"]
+    assert pages == math.ceil(len(list(billing.skus())) / gce.faults.page_size)
+    for age_s, read in ((AGE_S, 1), (BOOK_AGE_S, 2)):
+        clock.advance(age_s)
+        cloud.prices.refresh(WAIT_S)
+        assert gce.calls["services.skus.list"] == read * pages
+    assert crawls(gce) == 3 * len(gce.regions)
+
+
+def test_a_region_of_which_a_zone_does_not_answer_keeps_what_it_had(
+    gce: FakeGce, cloud: GcpCloud, clock: ManualClock
+) -> None:
+    first = cloud.offers()
+    gce.faults.unreachable = frozenset({"us-central1-c"})
+    clock.advance(AGE_S)
+    cloud.prices.refresh(WAIT_S)
+    assert any("us-central1-c does not tell" in note for note in cloud.notes())
+    assert set(cloud.offers()) == set(first)
+
+
+def test_what_the_table_lacks_can_be_launched(
+    gce: FakeGce, cloud: GcpCloud, request_of: Callable[..., LaunchRequest]
+) -> None:
+    """With the boot disk and the network interface that its series takes."""
+    new = {o.instance_type: o for o in cloud.offers() if o.zone == NEW_ZONE and o.instance_type not in TYPES}
+    for number, offer in enumerate(new.values()):
+        for tier in ("low", None, "best"):
+            request = request_of(f"t{number}-{tier}", zone=NEW_ZONE, kind=offer.instance_type, disk_tier=tier)
+            (machine,) = cloud.launch(replace(request, offer=offer))
+            assert machine.instance_type == offer.instance_type
+    assert {one.instance_type for one in gce.bought()} == set(new)
+
+
 def test_a_crawl_is_done_once_and_again_when_it_is_old(
     gce: FakeGce, cloud: GcpCloud, new_cloud: Callable[..., GcpCloud], clock: ManualClock
 ) -> None:
     first = cloud.offers()
     once = crawls(gce)
-    assert once == 7
+    assert once == len(gce.regions)
     assert cloud.offers() is first
     assert new_cloud().offers() == first, "a new daemon finds them in the database"
     assert crawls(gce) == once
@@ -137,6 +242,8 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     code = "".join(path.read_text() for path in package.glob("*.py"))
     named = set(re.findall(r"onnections\.(\w+)\.(\w+)\(request=", code.replace("\n", "")))
     camel = {f"{_camel(client)}.{_camel(method.removesuffix('_unary'))}" for client, method in named}
+    camel |= {"services.skus.list"} if "PATH, query=" in code else set()
+    camel |= {f"{what}.aggregatedList" for what in re.findall(r"_listed\(connections, region, \"(\w+)\"", code)}
     camel |= {f"projects.subscriptions.{what}" for what in re.findall(r"self\._call\(\"(\w+)\"", code)}
     called = {name.replace("zoneOperations", "operations") for name in gce.calls}
     assert camel == called - {MAY}

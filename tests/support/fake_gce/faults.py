@@ -48,6 +48,7 @@ class Faults:
     leaves_some: bool = False  # a bulk insert that fails leaves what it has made
     unreachable: frozenset[str] = frozenset()  # zones that an aggregated list tells nothing of
     page_size: int = 500
+    prices_away: bool = False  # the Cloud Billing API is not enabled
 
     def refusal(self, zone: str, market: Market) -> str | None:
         return self.refuse.get((zone, market)) or self.refuse.get(zone)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fake_gce import billing
 from fake_gce.discovery import Invalid
 from fake_gce.faults import Faults
 from fake_gce.operations import LINKS, Operation, Operations, end, rfc3339
 from gce_metadata import GceMetadata
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price, spot_price
 from holdfast.controller.clouds.local import layout
 from holdfast.recovery.market import Market
 from ledger import Bought
@@ -127,7 +127,7 @@ class Fleet:
             instance_type=kind,
             market=market,
             token=properties["labels"]["holdfast-token"],
-            price_per_hour=(spot_price if market is Market.SPOT else on_demand_price)(TYPES[kind], region),
+            price_per_hour=billing.price(kind, region, market),
             launched_at=at,
             tags=dict(properties["labels"]),
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fake_gce import project, rules
+from fake_gce import project, rules, shelves
 from fake_gce.discovery import MAY, Call, Invalid
 from fake_gce.faults import EXHAUSTED, TEXTS, Faults
 from fake_gce.filters import reader
@@ -49,8 +49,8 @@ class Gce:
                 "zoneOperations.wait": self._wait,
                 "regions.list": self._list_regions,
                 "zones.list": self._list_zones,
-                "machineTypes.list": self._list_machine_types,
-                "acceleratorTypes.list": self._list_accelerator_types,
+                "machineTypes.aggregatedList": self._list_machine_types,
+                "acceleratorTypes.aggregatedList": self._list_accelerator_types,
             }
             if call.method not in answers:
                 raise Invalid(501, "notImplemented", f"the fake has no {call.method}")
@@ -154,12 +154,15 @@ class Gce:
         return self._page(call, "compute#instanceList", shown)
 
     def _aggregated_list(self, call: Call) -> dict[str, Any]:
-        page = self._page(call, "compute#instanceAggregatedList", [one.to_json() for one in self._shown()])
+        return self._by_zone(call, "instance", [one.to_json() for one in self._shown()])
+
+    def _by_zone(self, call: Call, what: str, told: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        page = self._page(call, f"compute#{what}AggregatedList", told)
         items = {}
         for zone in self._zones():
-            here = [one for one in page["items"] if one["zone"].endswith(f"/{zone}")]
+            here = [one for one in page["items"] if one["zone"].rpartition("/")[2] == zone]
             empty = {"code": "NO_RESULTS_ON_PAGE", "message": f"There are no results for scope 'zones/{zone}'."}
-            items[f"zones/{zone}"] = {"instances": here} if here else {"warning": empty}
+            items[f"zones/{zone}"] = {f"{what}s": here} if here else {"warning": empty}
             if zone in self._faults.unreachable:
                 items[f"zones/{zone}"] = {"warning": {"code": "UNREACHABLE", "message": f"{zone} does not answer"}}
         return {**page, "items": items}
@@ -211,17 +214,23 @@ class Gce:
         return self._page(call, "compute#zoneList", zones)
 
     def _list_machine_types(self, call: Call) -> dict[str, Any]:
-        names = rules.machine_types(call.parameters["zone"])
-        return self._page(call, "compute#machineTypeList", [_named("machineType", call, name) for name in names])
+        told = [
+            shelves.MACHINES[name].to_json(zone, PROJECT)
+            for zone in self._zones()
+            for name in shelves.machine_types(zone)
+        ]
+        return self._by_zone(call, "machineType", told)
 
     def _list_accelerator_types(self, call: Call) -> dict[str, Any]:
-        names = rules.accelerator_types(call.parameters["zone"])
-        return self._page(
-            call, "compute#acceleratorTypeList", [_named("acceleratorType", call, name) for name in names]
-        )
+        told = [
+            shelves.accelerator_type(name, zone, PROJECT)
+            for zone in self._zones()
+            for name in shelves.accelerator_types(zone)
+        ]
+        return self._by_zone(call, "acceleratorType", told)
 
     def _zones(self) -> list[str]:
-        return [zone for region in self._regions for zone in rules.ZONES[region]]
+        return [zone for region in self._regions for zone in shelves.ZONES[region]]
 
     def _page(self, call: Call, kind: str, told: Iterable[dict[str, Any]]) -> dict[str, Any]:
         fits = reader(call.parameters.get("filter"))
@@ -232,10 +241,6 @@ class Gce:
         if start + size < len(fitting):
             page["nextPageToken"] = str(start + size)
         return page
-
-
-def _named(kind: str, call: Call, name: str) -> dict[str, Any]:
-    return {"kind": f"compute#{kind}", "name": name, "zone": call.parameters["zone"]}
 
 
 def now() -> float:

@@ -7,15 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fake_gce.discovery import Invalid
-from holdfast.controller.clouds.gcp.catalog import ATTACHABLE, TYPES, machine_type
+from fake_gce.shelves import MACHINES, accelerator_types, machine_types
 from holdfast.controller.clouds.gcp.launching import CPU_IMAGE, GPU_IMAGE
 
-ZONES = {
-    "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),
-    "us-east4": ("us-east4-a", "us-east4-b", "us-east4-c"),
-    "europe-west4": ("europe-west4-a", "europe-west4-b"),
-}
-SMALL_ZONE = "europe-west4-b"  # without GPUs
 IMAGES = (CPU_IMAGE, GPU_IMAGE, "projects/holdfast-test/global/images/mine")
 NETWORKS = ("global/networks/default", "global/networks/training")
 
@@ -23,16 +17,6 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _MOST_METADATA = 256 * 1024
-
-
-def machine_types(zone: str) -> list[str]:
-    """Google's names of what is sold in the zone."""
-    sold = {machine_type(name) for name in TYPES if zone != SMALL_ZONE or TYPES[name].accelerators is None}
-    return sorted(sold | {"n4-standard-2"})
-
-
-def accelerator_types(zone: str) -> list[str]:
-    return [] if zone == SMALL_ZONE else sorted(name for name, _, _ in ATTACHABLE.values())
 
 
 def admit(zone: str, body: Mapping[str, Any]) -> None:
@@ -58,27 +42,48 @@ def _wrongs(zone: str, body: Mapping[str, Any]) -> Iterator[str]:
         yield f"name': '{odd[0]}'"
     if properties["machineType"] not in machine_types(zone):
         yield f"machineType': '{properties['machineType']}'. Machine type does not exist in zone {zone}"
+        return
+    yield from _wrong_gpus(zone, properties)
+    for key, value in properties.get("labels", {}).items():
+        if not _LABEL_KEY.fullmatch(key) or not _LABEL.fullmatch(value):
+            yield f"labels': '{key}': '{value}'"
+    if "networkPerformanceConfig" in properties and (
+        MACHINES[properties["machineType"]].vcpus < 30 or properties["networkInterfaces"][0].get("nicType") != "GVNIC"
+    ):
+        yield "networkPerformanceConfig': it takes a machine of 30 vCPUs or more, and gVNIC"
+    if sum(len(item["value"]) for item in properties["metadata"]["items"]) > _MOST_METADATA:
+        yield "metadata': it is too much"
+    yield from _wrong_devices(properties)
+    yield from _wrong_scheduling(properties)
+
+
+def _wrong_gpus(zone: str, properties: Mapping[str, Any]) -> Iterator[str]:
     for gpus in properties.get("guestAccelerators", ()):
         if gpus["acceleratorType"] not in accelerator_types(zone):
             yield f"guestAccelerators': '{gpus['acceleratorType']}' is not in zone {zone}"
         if not properties["machineType"].startswith("n1-"):
             yield "guestAccelerators': only N1 machines take them"
-    for key, value in properties.get("labels", {}).items():
-        if not _LABEL_KEY.fullmatch(key) or not _LABEL.fullmatch(value):
-            yield f"labels': '{key}': '{value}'"
-    if "networkPerformanceConfig" in properties and (
-        TYPES[properties["machineType"]].vcpus < 30 or properties["networkInterfaces"][0].get("nicType") != "GVNIC"
-    ):
-        yield "networkPerformanceConfig': it takes a machine of 30 vCPUs or more, and gVNIC"
-    if sum(len(item["value"]) for item in properties["metadata"]["items"]) > _MOST_METADATA:
-        yield "metadata': it is too much"
-    yield from _wrong_scheduling(properties)
+
+
+def _wrong_devices(properties: Mapping[str, Any]) -> Iterator[str]:
+    """What series take: cloud.google.com/compute/docs/machine-resource."""
+    series = properties["machineType"].partition("-")[0]
+    only_hyperdisk = series in ("a4", "c4", "c4d", "n4") or properties["machineType"].startswith("a3-ultragpu")
+    no_standard = series in ("a3", "c3", "c3d", "g2")
+    for disk in properties["disks"]:
+        kind = disk["initializeParams"]["diskType"].rpartition("/")[2]
+        if only_hyperdisk != kind.startswith("hyperdisk-") or (no_standard and kind == "pd-standard"):
+            yield f"disks': [{kind}] features are not compatible for creating instance on {series}"
+    if series in ("a3", "a4", "c3", "c3d", "c4", "c4d", "n4"):
+        for interface in properties["networkInterfaces"]:
+            if interface.get("nicType") != "GVNIC":
+                yield f"networkInterfaces': {series} takes gVNIC alone"
 
 
 def _wrong_scheduling(properties: Mapping[str, Any]) -> Iterator[str]:
     told = properties["scheduling"]
     is_spot = told["provisioningModel"] == "SPOT"
-    has_gpus = properties.get("guestAccelerators") or properties["machineType"].startswith(("a2-", "a3-", "g2-"))
+    has_gpus = properties.get("guestAccelerators") or MACHINES[properties["machineType"]].gpus
     if (is_spot or has_gpus) and told.get("onHostMaintenance") != "TERMINATE":
         yield "scheduling.onHostMaintenance': spot machines and those with GPUs can not be moved"
     if is_spot and told.get("automaticRestart", True):

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+import field_masks
 import google_account
-from fake_gce import discovery, pubsub
+from fake_gce import billing, discovery, pubsub
 from fake_gce.discovery import Call, Invalid
 from fake_gce.faults import DENIALS, Faults
 from fake_gce.gce import PROJECT, Gce
@@ -31,6 +32,7 @@ class FakeGce:
     def __init__(self, folder: Path | None = None, *, hidden: Path | None = None, regions: tuple[str, ...] = REGIONS):
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "instances.bulkInsert" → how often; throttled and denied ones too
+        self.told_bytes: Counter[str] = Counter()  # method → the longest answer
         self.regions = regions
         self.settings: dict[str, Any] = {}  # more of the section in config.yaml
         self.wrong_answers: list[str] = []  # what Google could not have said: a mistake of this fake's
@@ -111,19 +113,27 @@ class FakeGce:
         url = urlsplit(target)
         if url.path == "/token":
             return 200, {"access_token": "token-of-the-fake", "expires_in": 3600, "token_type": "Bearer"}
-        is_queue = url.path.startswith("/v1/")
-        api, service = (pubsub, self.pubsub) if is_queue else (discovery, self._gce)
+        is_newer = url.path.startswith("/v1/")  # than Compute Engine, which tells errors in a form of its own
+        api, does = self._api(url.path)
         try:
             call = api.read(http_method, url.path, dict(parse_qsl(url.query)), body)
             self.calls[call.method] += 1
             self._deny(authorization)
             if _use_up(self.faults.lost_requests, call.method):
                 return None
-            answer = service.answer(call)
+            answer = does(call)
             self._check(api.check_answer, call, answer)
+            answer = field_masks.cut(answer, call.parameters.get("fields"))
+            self.told_bytes[call.method] = max(self.told_bytes[call.method], len(json.dumps(answer)))
         except Invalid as invalid:
-            return pubsub.error(invalid) if is_queue else (invalid.status, _error(invalid))
+            return pubsub.error(invalid) if is_newer else (invalid.status, _error(invalid))
         return None if _use_up(self.faults.lost_answers, call.method) else (200, answer)
+
+    def _api(self, path: str) -> tuple[Any, Callable[[Call], dict[str, Any]]]:
+        """The document that speaks of it, and what answers."""
+        if path.startswith("/v1/services/"):
+            return billing, lambda call: billing.answer(call, self.faults)
+        return (pubsub, self.pubsub.answer) if path.startswith("/v1/") else (discovery, self._gce.answer)
 
     def _deny(self, authorization: str) -> None:
         """Raises Invalid unless the caller is the account that was given."""

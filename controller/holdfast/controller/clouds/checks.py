@@ -29,7 +29,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`about`: credentials, permissions, regions or quotas. `fix`: what to do; None where all is well."""
+    """`about`: credentials, permissions, regions, quotas or prices. `fix`: what to do; None where all is well."""
 
     about: str
     outcome: Outcome

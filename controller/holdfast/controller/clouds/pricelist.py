@@ -20,6 +20,7 @@ from holdfast.controller.clouds.base import Fault
 from holdfast.controller.clouds.offercache import OfferCache, Page
 from holdfast.controller.clouds.sold import InstanceType as InstanceType
 from holdfast.controller.clouds.sold import Prices as Prices
+from holdfast.controller.clouds.sold import Shape as Shape
 from holdfast.controller.clouds.sold import Sold as Sold
 from holdfast.controller.clouds.sold import read, written
 from holdfast.recovery.market import FaultKind, Market, Offer
@@ -266,7 +267,8 @@ class PriceList:
                 on_demand = sold.on_demand.get(name) or (self.source.on_demand(kind, region) if kind else None)
                 if shape is None or on_demand is None:
                     continue
-                for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, on_demand)):
+                asked = None if name in sold.spot_only else on_demand
+                for market, price in ((Market.SPOT, spot_price), (Market.ON_DEMAND, asked)):
                     if price is not None:
                         yield Offer(
                             cloud=self.source.cloud,

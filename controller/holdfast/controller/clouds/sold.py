@@ -34,11 +34,13 @@ class Shape:
 @dataclass(frozen=True)
 class Sold:
     """`on_demand`: type → USD per hour, of those of which the cloud itself tells. `shapes`: what it tells of types; it
-    goes before the table, and a type that the table lacks is offered only with a shape and an on-demand price."""
+    goes before the table, and a type that the table lacks is offered only with a shape and an on-demand price.
+    `spot_only`: types that have an on-demand price, at which nobody gets them."""
 
     zones: Prices
     on_demand: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    spot_only: list[str] = field(default_factory=list)
 
 
 def written(sold: Sold) -> dict[str, Any]:
@@ -59,6 +61,7 @@ def read(told: Mapping[str, Any]) -> Sold:
                 str(name): Shape(float(one["vcpus"]), float(one["memory_gib"]), _accelerators(one["accelerators"]))
                 for name, one in told["shapes"].items()
             },
+            [str(name) for name in told["spot_only"]],
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"of another form: {error!r}") from error

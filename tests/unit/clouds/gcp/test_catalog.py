@@ -6,13 +6,14 @@ import pytest
 
 from holdfast.controller.clouds.gcp.catalog import (
     ATTACHABLE,
-    ATTACHED,
     REGION_FACTORS,
     TYPES,
+    attached,
     machine_type,
     on_demand_price,
     spot_price,
 )
+from holdfast.controller.clouds.gcp.families import GPUS
 from holdfast.sdk.accelerators import choices, read
 
 
@@ -29,13 +30,14 @@ def test_there_are_enough_to_choose_from() -> None:
 
 
 def test_a_machine_with_what_is_attached_to_it_costs_both() -> None:
-    for name, attached in ATTACHED.items():
-        assert machine_type(name) == attached.machine_type
+    with_gpus = {name: extra for name in TYPES if (extra := attached(name)) is not None}
+    assert len(with_gpus) == sum(len(counts) for _, counts in ATTACHABLE.values())
+    for name, extra in with_gpus.items():
+        assert machine_type(name) == extra.machine_type
         kind = TYPES[name]
-        assert kind.accelerators is not None
-        google_name, usd_each, _ = ATTACHABLE[kind.accelerators[0]]
-        assert (google_name, float(attached.count)) == (attached.accelerator, kind.accelerators[1])
-        assert kind.price_per_hour > attached.count * usd_each
+        assert kind.accelerators == (GPUS[extra.accelerator].name, float(extra.count))
+        usd_each, _ = ATTACHABLE[kind.accelerators[0]]
+        assert kind.price_per_hour > extra.count * usd_each
     assert machine_type("g2-standard-4") == "g2-standard-4"
     # n1-highmem-8, and one V100, on Google's price list
     assert TYPES["n1-highmem-8+v100x1"].price_per_hour == pytest.approx(0.473212 + 2.48)

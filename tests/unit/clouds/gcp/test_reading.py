@@ -40,7 +40,8 @@ def told(status: str = "RUNNING", **more: Any) -> Any:
 
 
 def request(**more: Any) -> LaunchRequest:
-    offer = Offer("gcp", "us-central1", "us-central1-a", more.pop("kind", "n2-standard-2"), Market.SPOT, 0.1, 0.2, 2, 8)
+    kind, gpus = more.pop("kind", "n2-standard-2"), more.pop("accelerators", None)
+    offer = Offer("gcp", "us-central1", "us-central1-a", kind, Market.SPOT, 0.1, 0.2, 2, 8, gpus)
     token = more.pop("token", "hf-0a1b2c-7-0-1")
     owner = Owner(more.pop("controller", "0a1b2c"), job_id=7, task=0, generation=1, token=token)
     return LaunchRequest(
@@ -165,7 +166,7 @@ def test_an_image_that_is_none_is_refused(image: str) -> None:
 def test_images_and_disks() -> None:
     named = "projects/p/global/images/family/f"
     assert launching.image(request(image_id=named), GcpSettings(image="other")) == named
-    assert launching.image(request(kind="g2-standard-4"), GcpSettings()) == launching.GPU_IMAGE
+    assert launching.image(request(kind="g2-standard-4", accelerators=("L4", 1)), GcpSettings()) == launching.GPU_IMAGE
     for kind, expected in (("n2-standard-2", "pd-standard"), ("g2-standard-4", "pd-balanced")):
         (disk,) = launching.bulk_insert(request(kind=kind, disk_tier="low"), GcpSettings(), 0)["instance_properties"][
             "disks"

@@ -1,4 +1,4 @@
-"""Machine types and their prices: a small table, since Compute Engine's own API tells no price at all.
+"""Machine types, and the prices that stand in where Google's own are not told (`market`).
 
 USD per hour, Linux, us-central1, typed from Google's public price list as it was known at the end of 2025. Prices of
 other regions are estimated by a factor, and spot prices, which Google changes once a month at most and sets per region,
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.controller.clouds.gcp.families import ATTACHED_AS
 from holdfast.controller.clouds.pricelist import InstanceType
 
 
@@ -65,11 +66,11 @@ ACCELERATED = (
     ("a2-ultragpu-8g", 96, 1360, "A100-80GB", 8, 40.550383),
     ("a3-highgpu-8g", 208, 1872, "H100", 8, 88.490001),
 )
-# Accelerator → (Google's name for it, USD per hour each, how many to an N1 machine with 8 vCPUs and 52 GiB for each).
+# Accelerator → (USD per hour each, how many to an N1 machine with 8 vCPUs and 52 GiB for each).
 ATTACHABLE = {
-    "T4": ("nvidia-tesla-t4", 0.35, (1, 2, 4)),
-    "P100": ("nvidia-tesla-p100", 1.46, (1, 2, 4)),
-    "V100": ("nvidia-tesla-v100", 2.48, (1, 2, 4, 8)),
+    "T4": (0.35, (1, 2, 4)),
+    "P100": (1.46, (1, 2, 4)),
+    "V100": (2.48, (1, 2, 4, 8)),
 }
 N1_VCPUS_PER_GPU = 8
 N1_GIB_PER_VCPU = 6.5
@@ -104,14 +105,6 @@ REGION_FACTORS = {
 }
 OTHER_REGIONS_FACTOR = 1.4
 
-ATTACHED: dict[str, Attached] = {
-    f"n1-highmem-{count * N1_VCPUS_PER_GPU}+{name.lower()}x{count}": Attached(
-        f"n1-highmem-{count * N1_VCPUS_PER_GPU}", google_name, count
-    )
-    for name, (google_name, _, counts) in ATTACHABLE.items()
-    for count in counts
-}
-
 
 def _types() -> Iterator[InstanceType]:
     for family, shape, gib_per_vcpu, sizes in SIZES:
@@ -122,7 +115,7 @@ def _types() -> Iterator[InstanceType]:
     for name, vcpus, memory_gib, accelerator, count, price in ACCELERATED:
         yield InstanceType(name, vcpus, memory_gib, price, (accelerator, float(count)))
     usd_per_vcpu, usd_per_gib, _ = RATES["n1"]
-    for accelerator, (_, usd_each, counts) in ATTACHABLE.items():
+    for accelerator, (usd_each, counts) in ATTACHABLE.items():
         for count in counts:
             vcpus = count * N1_VCPUS_PER_GPU
             price = count * usd_each + vcpus * (usd_per_vcpu + N1_GIB_PER_VCPU * usd_per_gib)
@@ -135,8 +128,15 @@ TYPES: dict[str, InstanceType] = {kind.name: kind for kind in _types()}
 
 def machine_type(instance_type: str) -> str:
     """Google's name of the machine, without what is attached to it."""
-    attached = ATTACHED.get(instance_type)
-    return attached.machine_type if attached else instance_type
+    return instance_type.partition("+")[0]
+
+
+def attached(instance_type: str) -> Attached | None:
+    """What is attached to it, by its name; None if nothing is."""
+    machine, _, gpus = instance_type.partition("+")
+    name, _, count = gpus.rpartition("x")
+    google_name = ATTACHED_AS.get(name.upper())
+    return Attached(machine, google_name, int(count)) if google_name and count.isdecimal() else None
 
 
 def on_demand_price(kind: InstanceType, region: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.controller.clouds.checks import Finding, Look, Outcome, Quota, look_through, permissions, quotas
-from holdfast.controller.clouds.gcp import faults
+from holdfast.controller.clouds.gcp import billing, faults
 from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.permissions import wanted
 from holdfast.controller.clouds.gcp.settings import GcpSettings
@@ -44,6 +44,7 @@ class Checking:
             (
                 Look("permissions", self._permissions, ASK_FIX),
                 Look("quotas", self._regions, ROLE_FIX),
+                Look("prices", self._prices, billing.FIX),
             ),
             faults.classify,
         )
@@ -75,6 +76,16 @@ class Checking:
                 text = f"the project has no region {region}"
                 yield Finding("regions", Outcome.LIMITS if there else Outcome.FAILS, text, REGION_FIX)
         yield from quotas(list(quotas_of({region: told[region] for region in there}, self._settings)), QUOTA_FIX)
+
+    def _prices(self) -> Iterator[Finding]:
+        """Nothing that is bought depends on it."""
+        try:
+            billing.look(self._connections)
+        except Exception as error:  # noqa: BLE001 - a look that fails is a finding
+            text = f"Google's price list is not told ({faults.code_of(error)}): prices are from a table"
+            yield Finding("prices", Outcome.UNKNOWN, text, billing.FIX)
+        else:
+            yield Finding("prices", Outcome.OK, "Google's price list can be read")
 
     def _asked(self, **more: Any) -> dict[str, Any]:
         return {"project": self._connections.project, **more}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.gcp import faults, history, launching, market, reading
+from holdfast.controller.clouds.gcp.billing import PriceBook
 from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.gcp.checking import Checking
 from holdfast.controller.clouds.gcp.connections import Connections
@@ -49,13 +49,14 @@ class GcpCloud:
         self.prices = PriceList(source, cache, clock)
         self._fresh = Fresh(clock)
         self._memory = Memory()
-        self._lock = threading.Lock()
-        self._zones: dict[str, list[str]] = {}
+        self._book = PriceBook(self._connections, clock)
 
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices, of spot machines too, are from a table, and estimated outside us-central1"
+        prices = "prices are Google's list prices, without what you have agreed upon with it"
+        if trouble := self._book.trouble:
+            prices = f"prices are from a table, and estimated outside us-central1: {trouble}"
         images = [] if self.settings.image else ["machines run Ubuntu 24.04, with NVIDIA's driver where there are GPUs"]
         return [prices, *images, *self.prices.notes()]
 
@@ -252,17 +253,10 @@ class GcpCloud:
 
     def _regions(self) -> Sequence[str]:
         """The regions that are used: those of the configuration, or all of the project."""
-        return self.settings.regions or tuple(sorted(self._zones_by_region()))
-
-    def _zones_by_region(self) -> dict[str, list[str]]:
-        if not self._zones:
-            self._zones = market.zones_by_region(self._connections)
-        return self._zones
+        return self.settings.regions or market.regions(self._connections)
 
     def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
-        with self._lock:
-            zones = self._zones_by_region()
-        return Sold(market.crawl_region(self._connections, region, zones.get(region, ())))
+        return market.crawl_region(self._connections, self._book, region)
 
 
 def _each(ids: Sequence[str], do: Callable[[str], T]) -> dict[str, T]:

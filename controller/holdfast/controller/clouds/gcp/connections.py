@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.clock import Clock
@@ -14,9 +15,7 @@ from holdfast.controller.clouds.gcp.settings import GcpSettings
 if TYPE_CHECKING:
     from google.auth.transport.requests import AuthorizedSession
     from google.cloud.compute_v1 import (
-        AcceleratorTypesClient,
         InstancesClient,
-        MachineTypesClient,
         RegionsClient,
         ZoneOperationsClient,
         ZonesClient,
@@ -38,7 +37,7 @@ class Connections:
         self._credentials: Any = None
         self._project: str | None = settings.project
         self._clients: dict[str, Any] = {}
-        self._session: Any = None
+        self._of_thread = threading.local()  # its session: they are for one thread each
         self._problem: str | None = None
         self._looked_at: float | None = None
 
@@ -55,46 +54,36 @@ class Connections:
         return client
 
     @property
-    def machine_types(self) -> MachineTypesClient:
-        client: MachineTypesClient = self._client("MachineTypesClient")
-        return client
-
-    @property
-    def accelerator_types(self) -> AcceleratorTypesClient:
-        client: AcceleratorTypesClient = self._client("AcceleratorTypesClient")
-        return client
-
-    @property
     def zones(self) -> ZonesClient:
         client: ZonesClient = self._client("ZonesClient")
         return client
-
-    def session(self) -> AuthorizedSession:
-        """Plain HTTPS, for what is none of Compute Engine's; for one thread. Raises what `find_credentials` does."""
-        from google.auth.transport.requests import AuthorizedSession
-
-        with self._lock:
-            self._find_credentials()
-            return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
 
     @property
     def regions(self) -> RegionsClient:
         client: RegionsClient = self._client("RegionsClient")
         return client
 
-    def call(self, method: str, base_url: str, path: str, body: object = None) -> Any:
-        """A call of another of Google's APIs, in JSON; what it answers. `base_url`: of that API, unless the
-        configuration names an endpoint for all. Raises a GoogleAPICallError or what `requests` raises."""
-        from google.api_core.exceptions import from_http_response
+    def session(self) -> AuthorizedSession:
+        """Plain HTTPS, for what no client is there for; for one thread. Raises what `find_credentials` does."""
         from google.auth.transport.requests import AuthorizedSession
 
         with self._lock:
             self._find_credentials()
-            if self._session is None:
-                self._session = AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
-            session = self._session
+            return AuthorizedSession(self._credentials)  # type: ignore[no-untyped-call]
+
+    def call(
+        self, method: str, base_url: str, path: str, body: object = None, *, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """A call of another of Google's APIs, or of which only some fields are wanted; what it answers, in JSON.
+        `base_url`: of that API, unless the configuration names an endpoint for all. Raises a GoogleAPICallError, or
+        what `requests` and `find_credentials` raise."""
+        from google.api_core.exceptions import from_http_response
+
+        session = getattr(self._of_thread, "session", None)
+        if session is None:
+            session = self._of_thread.session = self.session()
         url = f"{(self._settings.endpoint_url or base_url).rstrip('/')}{path}"
-        response = session.request(method, url, json=body, timeout=ANSWER_TIMEOUT_S)
+        response = session.request(method, url, params=query, json=body, timeout=ANSWER_TIMEOUT_S)
         if response.status_code >= 400:
             raise from_http_response(response)  # type: ignore[no-untyped-call]
         return response.json()

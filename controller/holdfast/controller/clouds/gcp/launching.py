@@ -16,7 +16,8 @@ from typing import Any
 from holdfast.controller.clouds import booting, owners
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
-from holdfast.controller.clouds.gcp.catalog import ATTACHED, TYPES, machine_type
+from holdfast.controller.clouds.gcp.catalog import attached, machine_type
+from holdfast.controller.clouds.gcp.families import Family, family_of
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.recovery.market import Market
 
@@ -37,8 +38,6 @@ DISK_TIERS: dict[str | None, str] = {
     "ultra": "pd-ssd",
     "best": "pd-ssd",
 }
-NO_PD_STANDARD = ("g2", "a3")  # families that do not take it
-NEED_GVNIC = ("a3",)
 # Family → from how many vCPUs on it takes more bandwidth (for more money) with `network_tier: best`:
 # cloud.google.com/compute/docs/networking/configure-vm-with-high-bandwidth-configuration
 TIER_1_FROM_VCPUS = {"n2": 32, "n2d": 48, "c2": 30}
@@ -97,8 +96,8 @@ def _properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
     }
     if request.network_tier == "best" and _takes_tier_1(request):
         wanted["network_performance_config"] = {"total_egress_bandwidth_tier": "TIER_1"}
-    if attached := ATTACHED.get(offer.instance_type):
-        gpus = {"accelerator_type": attached.accelerator, "accelerator_count": attached.count}
+    if (extra := attached(offer.instance_type)) is not None:
+        gpus = {"accelerator_type": extra.accelerator, "accelerator_count": extra.count}
         wanted["guest_accelerators"] = [gpus]
     if settings.service_account is not None:
         scopes = ["https://www.googleapis.com/auth/cloud-platform"]  # what it may do, its roles say
@@ -121,8 +120,7 @@ def image(request: LaunchRequest, settings: GcpSettings) -> str:
     """The image to boot. Raises Refused if it is none."""
     named = request.image_id or settings.image
     if named is None:
-        kind = TYPES.get(request.offer.instance_type)
-        return GPU_IMAGE if kind and kind.accelerators else CPU_IMAGE
+        return GPU_IMAGE if request.offer.accelerators else CPU_IMAGE
     if not _IMAGE.fullmatch(named):
         wrong = f"image {named!r} is none of Google's: write projects/…/global/images/…, or leave it out"
         raise Refused("invalid", wrong)
@@ -131,8 +129,8 @@ def image(request: LaunchRequest, settings: GcpSettings) -> str:
 
 def _disk(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
     kind = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
-    if kind == "pd-standard" and _family(request) in NO_PD_STANDARD:
-        kind = DISK_TIERS[None]
+    if (family := _family(request)) is not None and kind not in family.takes:
+        kind = family.takes[0]
     parameters = {
         "source_image": image(request, settings),
         "disk_size_gb": request.disk_gib or DEFAULT_DISK_GIB,
@@ -149,16 +147,16 @@ def _interface(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
         wanted["subnetwork"] = f"regions/{region}/subnetworks/{subnet}"
     if settings.external_ip:
         wanted["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
-    if _family(request) in NEED_GVNIC or request.network_tier == "best":
+    family = _family(request)
+    if (family is not None and family.needs_gvnic) or request.network_tier == "best":
         wanted["nic_type"] = "GVNIC"
     return wanted
 
 
 def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
     """A machine that has gone is gone: Google restarts none, and a spot machine leaves no disk to pay for."""
-    kind = TYPES.get(request.offer.instance_type)
     is_spot = request.offer.market is Market.SPOT
-    stays = not is_spot and not (kind and kind.accelerators)  # neither spot machines nor those with GPUs can be moved
+    stays = not is_spot and not request.offer.accelerators  # neither spot machines nor those with GPUs can be moved
     wanted: dict[str, Any] = {
         "automatic_restart": False,
         "on_host_maintenance": "MIGRATE" if stays else "TERMINATE",
@@ -171,12 +169,13 @@ def _scheduling(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
     return wanted
 
 
-def _family(request: LaunchRequest) -> str:
-    return request.offer.instance_type.partition("-")[0]
+def _family(request: LaunchRequest) -> Family | None:
+    return family_of(request.offer.instance_type)
 
 
 def _takes_tier_1(request: LaunchRequest) -> bool:
-    return request.offer.vcpus >= TIER_1_FROM_VCPUS.get(_family(request), math.inf)
+    series = request.offer.instance_type.partition("-")[0]
+    return request.offer.vcpus >= TIER_1_FROM_VCPUS.get(series, math.inf)
 
 
 def _digest(text: str) -> str:

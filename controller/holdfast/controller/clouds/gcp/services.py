@@ -16,9 +16,7 @@ from typing import Any
 PACKAGE = "google.cloud.compute_v1"
 # What is used → the submodule that has it.
 SERVICES = {
-    "AcceleratorTypesClient": "accelerator_types",
     "InstancesClient": "instances",
-    "MachineTypesClient": "machine_types",
     "RegionsClient": "regions",
     "ZoneOperationsClient": "zone_operations",
     "ZonesClient": "zones",
