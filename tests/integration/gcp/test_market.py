@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -25,7 +25,7 @@ from holdfast.controller.clouds.gcp.permissions import wanted
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
-from holdfast.recovery.market import FaultKind, Market
+from holdfast.recovery.market import FaultKind, Market, Offer
 from holdfast.recovery.reasons import Reason
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "gcp-controller.yaml"
@@ -58,6 +58,12 @@ WAIT_S = 30.0
 LISTS = ("machineTypes.aggregatedList", "acceleratorTypes.aggregatedList", "services.skus.list")
 
 
+def fetched(cloud: GcpCloud) -> Sequence[Offer]:
+    """What it offers once every region has told."""
+    cloud.prices.refresh(WAIT_S)
+    return cloud.offers()
+
+
 def crawls(gce: FakeGce) -> int:
     return gce.calls["machineTypes.aggregatedList"]
 
@@ -70,8 +76,33 @@ def until(condition: Callable[[], Any]) -> None:
     raise AssertionError("in vain")
 
 
+def test_the_table_is_offered_until_google_has_told(gce: FakeGce, new_cloud: Callable[..., GcpCloud]) -> None:
+    gce.faults.lost_requests = dict.fromkeys(LISTS, 99)
+    cloud = new_cloud()
+    offers = cloud.offers()
+    assert not crawls(gce) or offers, "nobody waits"
+    assert {o.zone for o in offers} == {zone for region in gce.regions for zone in ZONES[region]}
+    assert {o.instance_type for o in offers} == set(TYPES)
+    cloud.prices.refresh(WAIT_S)
+    assert cloud.offers() == offers
+    gce.faults.lost_requests = {}
+
+
+def test_what_a_zone_turns_out_not_to_have_is_bought_elsewhere(
+    gce: FakeGce, new_cloud: Callable[..., GcpCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    """As it may be offered by the table."""
+    with FakeGce(regions=("europe-west4",)) as gce:
+        cloud = new_cloud(endpoint_url=gce.url)
+        for kind in ("c3-standard-8", "a2-highgpu-1g", "n1-highmem-8+t4x1"):
+            with pytest.raises(Exception, match=r"does not exist in zone|was not found") as caught:
+                cloud.launch(request_of(f"of-{kind[:2]}", kind=kind, zone=SMALL_ZONE))
+            fault = cloud.classify(caught.value)
+            assert (fault.kind, fault.any_instance_type) == (FaultKind.AVOID_ZONE, False)
+
+
 def test_offers_are_those_of_every_zone_at_its_regions_price(gce: FakeGce, new_cloud: Callable[..., GcpCloud]) -> None:
-    offers = new_cloud(regions=()).offers()
+    offers = fetched(new_cloud(regions=()))
     assert {offer.region for offer in offers} == set(gce.regions)
     assert {o.zone for o in offers if o.region == "us-east4"} == {f"us-east4-{letter}" for letter in "abc"}
     (h100,) = {o.accelerators for o in offers if o.instance_type == "a3-highgpu-8g"}
@@ -88,14 +119,14 @@ def test_a_zone_sells_what_it_has(monkeypatch: pytest.MonkeyPatch, clock: Manual
             monkeypatch.setenv(name, value)
         section = yaml.safe_load(gce.config)["gcp"]
         cloud = GcpCloud(InMemory(clock), GcpSettings.from_mapping(section), clock)
-        small = [o for o in cloud.offers() if o.zone == SMALL_ZONE]
+        small = [o for o in fetched(cloud) if o.zone == SMALL_ZONE]
         assert small
         assert not [o for o in small if o.accelerators]
         assert [o for o in cloud.offers() if o.instance_type == "n1-highmem-8+t4x1"]
 
 
 def test_what_the_table_lacks_is_offered_where_a_zone_has_it(gce: FakeGce, cloud: GcpCloud) -> None:
-    offers = cloud.offers()
+    offers = fetched(cloud)
     elsewhere = {o.instance_type for o in offers if o.zone != NEW_ZONE}
     assert {"n1-highmem-8", "n1-highmem-8+p4x1"} < elsewhere - set(TYPES)
     new = [o for o in offers if o.zone == NEW_ZONE and o.instance_type not in TYPES]
@@ -112,7 +143,7 @@ def test_what_the_table_lacks_is_offered_where_a_zone_has_it(gce: FakeGce, cloud
 
 
 def test_prices_are_those_that_google_lists(gce: FakeGce, cloud: GcpCloud) -> None:
-    offers = cloud.offers()
+    offers = fetched(cloud)
     for one in offers:
         told = billing.price(one.instance_type, one.region, one.market)
         assert one.price_per_hour == pytest.approx(told, abs=2e-6), one
@@ -129,7 +160,7 @@ def test_without_the_price_list_the_table_stands_in_and_says_so(
     gce: FakeGce, cloud: GcpCloud, clock: ManualClock
 ) -> None:
     gce.faults.prices_away = True
-    offers = cloud.offers()
+    offers = fetched(cloud)
     assert {o.instance_type for o in offers} == set(TYPES)
     for one in offers:
         table = spot_price if one.market is Market.SPOT else on_demand_price
@@ -139,14 +170,13 @@ def test_without_the_price_list_the_table_stands_in_and_says_so(
     assert "gcloud services enable cloudbilling.googleapis.com" in note
     gce.faults.prices_away = False
     clock.advance(AGE_S)
-    cloud.prices.refresh(WAIT_S)
-    assert {o.instance_type for o in cloud.offers()} > set(TYPES)
+    assert {o.instance_type for o in fetched(cloud)} > set(TYPES)
     assert not [note for note in cloud.notes() if "from a table" in note]
 
 
 def test_lists_are_read_page_by_page_and_only_what_is_wanted_of_them(gce: FakeGce, cloud: GcpCloud) -> None:
     gce.faults.page_size = 40
-    offers = cloud.offers()
+    offers = fetched(cloud)
     assert crawls(gce) > 4 * len(gce.regions)
     assert gce.calls["services.skus.list"] > 4
     assert {o.zone for o in offers} == {zone for region in gce.regions for zone in ZONES[region]}
@@ -157,7 +187,7 @@ def test_lists_are_read_page_by_page_and_only_what_is_wanted_of_them(gce: FakeGc
 def test_the_price_list_is_read_once_for_all_regions_and_again_after_hours(
     gce: FakeGce, cloud: GcpCloud, clock: ManualClock
 ) -> None:
-    cloud.offers()
+    fetched(cloud)
     pages = gce.calls["services.skus.list"]
     assert pages == math.ceil(len(list(billing.skus())) / gce.faults.page_size)
     for age_s, read in ((AGE_S, 1), (BOOK_AGE_S, 2)):
@@ -170,7 +200,7 @@ def test_the_price_list_is_read_once_for_all_regions_and_again_after_hours(
 def test_a_region_of_which_a_zone_does_not_answer_keeps_what_it_had(
     gce: FakeGce, cloud: GcpCloud, clock: ManualClock
 ) -> None:
-    first = cloud.offers()
+    first = fetched(cloud)
     gce.faults.unreachable = frozenset({"us-central1-c"})
     clock.advance(AGE_S)
     cloud.prices.refresh(WAIT_S)
@@ -182,19 +212,18 @@ def test_what_the_table_lacks_can_be_launched(
     gce: FakeGce, cloud: GcpCloud, request_of: Callable[..., LaunchRequest]
 ) -> None:
     """With the boot disk and the network interface that its series takes."""
-    new = {o.instance_type: o for o in cloud.offers() if o.zone == NEW_ZONE and o.instance_type not in TYPES}
+    new = {o.instance_type: o for o in fetched(cloud) if o.zone == NEW_ZONE and o.instance_type not in TYPES}
     for number, offer in enumerate(new.values()):
-        for tier in ("low", None, "best"):
-            request = request_of(f"t{number}-{tier}", zone=NEW_ZONE, kind=offer.instance_type, disk_tier=tier)
-            (machine,) = cloud.launch(replace(request, offer=offer))
-            assert machine.instance_type == offer.instance_type
+        request = request_of(f"t{number}", zone=NEW_ZONE, kind=offer.instance_type, disk_tier="low")
+        (machine,) = cloud.launch(replace(request, offer=offer))
+        assert machine.instance_type == offer.instance_type
     assert {one.instance_type for one in gce.bought()} == set(new)
 
 
 def test_a_crawl_is_done_once_and_again_when_it_is_old(
     gce: FakeGce, cloud: GcpCloud, new_cloud: Callable[..., GcpCloud], clock: ManualClock
 ) -> None:
-    first = cloud.offers()
+    first = fetched(cloud)
     once = crawls(gce)
     assert once == len(gce.regions)
     assert cloud.offers() is first
@@ -209,13 +238,13 @@ def test_a_crawl_is_done_once_and_again_when_it_is_old(
 def test_whoever_is_not_let_in_is_told_what_to_do(gce: FakeGce, cloud: GcpCloud, clock: ManualClock) -> None:
     gce.faults.deny = "accessNotConfigured"
     with pytest.raises(Exception, match="has not been used") as caught:
-        cloud.offers()
+        fetched(cloud)
     fault = cloud.classify(caught.value)
     assert (fault.kind, fault.reason) == (FaultKind.AVOID_CLOUD, Reason.BAD_CREDENTIALS)
     assert "gcloud services enable" in fault.message
     gce.faults.deny = None
     clock.advance(AGE_AFTER_TROUBLE_S)
-    assert cloud.offers()
+    assert fetched(cloud)
 
 
 def test_the_role_allows_what_is_called_and_nothing_more(
@@ -224,7 +253,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     """Every call that the code can make, made; and no method of a client in the code that was not."""
     url = gce.subscription("holdfast")
     cloud = new_cloud(notice_queues=(url,))
-    cloud.offers()
+    fetched(cloud)
     (machine,) = cloud.launch(request_of())
     cloud.list_owned("ctl")
     cloud.interrupt("us-central1", machine.id, notice_s=None)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fake_gce.discovery import Invalid
+from fake_gce.fleet import PROJECT
 from fake_gce.shelves import MACHINES, accelerator_types, machine_types
 from holdfast.controller.clouds.gcp.launching import CPU_IMAGE, GPU_IMAGE
 
@@ -41,7 +42,8 @@ def _wrongs(zone: str, body: Mapping[str, Any]) -> Iterator[str]:
     if odd := [name for name in names if not _NAME.fullmatch(name)]:
         yield f"name': '{odd[0]}'"
     if properties["machineType"] not in machine_types(zone):
-        yield f"machineType': '{properties['machineType']}'. Machine type does not exist in zone {zone}"
+        name = properties["machineType"]
+        yield f"machineType': '{name}'. Machine type with name '{name}' does not exist in zone '{zone}'."
         return
     yield from _wrong_gpus(zone, properties)
     for key, value in properties.get("labels", {}).items():
@@ -60,7 +62,8 @@ def _wrongs(zone: str, body: Mapping[str, Any]) -> Iterator[str]:
 def _wrong_gpus(zone: str, properties: Mapping[str, Any]) -> Iterator[str]:
     for gpus in properties.get("guestAccelerators", ()):
         if gpus["acceleratorType"] not in accelerator_types(zone):
-            yield f"guestAccelerators': '{gpus['acceleratorType']}' is not in zone {zone}"
+            named = f"projects/{PROJECT}/zones/{zone}/acceleratorTypes/{gpus['acceleratorType']}"
+            raise Invalid(404, "notFound", f"The resource '{named}' was not found")
         if not properties["machineType"].startswith("n1-"):
             yield "guestAccelerators': only N1 machines take them"
 

@@ -20,7 +20,6 @@ from holdfast.controller.clouds.base import Fault
 from holdfast.controller.clouds.offercache import OfferCache, Page
 from holdfast.controller.clouds.sold import InstanceType as InstanceType
 from holdfast.controller.clouds.sold import Prices as Prices
-from holdfast.controller.clouds.sold import Shape as Shape
 from holdfast.controller.clouds.sold import Sold as Sold
 from holdfast.controller.clouds.sold import read, written
 from holdfast.recovery.market import FaultKind, Market, Offer

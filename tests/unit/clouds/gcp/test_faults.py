@@ -205,3 +205,36 @@ def test_a_zone_that_is_not_for_this_project_is_left_out_for_long() -> None:
 )
 def test_what_never_reached_google_is_told_from_what_may_have(raised: Exception, kind: FaultKind) -> None:
     assert classify(raised).kind is kind
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        answered(
+            400,
+            "invalid",
+            message="Invalid value for field 'resource.instanceProperties.machineType': 'a2-highgpu-1g'. Machine type "
+            "with name 'a2-highgpu-1g' does not exist in zone 'us-central1-a'.",
+        ),
+        answered(
+            404,
+            "notFound",
+            message="The resource 'projects/p/zones/us-central1-a/acceleratorTypes/nvidia-tesla-v100' was not found",
+        ),
+        answered(
+            404,
+            "notFound",
+            message="The resource 'projects/p/zones/us-central1-a/machineTypes/a2-highgpu-1g' was not found",
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_zone_does_not_have_is_bought_in_another_and_the_zone_keeps_its_other_types(told: Exception) -> None:
+    """The table offers it until the zone has told."""
+    refusal = refusal_of(classify(told))
+    assert (refusal.zone, refusal.instance_type, refusal.market) == ("us-central1-a", "a2-highgpu-1g", None)
+
+
+def test_an_image_that_is_not_there_is_no_zones_fault() -> None:
+    message = "The resource 'projects/p/global/images/mine' was not found"
+    assert classify(answered(404, "notFound", message=message)).kind is FaultKind.GIVE_UP

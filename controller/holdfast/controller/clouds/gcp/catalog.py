@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.controller.clouds.gcp.families import ATTACHED_AS
-from holdfast.controller.clouds.pricelist import InstanceType
+from holdfast.controller.clouds.sold import InstanceType, Sold
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,10 @@ REGION_FACTORS = {
     "australia-southeast1": 1.419,
 }
 OTHER_REGIONS_FACTOR = 1.4
+TYPED = "2025-12"
+
+# Region → the last letters of its zones, where they are not `a`, `b` and `c`.
+ZONES = {"us-central1": "abcf", "us-east1": "bcd", "europe-west1": "bcd"}
 
 
 def _types() -> Iterator[InstanceType]:
@@ -124,6 +128,14 @@ def _types() -> Iterator[InstanceType]:
 
 
 TYPES: dict[str, InstanceType] = {kind.name: kind for kind in _types()}
+
+
+def sold(region: str) -> Sold:
+    """That all zones sell all types: what is known of a region without asking. Nothing of one that has no factor."""
+    if region not in REGION_FACTORS:
+        return Sold({})
+    prices: dict[str, float | None] = {name: spot_price(kind, region) for name, kind in TYPES.items()}
+    return Sold({f"{region}-{letter}": prices for letter in ZONES.get(region, "abc")})
 
 
 def machine_type(instance_type: str) -> str:

@@ -11,9 +11,8 @@ from holdfast.controller.clouds.base import Fault, Instance, InstanceState, Laun
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
-from holdfast.controller.clouds.gcp import faults, history, launching, market, reading
+from holdfast.controller.clouds.gcp import catalog, faults, history, launching, market, reading
 from holdfast.controller.clouds.gcp.billing import PriceBook
-from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.gcp.checking import Checking
 from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.memory import Memory
@@ -44,7 +43,16 @@ class GcpCloud:
         self.settings = settings
         self._connections = Connections(settings, clock)
         source = Source(
-            self.name, TYPES, self._regions, self._crawl, on_demand_price, faults.classify, only=settings.regions
+            self.name,
+            catalog.TYPES,
+            self._regions,
+            self._crawl,
+            catalog.on_demand_price,
+            faults.classify,
+            table=catalog.sold,
+            table_regions=tuple(catalog.REGION_FACTORS),
+            table_of=catalog.TYPED,
+            only=settings.regions,
         )
         self.prices = PriceList(source, cache, clock)
         self._fresh = Fresh(clock)

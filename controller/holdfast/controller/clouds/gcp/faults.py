@@ -6,6 +6,7 @@ may stand for anything: the launch may have happened, so its token is asked for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ _PASSING = Row(FaultKind.FIND_OUT, Reason.NO_CAPACITY)
 _WRONG = Row(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
 _NO_ADDRESSES = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 30.0, any_market=True, any_type=True)
 _NOT_HERE = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True, any_type=True)
+_NOT_SOLD_HERE = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True)
 _CREDENTIALS = Row(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
@@ -131,7 +133,7 @@ CODES: dict[str, Row] = {
     "HTTP 404": _WRONG,
 }
 
-# (part of the message, row): where one code stands for several things.
+# (what is found in the message, row): where one code stands for several things.
 MESSAGES: tuple[tuple[str, Row], ...] = (
     (
         "GPUS_ALL_REGIONS",
@@ -143,6 +145,9 @@ MESSAGES: tuple[tuple[str, Row], ...] = (
         ),
     ),
     ("is not found or access is unauthorized", _NOT_HERE),
+    # The built-in table does not know which zone has what.
+    ("Machine type .*does not exist in zone", _NOT_SOLD_HERE),
+    ("/(machineTypes|acceleratorTypes)/[^ ]* was not found", _NOT_SOLD_HERE),
     ("network/default' was not found", _NO_NETWORK),
 )
 
@@ -160,7 +165,7 @@ TABLE = Table(CODES, exceptions=CLIENT_SIDE)
 
 def classify(error: Exception) -> Fault:
     code, told = code_of(error), _message(error)
-    row = next((row for part, row in MESSAGES if part in told), None)
+    row = next((row for words, row in MESSAGES if re.search(words, told)), None)
     return faulting.fault(row or TABLE.row(code, error), code, told)
 
 

@@ -12,7 +12,7 @@ from holdfast.controller.clouds.gcp.catalog import TYPES
 from holdfast.controller.clouds.gcp.connections import Connections
 from holdfast.controller.clouds.gcp.families import SPOT_ONLY, family_of
 from holdfast.controller.clouds.gcp.machines import Machine
-from holdfast.controller.clouds.pricelist import Shape, Sold
+from holdfast.controller.clouds.sold import Shape, Sold
 from holdfast.recovery.market import Market
 
 
