@@ -64,7 +64,7 @@ def _ages(found: Sequence[records.Gpu]) -> list[str]:
         spans = list(dict.fromkeys((ago(at[0], now), ago(at[-1], now)))) if at else []
         tables = {row["table_of"] for row in found if row["cloud"] == cloud and row["table_of"]}
         parts = [f"asked {' to '.join(spans)}"] if spans else []
-        parts += [f"{'in other regions ' if at else ''}of the built-in table of {month}" for month in sorted(tables)]
+        parts += [f"{'else ' if at else ''}of the built-in table of {month}" for month in sorted(tables)]
         told.append(f"{cloud} {', '.join(parts) or 'as config.yaml says'}")
     return told
 

@@ -51,8 +51,9 @@ def date(rows: Iterable[dict[str, Any]], clouds: Mapping[str, object]) -> None:
     fetched = {name: prices.fetched() for name, prices in lists.items()}
     for row in rows:
         told, prices = fetched.get(row["cloud"], {}).get(row["region"]), lists.get(row["cloud"])
-        row["priced_at"] = iso(told.at) if told else None
-        row["table_of"] = prices.source.table_of if prices and not told else None
+        is_told = told is not None and row["instance_type"] not in told.by_table
+        row["priced_at"] = iso(told.at) if told is not None and is_told else None
+        row["table_of"] = prices.source.table_of if prices and not is_told else None
 
 
 def _price(row: dict[str, Any]) -> float:

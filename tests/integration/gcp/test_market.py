@@ -165,6 +165,7 @@ def test_without_the_price_list_the_table_stands_in_and_says_so(
     for one in offers:
         table = spot_price if one.market is Market.SPOT else on_demand_price
         assert one.price_per_hour == table(TYPES[one.instance_type], one.region)
+    assert all(one.by_table == set(TYPES) for one in cloud.prices.fetched().values())
     (note,) = [note for note in cloud.notes() if "from a table" in note]
     assert "SERVICE_DISABLED" in note
     assert "gcloud services enable cloudbilling.googleapis.com" in note
@@ -172,6 +173,7 @@ def test_without_the_price_list_the_table_stands_in_and_says_so(
     clock.advance(AGE_S)
     assert {o.instance_type for o in fetched(cloud)} > set(TYPES)
     assert not [note for note in cloud.notes() if "from a table" in note]
+    assert not any(one.by_table for one in cloud.prices.fetched().values())
 
 
 def test_lists_are_read_page_by_page_and_only_what_is_wanted_of_them(gce: FakeGce, cloud: GcpCloud) -> None:

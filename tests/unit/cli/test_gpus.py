@@ -60,7 +60,7 @@ def test_how_old_prices_are_is_told_of_each_cloud(holdfast, named):
         gpu("L4", 1.0, "gcp", "us-east1", 0.2, 0.7, table_of="2025-12"),
         gpu("L4", 1.0, "local", "local", 0.2, 0.7),
     ]
-    said = "aws asked 14m ago to 3m ago; azure asked 14m ago, in other regions of the built-in table of 2025-12; "
+    said = "aws asked 14m ago to 3m ago; azure asked 14m ago, else of the built-in table of 2025-12; "
     said += "gcp of the built-in table of 2025-12; local as config.yaml says"
     for words in ((), ("L4",)):
         assert holdfast("gpus", *words).stdout.splitlines()[-1] == f"Prices: {said}"

@@ -151,6 +151,21 @@ def test_a_type_that_the_table_lacks_is_offered_when_its_shape_and_price_are_tol
     assert {o.vcpus for o in prices.offers() if o.instance_type == "small"} == {3}, "the cloud's word goes first"
 
 
+def test_what_is_sold_as_spot_alone_and_whose_price_was_not_told_outlive_the_daemon(
+    seller: Seller, clock: ManualClock
+) -> None:
+    def crawl(region: str, now: float) -> Sold:
+        return replace(seller.crawl(region, now), spot_only=["small"], by_table=["big"])
+
+    source, cache = seller.source(crawl=crawl, regions=lambda: ["east"], only=("east",)), InMemory(clock)
+    PriceList(source, cache, clock).refresh(WAIT_S)
+    for prices in (PriceList(source, cache, clock), PriceList(source, cache, clock)):
+        small = [o for o in prices.offers() if o.instance_type == "small"]
+        assert [(o.market, o.on_demand_price_per_hour) for o in small] == [(Market.SPOT, 0.1)]
+        assert prices.fetched()["east"].by_table == {"big"}
+    assert seller.asked["east"] == 1
+
+
 # ---- trouble ----
 
 

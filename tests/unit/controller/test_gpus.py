@@ -44,8 +44,8 @@ class Listed:
 
     def __init__(self) -> None:
         clock = ManualClock(1000.0)
-        sold = Sold({"z": {"a": 0.1}})
-        types = {"a": InstanceType("a", 4, 16, 0.4, ("T4", 1.0))}
+        sold = Sold({"z": {"a": 0.1, "b": 0.2}}, by_table=["b"])
+        types = {name: InstanceType(name, 4, 16, 0.4, ("T4", 1.0)) for name in "ab"}
         source = Source(
             "aws",
             types,
@@ -67,8 +67,10 @@ def test_rows_say_how_old_they_are() -> None:
         [*cloud.prices.offers(), Offer("local", "l", "l-a", "big", Market.SPOT, 1.0, 1.0, 8, 32, ("T4", 1.0))]
     )
     date(rows, {"aws": cloud, "local": object()})
-    assert {(row["region"], row["priced_at"], row["table_of"]) for row in rows} == {
-        ("r", "1970-01-01T00:16:40Z", None),
-        ("s", None, "2025-12"),
-        ("l", None, None),
+    assert {(row["region"], row["instance_type"], row["priced_at"], row["table_of"]) for row in rows} == {
+        ("r", "a", "1970-01-01T00:16:40Z", None),
+        ("r", "b", None, "2025-12"),
+        ("s", "a", None, "2025-12"),
+        ("s", "b", None, "2025-12"),
+        ("l", "big", None, None),
     }

@@ -69,10 +69,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Fetched:
-    """When a region was asked (epoch seconds), and by which controller."""
+    """When a region was asked (epoch seconds), and by which controller. `by_table`: types of which it told no price."""
 
     at: float
     by: str
+    by_table: frozenset[str] = frozenset()
 
 
 class PriceList:
@@ -184,7 +185,7 @@ class PriceList:
         offers = tuple(self._each(region, sold))
         stamp = self._cache.remember(self.source.cloud, region, written(sold))
         with self._changed:
-            self._take_over(region, Fetched(now, self._cache.by), offers)
+            self._take_over(region, Fetched(now, self._cache.by, frozenset(sold.by_table)), offers)
             if stamp is not None:
                 self._stamps[region] = stamp
 
@@ -207,18 +208,19 @@ class PriceList:
         read_now = [(page, self._read(page)) for page in pages]
         with self._changed:
             is_first = self._offers is None
-            for page, offers in read_now:
+            for page, sold in read_now:
                 self._stamps[page.region] = page.stamp
-                if offers is not None and (self._used is None or page.region in self._used):
-                    self._take_over(page.region, Fetched(page.at, page.by), offers)
+                if sold is not None and (self._used is None or page.region in self._used):
+                    self._take_over(page.region, *sold)
             if is_first:
                 self._list()
                 if self._used is not None and self._used <= self._known.keys():
                     self._next_at = AGE_S + min(fetched.at for fetched, _ in self._known.values())
 
-    def _read(self, page: Page) -> tuple[Offer, ...] | None:
+    def _read(self, page: Page) -> tuple[Fetched, tuple[Offer, ...]] | None:
         try:
-            return tuple(self._each(page.region, read(page.told)))
+            sold = read(page.told)
+            return Fetched(page.at, page.by, frozenset(sold.by_table)), tuple(self._each(page.region, sold))
         except ValueError as error:
             log.warning("cloud.offers_not_understood", cloud=self.source.cloud, region=page.region, error=str(error))
             return None

@@ -35,12 +35,14 @@ class Shape:
 class Sold:
     """`on_demand`: type → USD per hour, of those of which the cloud itself tells. `shapes`: what it tells of types; it
     goes before the table, and a type that the table lacks is offered only with a shape and an on-demand price.
-    `spot_only`: types that have an on-demand price, at which nobody gets them."""
+    `spot_only`: types that have an on-demand price, at which nobody gets them. `by_table`: types of which the cloud
+    tells no price at all, so that theirs is the table's."""
 
     zones: Prices
     on_demand: dict[str, float] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     spot_only: list[str] = field(default_factory=list)
+    by_table: list[str] = field(default_factory=list)
 
 
 def written(sold: Sold) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def read(told: Mapping[str, Any]) -> Sold:
                 for name, one in told["shapes"].items()
             },
             [str(name) for name in told["spot_only"]],
+            [str(name) for name in told["by_table"]],
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"of another form: {error!r}") from error

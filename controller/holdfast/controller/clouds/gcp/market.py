@@ -46,6 +46,7 @@ def crawl_region(connections: Connections, book: PriceBook, region: str) -> Sold
             sold.zones.setdefault(zone, {})[name] = price.spot
             sold.on_demand[name] = price.on_demand
             sold.shapes[name] = Shape(machine.vcpus, machine.memory_gib, machine.accelerators)
+    sold.by_table.extend(name for name, price in prices.items() if price is not None and not price.is_told)
     sold.spot_only.extend(name for name in SPOT_ONLY if name in sold.shapes)
     return sold
 
