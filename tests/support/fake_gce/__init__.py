@@ -9,8 +9,8 @@
             assert not gce.living()
 
 Every request and every answer is checked against the discovery document of compute v1: names, types, what is required,
-enumerated values; so is what is asked of Pub/Sub, which is beside it. `FakeGce()` without a folder has no machines:
-instances run and end as soon as they are told to.
+enumerated values; so is what is asked of Pub/Sub and of Cloud Billing, which are beside it. `FakeGce()` without a
+folder has no machines: instances run and end as soon as they are told to.
 """
 
 from fake_gce.faults import Faults

@@ -10,7 +10,7 @@ from fake_gce.faults import Faults
 from fake_gce.fleet import PROJECT
 from fake_gce.operations import LINKS
 
-GPUS = ("T4", "L4", "V100", "P100", "A100", "A100_80GB")
+GPUS = ("T4", "L4", "P4", "V100", "P100", "A100", "A100_80GB")
 METRICS = ("CPUS", "IN_USE_ADDRESSES", "SSD_TOTAL_GB", *(f"NVIDIA_{gpu}_GPUS" for gpu in GPUS))
 SPOT_METRICS = ("PREEMPTIBLE_CPUS", *(f"PREEMPTIBLE_NVIDIA_{gpu}_GPUS" for gpu in (*GPUS, "H100")))
 LIMIT = 24.0

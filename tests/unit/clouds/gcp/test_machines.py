@@ -65,6 +65,7 @@ def test_a_machine_is_read_as_google_describes_it(type_told: dict[str, Any], mac
         told("a3-edgegpu-8g", 208, 1916928, ("nvidia-h100-80gb", 8)),
         told("g4-standard-48", 48, 184320, ("nvidia-rtx-pro-6000", 1)),
         told("n2-standard-2", 2, 8192, deprecated={"state": "DEPRECATED"}),
+        {"name": "n2-standard-4"},
     ],
     ids=lambda one: one["name"],
 )

@@ -23,7 +23,7 @@ _CPUS = ("PREEMPTIBLE_CPUS", "CPUS", "vCPUs")
 _GPUS = tuple(
     (f"PREEMPTIBLE_NVIDIA_{gpu}_GPUS", f"NVIDIA_{gpu}_GPUS", f"{name} GPUs")
     for gpu, name in (
-        *(("T4", "T4"), ("L4", "L4"), ("V100", "V100"), ("P100", "P100")),
+        *(("T4", "T4"), ("L4", "L4"), ("P4", "P4"), ("V100", "V100"), ("P100", "P100")),
         *(("A100", "A100"), ("A100_80GB", "A100-80GB"), ("H100", "H100")),
     )
 )

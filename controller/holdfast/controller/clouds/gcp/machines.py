@@ -60,11 +60,12 @@ def read(told: Mapping[str, Any]) -> Iterator[Machine]:
     gpus = [(one["guestAcceleratorType"], int(one["guestAcceleratorCount"])) for one in told.get("accelerators", ())]
     is_known = len(gpus) <= 1 and all(name in GPUS for name, _ in gpus)
     is_ours = told.get("architecture", "X86_64") != "ARM64" and not told.get("deprecated", {}).get("state")
-    if is_known and is_ours and families.is_plain(told["name"]):
+    vcpus, memory_mb = told.get("guestCpus"), told.get("memoryMb")
+    if is_known and is_ours and vcpus and memory_mb and families.is_plain(told["name"]):
         yield Machine(
             told["name"],
-            float(told["guestCpus"]),
-            told["memoryMb"] / 1024.0,
+            float(vcpus),
+            memory_mb / 1024.0,
             gpus[0] if gpus else None,
             SSD_GIB * told.get("bundledLocalSsds", {}).get("partitionCount", 0),
         )
