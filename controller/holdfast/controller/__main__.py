@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from holdfast.controller.hosting import command
+from holdfast.controller.sparing import load_structlog
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.add(commands.add_parser("host", help="a controller on a machine of its own"), Path(default))
     options = parser.parse_args(arguments)
 
+    load_structlog()
     from holdfast.controller.daemon import CannotStart, serve
     from holdfast.controller.settings import SettingsError
     from holdfast.sdk.endpoint import ClientError

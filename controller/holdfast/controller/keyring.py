@@ -16,12 +16,15 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
 from holdfast.controller.leases import remember, remembered
 from holdfast.controller.settings import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 KEY_FILE, TOKEN_FILE = "secret.key", "token"
 KEY_BYTES = 32
@@ -94,6 +97,8 @@ class Keyring:
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def _fernet(self) -> Fernet:
+        from cryptography.fernet import Fernet  # 9 MiB, and not every job has secrets
+
         derived = hmac.new(self.key, b"seal", hashlib.sha256).digest()
         return Fernet(base64.urlsafe_b64encode(derived))
 

@@ -9,8 +9,6 @@ from fastapi.concurrency import run_in_threadpool
 
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
-from holdfast.controller.hosting import upgrading
-from holdfast.controller.hosting.caretaker import CannotInstall
 from holdfast.controller.submission import Refused
 from holdfast.sdk import records
 
@@ -26,6 +24,9 @@ _PACK = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 )
 async def put(daemon: User, request: Request) -> dict[str, Any]:
     """Install a pack and start again with it. Running jobs go on. What can not be installed changes nothing."""
+    from holdfast.controller.hosting import upgrading  # seldom needed, and 2 MiB
+    from holdfast.controller.hosting.caretaker import CannotInstall
+
     software = upgrading.software_folder()
     if software is None:
         raise Refused(

@@ -23,7 +23,7 @@ from sqlalchemy import (
     literal,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.engine.url import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
@@ -214,7 +214,11 @@ def insert_into(conn: Connection, table: FromClause) -> Any:
 def insert_for(dialect: str, table: FromClause) -> Any:
     """`insert_into` for a dialect by its name."""
     assert isinstance(table, Table)
-    return (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql  # 2 MiB that SQLite does without
+
+        return postgresql.insert(table)
+    return sqlite.insert(table)
 
 
 def _alembic(connection: Connection) -> Any:

@@ -86,14 +86,13 @@ class Connections:
 
     def _get_session(self) -> Any:
         if self._session is None:
-            import boto3
             import botocore.session
 
             from holdfast.controller.clouds.aws import models
 
-            core = botocore.session.Session(profile=self._settings.profile)
-            core.register_component("data_loader", models.loader(core.get_config_variable("data_path")))
-            self._session = boto3.Session(botocore_session=core)
+            self._session = botocore.session.Session(profile=self._settings.profile)
+            loader = models.loader(self._session.get_config_variable("data_path"))
+            self._session.register_component("data_loader", loader)
         return self._session
 
     def _client(self, service: str, region: str) -> Any:
@@ -101,7 +100,7 @@ class Connections:
             if (service, region) not in self._clients:
                 from botocore.config import Config
 
-                self._clients[service, region] = self._get_session().client(
+                self._clients[service, region] = self._get_session().create_client(
                     service,
                     region_name=region,
                     endpoint_url=self._settings.endpoint_url,
