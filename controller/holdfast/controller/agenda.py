@@ -6,7 +6,8 @@ import heapq
 import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 from holdfast.controller.clock import Clock
@@ -29,6 +30,7 @@ class Agenda(Generic[Item, Timed]):
         self._clock = clock
         self._speed = speed
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._first: deque[Item] = deque()
         self._timers: list[tuple[float, int, Timed]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
@@ -53,6 +55,10 @@ class Agenda(Generic[Item, Timed]):
         """None: the last that there is to do."""
         self._queue.put(item)
 
+    def put_back(self, items: Iterable[Item]) -> None:
+        """Have what was taken already taken again, in this order, before all that is queued."""
+        self._first.extendleft(reversed(list(items)))
+
     def backlog(self) -> int:
         """How much is queued."""
         return self._queue.qsize()
@@ -68,7 +74,7 @@ class Agenda(Generic[Item, Timed]):
     @property
     def has_more(self) -> bool:
         """Whether there is something to be had without waiting."""
-        return not self._queue.empty() or self._is_due
+        return bool(self._first) or not self._queue.empty() or self._is_due
 
     @property
     def _is_due(self) -> bool:
@@ -86,6 +92,8 @@ class Agenda(Generic[Item, Timed]):
 
         Raises Nothing.
         """
+        if self._first:
+            return self._first.popleft()
         next_due = self.next_due
         due_s = max(0.0, next_due - self._clock.now()) / self._speed if next_due is not None else IDLE_S
         try:

@@ -61,6 +61,7 @@ class Reconciler(Desk):
         self._limits = limits
         self.most_at_once = _MOST_AT_ONCE
         self._decided: dict[int, Decision] = {}
+        self._aside: list[Item] = []  # what came for jobs that have a decision waiting, and all commands behind it
         self._recorder = Recorder(database, market, intending, lambda job, but: self.dispatcher.has_open(job, but=but))
         self._sleep = Sleep(clock, speed)
         self._paused_until = 0.0
@@ -77,7 +78,7 @@ class Reconciler(Desk):
         """Take one item, what is due first, else what is queued, and what waits behind it. False once stopped, or when
         not `block` and idle."""
         goes_on = self._take_next(block=block)
-        for _ in range(self.most_at_once - 1):
+        for _ in range(2 * self.most_at_once - 1):
             if not goes_on or not self._decided or not self._agenda.has_more:
                 break
             goes_on = self._take_next(block=False)
@@ -134,21 +135,27 @@ class Reconciler(Desk):
 
     def _take(self, item: Item) -> None:
         match item:
+            case Look(key):
+                self._look(key)
+            case Turn() if item.job_id in self._decided:
+                self._aside.append(item)  # it must see what comes of the one before; others need not wait for that
             case Turn():
                 self._take_turn(item)
+            case _ if self._aside:
+                self._aside.append(item)
+                self._record()
             case Adopt():
                 self._take_adoption(item)
             case Recheck():
                 self._take_recheck(item)
-            case Look(key):
-                self._look(key)
             case Missing():
                 self._take_missing(item)
             case TryLater(intent, later):
                 self._take_later(intent, later)
 
     def _take_adoption(self, command: Adopt) -> None:
-        self._record()
+        for claim in command.claims:
+            self._record_first(claim.job_id)
         new = [claim for claim in command.claims if not self._has(claim)]
         if not new:
             return command.done.set_result(None)
@@ -164,7 +171,6 @@ class Reconciler(Desk):
         taken_up = tuple(claim for claim in new if claim in found.standing)
         for claim in taken_up:
             self._take_turn(Turn(claim.job_id))
-        self._record()
         connected = tuple(claim for claim in taken_up if turns.silences(found.views[claim.job_id], ()))
         if connected:
             call_back_s = CALL_BACK_S + crowd.calls_within_s(len(self._jobs))
@@ -244,6 +250,8 @@ class Reconciler(Desk):
     def _record(self) -> None:
         """Record all that was decided, and act on it. What can not be recorded together is taken again, one by one."""
         decided, self._decided = list(self._decided.values()), {}
+        self._agenda.put_back(self._aside)
+        self._aside = []
         if not decided:
             return
         now = self._clock.now()

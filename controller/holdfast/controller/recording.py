@@ -94,6 +94,8 @@ class Recorder:
                 raise RecordedBefore
             jobs.guard_all(conn, [(decision.owned.claim, decision.columns) for decision in news])
             added = {decision.step.job.id: self._write(writes, decision, now) for decision in news}
+            record_refusals(writes, [(d.step.job.id, refusal) for d in news for refusal in d.refusals], now)
+            record_sightings(writes, [sighting for d in news for sighting in d.sightings], now)
             writes.flush()
             wake.notify_all(conn, Topic.JOB, list(added))
             reach("turn.recording")
@@ -124,8 +126,6 @@ class Recorder:
         if turn.checkpoint is not None and _is_new(conn, turn.checkpoint):
             notes.append(turn.checkpoint.note)
         jobs.record_notes(writes, after.id, notes, now)
-        record_refusals(writes, [(after.id, refusal) for refusal in decision.refusals], now)
-        record_sightings(writes, decision.sightings, now)
         added = self.intending.write_down(conn, after, decision.step.actions, now)
         performed = turn.performed[0].id if turn.performed else None
         if after.is_settled and not added and not self.has_open(after.id, performed):
