@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
@@ -59,7 +59,7 @@ class Attendance:
         with self.database.begin() as conn:
             connections.release_all_but(conn, self.owner, tokens)
 
-    def silent(self) -> list[Place]:
-        """Nodes of this daemon's jobs that count as connected, and are so to nobody."""
+    def silent(self, jobs: Collection[int] | None = None) -> list[Place]:
+        """Nodes of this daemon's jobs, of `jobs` or of all, that count as connected, and are so to nobody."""
         with self.database.connect() as conn:
-            return connections.unheld(conn, self.owner, self.clock.now())
+            return connections.unheld(conn, self.owner, self.clock.now(), jobs)

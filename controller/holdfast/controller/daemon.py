@@ -177,7 +177,7 @@ class Daemon:
             beat_s=settings.nodes.beat_s,
             silent_s=settings.limits.silent_s,
             pace=pace,
-            offload=Together(self.logs, attendance) if settings.is_alone else None,
+            offload=Together(self.logs, attendance),
         )
         channel.on_log = changes.tell
 
@@ -189,9 +189,7 @@ class Daemon:
         self.reconciler.on_directive = tell_nodes
         self.incoming = Incoming(self.database, self.lease.owner, self.reconciler.post)
         self.peers = None if settings.is_alone else self._peers(attendance, channel, market, changes)
-        self.sweep = Sweep(
-            self.clouds, controller, self.reconciler.owned_views, self._is_live, self.reconciler.look_later
-        )
+        self.sweep = Sweep(self.clouds, controller, self.reconciler.owned_views, self._live, self.reconciler.look_later)
         owner, renew, most_jobs = self.lease.owner, self.files.renew, bounds.most_jobs_per_user
         submissions = Submissions(self.database, clock, keyring, market, storage, owner, renew, most_jobs)
         probing = read_probing(settings)
@@ -378,9 +376,9 @@ class Daemon:
                 self.channel.release((answer.job_id, seen.task, seen.generation), rank)
         self.reconciler.answer(answer)
 
-    def _is_live(self, key: AttemptKey) -> bool:
+    def _live(self, keys: Collection[AttemptKey]) -> Collection[AttemptKey]:
         with self.database.connect() as conn:
-            return key in stored_jobs.live_attempts(conn, key[0])
+            return stored_jobs.live_among(conn, keys)
 
     def _repair(self, logs: NodeLogs) -> None:
         with self.database.connect() as conn:

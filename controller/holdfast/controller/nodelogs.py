@@ -12,7 +12,7 @@ import os
 import resource
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,6 +20,9 @@ from typing import Protocol
 
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.keyring import AttemptKey
+
+Piece = tuple[AttemptKey, int, int, bytes]
+"""What `Logs.append` takes"""
 
 _MOST_OPEN = 1024  # nodes whose files stay open
 
@@ -54,6 +57,15 @@ class Logs(Protocol):
         What is known already is passed over. Data beyond a gap is not kept: the node sends again from what is returned.
         Raises OSError where nothing can be written, a full disk for one; then nothing of `data` is kept.
         """
+        ...
+
+    def append_all(self, pieces: Sequence[Piece]) -> Sequence[int | Exception]:
+        """`append` for several, one after the other. What it raises for one of them is its answer, unless it is raised
+        for all."""
+        ...
+
+    def sizes(self, places: Sequence[tuple[AttemptKey, int]]) -> list[int]:
+        """`size` for several."""
         ...
 
     def reader(self, key: AttemptKey) -> ChunkReader: ...
@@ -121,6 +133,18 @@ class NodeLogs:
             return (self.folder(key) / f"{rank}.log").stat().st_size
         except FileNotFoundError:
             return 0
+
+    def sizes(self, places: Sequence[tuple[AttemptKey, int]]) -> list[int]:
+        return [self.size(*place) for place in places]
+
+    def append_all(self, pieces: Sequence[Piece]) -> list[int | Exception]:
+        answers: list[int | Exception] = []
+        for piece in pieces:
+            try:
+                answers.append(self.append(*piece))
+            except OSError as error:  # one disk may be full, or one file too large
+                answers.append(error)
+        return answers
 
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
         with self._lock:

@@ -9,10 +9,9 @@ from typing import Protocol
 from holdfast.controller.attendance import Arrival, Attendance
 from holdfast.controller.gathering import Gathering
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import Logs
+from holdfast.controller.nodelogs import Logs, Piece
 from holdfast.controller.store.connections import Place
 
-_Piece = tuple[AttemptKey, int, int, bytes]
 _Call = tuple[Place, str]
 
 
@@ -59,7 +58,7 @@ class Together:
     def __init__(self, logs: Logs, attendance: Attendance) -> None:
         self._logs = logs
         self._attendance = attendance
-        self._pieces: Gathering[_Piece, int] = Gathering("logs", self._append_all)
+        self._pieces: Gathering[Piece, int] = Gathering("logs", logs.append_all)
         self._arrivals: Gathering[_Call, tuple[Arrival, int]] = Gathering("arrivals", self._arrive_all)
         self._leaves: Gathering[_Call, bool] = Gathering("leaves", attendance.leave_all)
 
@@ -72,15 +71,6 @@ class Together:
     async def leave(self, place: Place, token: str) -> bool:
         return await self._leaves.ask((place, token))
 
-    def _append_all(self, pieces: Sequence[_Piece]) -> list[int | Exception]:
-        answers: list[int | Exception] = []
-        for piece in pieces:
-            try:
-                answers.append(self._logs.append(*piece))
-            except OSError as error:  # one disk may be full, or one file too large
-                answers.append(error)
-        return answers
-
     def _arrive_all(self, calls: Sequence[_Call]) -> list[tuple[Arrival, int]]:
         arrivals = self._attendance.arrive_all(calls)
-        return [(arrival, self._logs.size(*place)) for arrival, (place, _) in zip(arrivals, calls, strict=True)]
+        return list(zip(arrivals, self._logs.sizes([place for place, _ in calls]), strict=True))

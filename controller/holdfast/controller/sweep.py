@@ -7,7 +7,7 @@ Listing first means that a machine bought in the meantime is never taken for an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Sweep:
-    """`views`: the jobs of this daemon. `is_known`: whether an attempt is live, in anybody's hands. `look`: have an
-    attempt's machines looked up; what is found comes back as an event."""
+    """`views`: the jobs of this daemon. `known`: those of some attempts that are live, in anybody's hands. `look`: have
+    an attempt's machines looked up; what is found comes back as an event."""
 
     clouds: Mapping[str, Cloud]
     controller: str
     views: Callable[[], list[JobView]]
-    is_known: Callable[[AttemptKey], bool]
+    known: Callable[[Collection[AttemptKey]], Collection[AttemptKey]]
     look: Callable[[AttemptKey], None]
 
     def run(self) -> int:
@@ -50,7 +50,8 @@ class Sweep:
         return ended
 
     def _end_orphans(self, cloud: Cloud, listed: Sequence[Instance]) -> int:
-        orphans = [i for i in listed if not self.is_known(_key(i))]
+        known = self.known({_key(i) for i in listed})
+        orphans = [i for i in listed if _key(i) not in known]
         for instance in orphans:
             log.warning("sweep.orphan", cloud=cloud.name, instance=instance.id, attempt=_key(instance))
             try:

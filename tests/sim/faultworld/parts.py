@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -173,7 +173,7 @@ class Parts:
         changes = Changes()
         self.incoming = Incoming(database, self.lease.owner, self.reconciler.post)
         self.peers = None if alone else self._peers(attendance, market, changes)
-        self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._is_live, self.reconciler.look_later)
+        self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._live, self.reconciler.look_later)
         self.specs = NodeSpecs(KEYRING, storage, DIGESTS, LIMITS)
         self.services = Services(
             settings=Settings(home, limits=LIMITS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
@@ -222,6 +222,6 @@ class Parts:
     def _tell_nodes(self, key: AttemptKey, wanted: Directive) -> None:
         self.channel.push(key, wanted)
 
-    def _is_live(self, key: AttemptKey) -> bool:
+    def _live(self, keys: Collection[AttemptKey]) -> Collection[AttemptKey]:
         with self._process.database.connect() as conn:
-            return key in stored_jobs.live_attempts(conn, key[0])
+            return stored_jobs.live_among(conn, keys)

@@ -174,3 +174,30 @@ def test_one_alone_may_lose_its_token_and_never_its_key(tmp_path: Path, database
     with pytest.raises(WrongKeyring, match="has a keyring already"):
         keyring_in(tmp_path, database, is_alone=True)
     assert not (tmp_path / KEY_FILE).exists()
+
+
+def test_what_comes_together_is_kept_as_if_it_had_come_one_by_one(make_logs: Callable[[], Logs]) -> None:
+    logs, others = make_logs(), (2, 0, 1)
+    first = [(KEY, 0, 0, b"ab"), (others, 0, 0, b"x"), (KEY, 1, 0, b"12"), (KEY, 0, 2, b"cd")]
+    assert logs.append_all(first) == [2, 1, 2, 4]
+    assert logs.append(KEY, 0, 4, b"ef") == 6
+    assert logs.append_all([(KEY, 0, 3, b"defg"), (KEY, 0, 9, b"beyond a gap"), (KEY, 0, 7, b"h")]) == [7, 7, 8]
+    assert everything(logs) == b"abcdefgh"
+    assert logs.sizes([(KEY, 1), (KEY, 0), (others, 0), ((3, 0, 1), 0)]) == [2, 8, 1, 0]
+
+
+def test_what_a_node_sends_piece_by_piece_is_one_row_where_it_came_together(database: Engine) -> None:
+    logs = SharedLogs(database)
+    logs.append_all([(KEY, 0, 0, b"a"), (KEY, 0, 1, b"b"), (KEY, 1, 0, b"c"), (KEY, 0, 2, b"d")])
+    reader = logs.reader(KEY)
+    assert [logs.read(KEY, chunk) for chunk in reader.new()] == [b"ab", b"c", b"d"]
+    assert reader.next_number == 3
+
+
+def test_what_another_daemon_wrote_meanwhile_is_seen(database: Engine) -> None:
+    one, two = SharedLogs(database), SharedLogs(database)
+    assert one.append_all([(KEY, 0, 0, b"ab")]) == [2]
+    assert two.append_all([(KEY, 0, 0, b"abcd")]) == [4]
+    assert one.append_all([(KEY, 0, 2, b"cdef")]) == [6]
+    assert two.append_all([(KEY, 1, 0, b"x"), (KEY, 0, 4, b"efg")]) == [1, 7]
+    assert everything(one) == b"abcdefg"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -32,13 +32,14 @@ _UNHELD = (
     .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False), Attempt.c.state != AttemptState.GONE.value)
     .where(Node.c.connected, _OF_LIVING.c.job_id.is_(None))
 )
+_UNHELD_OF = _UNHELD.where(Job.c.id.in_(bindparam("job_ids", expanding=True)))
 _HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
-_RELEASE = (
-    delete(Connections)
-    .where(Connections.c.job_id.in_(bindparam("job_ids", expanding=True)))
-    .where(Connections.c.token.in_(bindparam("tokens", expanding=True)))
-    .returning(Connections.c.job_id, Connections.c.token)
+_ENDED = (
+    Connections.c.job_id.in_(bindparam("job_ids", expanding=True)),
+    Connections.c.token.in_(bindparam("tokens", expanding=True)),
 )
+_LOCK = select(Connections.c.token).where(*_ENDED).order_by(*(Connections.c[name] for name in _PLACE)).with_for_update()
+_RELEASE = delete(Connections).where(*_ENDED).returning(Connections.c.job_id, Connections.c.token)
 
 Place = tuple[tuple[int, int, int], int]
 """An attempt and a rank of it"""
@@ -50,10 +51,13 @@ def hold(conn: Connection, place: Place, *, controller: str, token: str, now: fl
 
 
 def hold_all(conn: Connection, held: Sequence[tuple[Place, str]], *, controller: str, now: float) -> None:
-    """`hold` for several connections, in the order in which they were made."""
+    """`hold` for several connections, given in the order in which they were made.
+
+    Rows are written in the order of their nodes, as everybody does: so no two wait for each other.
+    """
     rows = [
         {**dict(zip(_PLACE, (*key, rank), strict=True)), "controller": controller, "token": token, "since": now}
-        for (key, rank), token in held
+        for (key, rank), token in sorted(held, key=lambda one: one[0])
     ]
     if rows:
         conn.execute(_hold(conn.dialect.name), rows)
@@ -70,6 +74,8 @@ def release_all(conn: Connection, ended: Sequence[tuple[Place, str]]) -> set[str
     """These connections (tokens) are over. Returns those whose node has not called again, here or elsewhere: it is
     silent."""
     of = {"job_ids": sorted({place[0][0] for place, _ in ended}), "tokens": [token for _, token in ended]}
+    if len(ended) > 1 and conn.dialect.name == "postgresql":
+        conn.execute(_LOCK, of)  # in the order in which `hold_all` writes
     rows = conn.execute(_RELEASE, of).all()
     if rows:
         wake.notify_all(conn, Topic.SILENCE, sorted({row.job_id for row in rows}))
@@ -96,7 +102,10 @@ def held(conn: Connection, job_ids: Iterable[int], now: float) -> set[Place]:
     return {((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query, as_of(now))}
 
 
-def unheld(conn: Connection, owner: str, now: float) -> list[Place]:
-    """Nodes of the owner's jobs that count as connected, and that no living controller has a connection with."""
-    rows = conn.execute(_UNHELD, {"owner": owner, **as_of(now)})
+def unheld(conn: Connection, owner: str, now: float, job_ids: Collection[int] | None = None) -> list[Place]:
+    """Nodes of the owner's jobs, of these or of all, that count as connected, and that no living controller has a
+    connection with."""
+    of = {"owner": owner, **as_of(now)}
+    query = _UNHELD if job_ids is None else _UNHELD_OF
+    rows = conn.execute(query, of if job_ids is None else {**of, "job_ids": list(job_ids)})
     return [((r.job_id, r.task_index, r.generation), r.rank) for r in rows]

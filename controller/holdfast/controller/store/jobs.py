@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ _STOP_NODES = update(Node).where(*_NODE_BY_KEY[:3]).values(connected=False)
 _ADVANCE = (
     update(Node).where(*_NODE_BY_KEY, Node.c.checkpoint_seq < bindparam("seq")).values(checkpoint_seq=bindparam("seq"))
 )
+_AT_ONCE = 1000  # one statement can not name any number of jobs
 _OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
 _CHECKPOINT_SEQS = select(
     Node.c.job_id, Node.c.task_index, Node.c.generation, Node.c.rank, Node.c.checkpoint_seq
@@ -57,7 +58,7 @@ _ATTEMPTS = (
 _LIVE = select(Attempt.c.job_id, Attempt.c.task_index, Attempt.c.generation).where(
     Attempt.c.state != AttemptState.GONE.value
 )
-_LIVE_OF_JOB = _LIVE.where(Attempt.c.job_id == bindparam("job_id"))
+_LIVE_OF_JOBS = _LIVE.where(Attempt.c.job_id.in_(_OF_JOBS))
 _OWN = select(Job.c.id, Job.c.epoch).where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
 _STANDING = select(Job.c.id, Job.c.owner, Job.c.epoch).where(Job.c.id.in_(_OF_JOBS), Job.c.settled.is_(False))
 _UNSETTLED = select(Job.c.id).where(Job.c.settled.is_(False)).order_by(Job.c.id).limit(bindparam("most"))
@@ -356,7 +357,16 @@ def task_ids(conn: Connection, job_id: int) -> tuple[str, ...]:
     return tuple(conn.execute(select(Task.c.task_id).where(Task.c.job_id == job_id).order_by(Task.c.index)).scalars())
 
 
-def live_attempts(conn: Connection, job_id: int | None = None) -> list[tuple[int, int, int]]:
-    """(job, task, generation) of every attempt that is not GONE, of one job or of all."""
-    rows = conn.execute(_LIVE) if job_id is None else conn.execute(_LIVE_OF_JOB, {"job_id": job_id})
-    return [(row.job_id, row.task_index, row.generation) for row in rows]
+def live_attempts(conn: Connection) -> list[tuple[int, int, int]]:
+    """(job, task, generation) of every attempt that is not GONE."""
+    return [(row.job_id, row.task_index, row.generation) for row in conn.execute(_LIVE)]
+
+
+def live_among(conn: Connection, keys: Collection[tuple[int, int, int]]) -> set[tuple[int, int, int]]:
+    """Those of these attempts that are not GONE."""
+    ids = sorted({key[0] for key in keys})
+    found: set[tuple[int, int, int]] = set()
+    for start in range(0, len(ids), _AT_ONCE):
+        rows = conn.execute(_LIVE_OF_JOBS, {"job_ids": ids[start : start + _AT_ONCE]})
+        found.update((row.job_id, row.task_index, row.generation) for row in rows)
+    return found & set(keys)
