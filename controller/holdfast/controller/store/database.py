@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.engine.url import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, InvalidatePoolError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from holdfast.controller.settings import SettingsError
@@ -39,13 +41,14 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 UNAVAILABLE = (DBAPIError, PoolTimeout)
 """What is raised when the database can not be used now. What a transaction did before is not known: look again."""
 
+_USED_AT = "holdfast.used_at"
 _MIGRATING = 0x686F6C6466617374  # the advisory lock of those who migrate
 _CONNECT_TIMEOUT_S = 5
 # A connection that is quiet within a transaction belongs to a process that is frozen or cut off. It holds rows that
 # others wait for, so it is ended well before its lease is.
 _SERVER_SIDE = "-c statement_timeout=30s -c lock_timeout=15s -c idle_in_transaction_session_timeout=4s"
+_IDLE_S = 1.0  # a connection that was used less long ago is taken for sound
 _POSTGRES: dict[str, Any] = {
-    "pool_pre_ping": True,
     "pool_size": 8,
     "max_overflow": 8,
     "pool_timeout": 15.0,
@@ -126,7 +129,10 @@ def make_engine(url: str) -> Engine:
     if parsed.get_backend_name() != "postgresql":
         raise CannotOpen(url, "it is neither SQLite nor PostgreSQL; begin database.url with postgresql://")
     try:
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), hide_parameters=True, **_POSTGRES)
+        engine = create_engine(parsed.set(drivername="postgresql+psycopg"), hide_parameters=True, **_POSTGRES)
+        event.listen(engine, "checkin", _was_used)
+        event.listen(engine, "checkout", partial(_ping, engine))
+        return engine
     except ModuleNotFoundError as error:
         raise CannotOpen(url, "its driver is not installed; run: pip install 'holdfast[postgres]'") from error
 
@@ -251,6 +257,24 @@ def _what_to_do(url: str) -> str:
     if url.startswith("postgres"):
         return "see that it runs, and that database.url names it, a user and a password that it knows"
     return "put a sound copy there, or move it away"
+
+
+def _was_used(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
+    record.info[_USED_AT] = time.monotonic()
+
+
+def _ping(engine: Engine, connection: Any, record: ConnectionPoolEntry, _: PoolProxiedConnection) -> None:
+    """See that a connection that was idle still leads somewhere; otherwise the pool has another in its place. Asking
+    every time would be one more round trip for each transaction."""
+    used_at = record.info.get(_USED_AT)
+    if used_at is None or time.monotonic() - used_at < _IDLE_S:
+        return
+    try:
+        is_alive = engine.dialect.do_ping(connection)
+    except engine.dialect.loaded_dbapi.Error:
+        is_alive = False
+    if not is_alive:
+        raise InvalidatePoolError
 
 
 def _sqlite_pragmas(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
