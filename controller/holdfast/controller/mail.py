@@ -7,6 +7,7 @@ transaction that records it deletes the letter.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -29,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 _RETRY_S = 0.5
+_MOST_AT_ONCE = 256
 
 # What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
 # timers and workers of its own. Silence is no letter either: it is seen by who holds a connection, and who does not.
@@ -71,12 +73,14 @@ def leave(conn: Connection, job_ids: Sequence[int], event: events.Event, now: fl
 
 
 class Outgoing:
-    """Writes letters, one by one in the order in which they were given. Tries until the database has them."""
+    """Writes letters in the order in which they were given, those that wait together. Tries until the database has
+    them."""
 
     def __init__(self, database: Engine, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="letters")
+        self._waiting: deque[tuple[Turn, dict[str, Any]]] = deque()
         self._ended = threading.Event()
 
     def forward(self, turn: Turn) -> None:
@@ -85,22 +89,26 @@ class Outgoing:
         if body is None:
             resolve(turn)
         elif not self._ended.is_set():
-            self._thread.submit(self._write, turn, body)
+            self._waiting.append((turn, body))
+            self._thread.submit(self._write)
 
     def close(self) -> None:
         self._ended.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _write(self, turn: Turn, body: dict[str, Any]) -> None:
-        while not self._ended.is_set():
+    def _write(self) -> None:
+        """Write what waits. Of as many calls as there are letters, the first may find them all."""
+        some = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+        while some and not self._ended.is_set():
             try:
                 with self._database.begin() as conn:
-                    letters.put(conn, turn.job_id, body, self._clock.now())
+                    letters.put_each(conn, [(turn.job_id, body) for turn, body in some], self._clock.now())
             except UNAVAILABLE as error:
-                log.warning("database.refused", letter=turn.job_id, error=str(error))
+                log.warning("database.refused", letters=len(some), error=str(error))
                 self._ended.wait(_RETRY_S)
             else:
-                resolve(turn)
+                for turn, _ in some:
+                    resolve(turn)
                 return
 
 
@@ -133,7 +141,7 @@ class Incoming:
 
     def _look(self) -> int:
         with self._database.connect() as conn:
-            waiting = letters.waiting(conn, self._owner, but=self._unreadable)
+            waiting = letters.waiting(conn, self._owner, but=[*self._unreadable, *list(self._reading)[:_MOST_AT_ONCE]])
         posted = 0
         for letter in waiting:
             if letter.id in self._reading:

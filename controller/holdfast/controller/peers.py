@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Engine
 
@@ -46,7 +46,7 @@ class Peers:
         self._changes = changes
         self._outgoing = Outgoing(database, clock)
         self._rounds = Rounds(database, reconciler, channel, attendance, monotonic)
-        self._watch = Watch(incoming.look, self._round, monotonic)
+        self._watch = Watch(incoming.look, self._some, self._round, monotonic)
         reconciler.forward = self._outgoing.forward
 
     def start(self, url: str) -> None:
@@ -56,6 +56,11 @@ class Peers:
         self._watch.stop()
         self._outgoing.close()
 
+    def _some(self, jobs: Collection[int]) -> None:
+        own = {job_id for job_id in jobs if self._reconciler.view(job_id) is not None}
+        self._rounds.nodes(set(jobs) - own)
+        self._rounds.silences(own)
+
     def _round(self) -> None:
         self._rounds.nodes()
         self._rounds.silences()
@@ -63,20 +68,24 @@ class Peers:
             self._market.load(conn)
             letters.drop_settled(conn)
 
-    def _told(self, topic: Topic, job_id: int) -> None:
-        is_ours = self._reconciler.view(job_id) is not None
+    def _told(self, topic: Topic, jobs: Sequence[int]) -> None:
+        own = [job_id for job_id in jobs if self._reconciler.view(job_id) is not None]
         match topic:
             case Topic.LOG:
-                self._changes.tell(job_id)
+                self._have_changed(jobs)
             case Topic.JOB:
-                self._changes.tell(job_id)
-                if not is_ours and any(c.place[0][0] == job_id for c in self._channel.connections()):
-                    self._watch.poke(round=True)
+                self._have_changed(jobs)
+                if len(own) < len(jobs):
+                    self._watch.poke(set(jobs) - set(own))
             case Topic.LETTER:
-                if is_ours:
+                if own:
                     self._watch.poke()
             case Topic.SILENCE:
-                if is_ours:
-                    self._watch.poke(round=True)
+                if own:
+                    self._watch.poke(own)
             case Topic.CLAIM:
                 self._ownership.tick()
+
+    def _have_changed(self, jobs: Sequence[int]) -> None:
+        for job_id in jobs:
+            self._changes.tell(job_id)

@@ -7,7 +7,7 @@ by the next round; nothing else has to make sure that it arrives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
@@ -40,10 +40,13 @@ class Rounds:
     attendance: Attendance
     monotonic: Callable[[], float] = time.monotonic
 
-    def nodes(self) -> None:
-        """Nodes connected here: each has its directive, and the owner of its job has its report."""
+    def nodes(self, jobs: Collection[int] | None = None) -> None:
+        """Nodes connected here, of `jobs` or of all: each has its directive, and its job's owner has its report."""
         connected = self.channel.connections()
-        self.attendance.hold_only(connection.token for connection in connected)
+        if jobs is None:
+            self.attendance.hold_only(connection.token for connection in connected)
+        elif not (connected := [connection for connection in connected if connection.place[0][0] in jobs]):
+            return
         attempts = self._attempts({c.place[0] for c in connected})
         for connection in connected:
             attempt = attempts.get(connection.place[0])
@@ -54,9 +57,12 @@ class Rounds:
                 assert connection.report is not None
                 self.channel.pass_on(connection, connection.report)
 
-    def silences(self) -> None:
-        """Nodes of this daemon's jobs that count as connected, and that no daemon has: they are silent."""
-        for (job_id, task, generation), rank in self.attendance.silent():
+    def silences(self, jobs: Collection[int] | None = None) -> None:
+        """Nodes of this daemon's jobs, of `jobs` or of all, that count as connected, and that no daemon has: they are
+        silent."""
+        if jobs is not None and not jobs:
+            return
+        for (job_id, task, generation), rank in self.attendance.silent(jobs):
             self.reconciler.tell(job_id, events.NodeSilent(task, generation, rank))
 
     def _attempts(self, keys: set[AttemptKey]) -> dict[AttemptKey, AttemptView]:

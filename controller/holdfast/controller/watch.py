@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 
 import psycopg
 import structlog
@@ -17,6 +18,8 @@ from holdfast.controller.store.wake import Topic
 log = structlog.get_logger(__name__)
 
 _ROUND_S = 2.0
+_PAUSES = 20  # … and so many times what the last one took: with thousands of nodes it is work
+_GATHER_S = 0.01  # what others say comes in crowds
 _LISTEN_S = 1.0
 _RETRY_S = 1.0
 _NAME = "holdfast-listen"
@@ -25,24 +28,28 @@ _NAME = "holdfast-listen"
 class Watch:
     """Two threads: one looks, one listens and has the other look at once.
 
-    `letters`: called at every look. `round`: at least every two seconds, and when a node may be concerned.
+    `letters`: called at every look. `some`: when others say that these jobs have changed. `round`: over all of them, at
+    least every two seconds, unless that takes long: what was not heard is found so.
     """
 
     def __init__(
         self,
         letters: Callable[[], object],
+        some: Callable[[Collection[int]], object],
         round: Callable[[], object],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._letters = letters
+        self._some = some
         self._monotonic = monotonic
         self._round = round
         self._ended = threading.Event()
         self._poked = threading.Event()
         self._is_round_due = True
+        self._changed: deque[int] = deque()
         self._threads: list[threading.Thread] = []
 
-    def start(self, url: str, told: Callable[[Topic, int], None]) -> None:
+    def start(self, url: str, told: Callable[[Topic, Sequence[int]], None]) -> None:
         self._threads = [
             threading.Thread(target=self._look, name="look", daemon=True),
             threading.Thread(target=self._listen, args=(psycopg_url(url), told), name="listen", daemon=True),
@@ -50,9 +57,10 @@ class Watch:
         for thread in self._threads:
             thread.start()
 
-    def poke(self, *, round: bool = False) -> None:
-        """Look now. From any thread."""
+    def poke(self, jobs: Collection[int] = (), *, round: bool = False) -> None:
+        """Look now, at `jobs` as well. From any thread."""
         self._is_round_due = self._is_round_due or round
+        self._changed.extend(jobs)
         self._poked.set()
 
     def stop(self) -> None:
@@ -65,21 +73,27 @@ class Watch:
         round_at = 0.0
         while not self._ended.is_set():
             self._poked.clear()
+            changed = {self._changed.popleft() for _ in range(len(self._changed))}
             try:
                 self._letters()
-                if self._is_round_due or self._monotonic() >= round_at:
+                began_at = self._monotonic()
+                if self._is_round_due or began_at >= round_at:
                     self._is_round_due = False
                     self._round()
-                    round_at = self._monotonic() + _ROUND_S
+                    ended_at = self._monotonic()
+                    round_at = ended_at + max(_ROUND_S, _PAUSES * (ended_at - began_at))
+                elif changed:
+                    self._some(changed)
             except UNAVAILABLE as error:
                 log.warning("database.refused", error=str(error))
                 self._ended.wait(_RETRY_S)
             except Exception:
                 log.exception("watch.failed")  # a bug of ours; the next look may do better
                 self._ended.wait(_RETRY_S)
-            self._poked.wait(LOOK_S)
+            if self._poked.wait(LOOK_S):
+                self._ended.wait(_GATHER_S)
 
-    def _listen(self, url: str, told: Callable[[Topic, int], None]) -> None:
+    def _listen(self, url: str, told: Callable[[Topic, Sequence[int]], None]) -> None:
         while not self._ended.is_set():
             try:
                 with psycopg.connect(url, autocommit=True, connect_timeout=5, application_name=_NAME) as conn:
@@ -90,9 +104,8 @@ class Watch:
                 log.warning("listen.broken", error=str(error))
                 self._ended.wait(_RETRY_S)
 
-    def _hear(self, conn: psycopg.Connection, told: Callable[[Topic, int], None]) -> None:
+    def _hear(self, conn: psycopg.Connection, told: Callable[[Topic, Sequence[int]], None]) -> None:
         while not self._ended.is_set():
             for notification in conn.notifies(timeout=_LISTEN_S, stop_after=100):
-                topic, _, job_id = notification.payload.partition(" ")
-                if topic in set(Topic) and job_id.isdecimal():  # a newer daemon may say more
-                    told(Topic(topic), int(job_id))
+                if (said := wake.heard(notification.payload)) is not None:
+                    told(*said)

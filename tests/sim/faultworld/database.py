@@ -88,7 +88,7 @@ def as_a_server(world: World) -> Iterator[list[tuple[Topic, int]]]:
         # A world that is polled more seldom costs less to simulate, and tells as much.
         patch.setattr(watch, "LOOK_S", LOOK_S)
         patch.setattr(watch, "_ROUND_S", 2 * LOOK_S)
-        patch.setattr(wake, "notify", lambda _conn, topic, job_id=0: notices.append((topic, job_id)))
+        patch.setattr(wake, "notify_all", lambda _conn, topic, jobs: notices.extend((topic, job_id) for job_id in jobs))
         yield notices
 
 

@@ -268,7 +268,7 @@ class Process:
     def is_told(self, topic: Topic, job_id: int) -> None:
         """Another process's transaction says so."""
         if self.parts is not None and self.parts.peers is not None:
-            self._listener.submit(self.parts.peers._told, topic, job_id)
+            self._listener.submit(self.parts.peers._told, topic, [job_id])
 
     def answer_call(self, node: Node, token: str, *, with_spec: bool) -> Answer | None:
         """A node calls. None: not now."""

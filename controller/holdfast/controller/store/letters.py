@@ -24,6 +24,12 @@ _WAITING = (
     .limit(bindparam("most"))
 )
 
+_PUT = insert(Letters).from_select(
+    ["job_id", "at", "body"],
+    select(Job.c.id, bindparam("now", type_=Float), bindparam("what", type_=JSON)).where(
+        Job.c.id == bindparam("to_job"), Job.c.settled.is_(False)
+    ),
+)
 _AT_ONCE = 1000  # parameters of one statement
 
 _TAKE = delete(Letters).where(Letters.c.id.in_(bindparam("letters", expanding=True)))
@@ -49,6 +55,12 @@ def put(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> bool
     if written:
         wake.notify(conn, Topic.LETTER, job_id)
     return written
+
+
+def put_each(conn: Connection, told: Sequence[tuple[int, dict[str, Any]]], now: float) -> None:
+    """`put` for several letters (job, body), in this order."""
+    conn.execute(_PUT, [{"to_job": job_id, "now": now, "what": body} for job_id, body in told])
+    wake.notify_all(conn, Topic.LETTER, list(dict.fromkeys(job_id for job_id, _ in told)))
 
 
 def put_all(conn: Connection, job_ids: Sequence[int], body: dict[str, Any], now: float) -> int:

@@ -1,6 +1,6 @@
 """Wakes other daemons on the same PostgreSQL when a transaction commits. A hint: each looks by itself now and then.
 
-A payload is a topic and a job's id, as in `letter 7`.
+A payload is a topic and the ids of jobs, as in `letter 7` and `job 7,8`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from enum import StrEnum
 from sqlalchemy import Connection, text
 
 CHANNEL = "holdfast"
+_MOST_IDS = 300  # a payload has less than 8000 bytes, and an id at most 19 digits
+_NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
 class Topic(StrEnum):
@@ -27,7 +29,17 @@ def notify(conn: Connection, topic: Topic, job_id: int = 0) -> None:
 
 
 def notify_all(conn: Connection, topic: Topic, job_ids: Sequence[int]) -> None:
-    """`notify` for several jobs."""
+    """`notify` for several jobs, in one notification: each is an event for every daemon."""
     if conn.dialect.name == "postgresql":
-        payloads = [{"channel": CHANNEL, "payload": f"{topic} {job_id}"} for job_id in job_ids]
-        conn.execute(text("SELECT pg_notify(:channel, :payload)"), payloads)
+        for start in range(0, len(job_ids), _MOST_IDS):
+            ids = ",".join(map(str, job_ids[start : start + _MOST_IDS]))
+            conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": f"{topic} {ids}"})
+
+
+def heard(payload: str) -> tuple[Topic, list[int]] | None:
+    """What a payload says; None for what only a newer daemon understands."""
+    topic, _, said = payload.partition(" ")
+    ids = said.split(",")
+    if topic not in set(Topic) or not all(id.isdecimal() for id in ids):
+        return None
+    return Topic(topic), [int(id) for id in ids]
