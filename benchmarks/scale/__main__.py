@@ -1,6 +1,7 @@
 """`python -m benchmarks.scale [--jobs 10000] [--database postgresql://…] [--growth] [--write]`: the whole table.
 
-`--growth`: the cost of a job at 100, 1,000 and 10,000 of them instead. `--write` adds the table to
+`--growth`: the cost of a job at 100, 1,000 and 10,000 of them instead. `--controllers 2`: what several beside one
+another do, each held to `--share` of a core (`several`). `--write` adds the table to
 benchmarks/RESULTS.md.
 """
 
@@ -22,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
-from benchmarks.scale import scenarios
+from benchmarks.scale import scenarios, several
 from benchmarks.scale.daemon import Daemon
 from benchmarks.scale.nodes import World
 
@@ -34,9 +35,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--database", default="", help="the URL of an empty PostgreSQL database; without it, SQLite")
     parser.add_argument("--growth", action="store_true", help="the cost of a job at 100, 1,000 and so on")
+    parser.add_argument("--controllers", type=int, default=1, help="so many on one PostgreSQL, beside one alone")
+    parser.add_argument("--share", type=float, default=0.25, help="of a core, for each of several; 0: not held")
     parser.add_argument("--write", action="store_true", help=f"add the table to {RESULTS.name}")
     words = parser.parse_args()
-    if words.growth:
+    if words.controllers > 1:
+        if not words.database:
+            parser.error("--controllers: several need a PostgreSQL; give the URL of an empty database with --database")
+        figures = asyncio.run(several.measure(words.jobs, words.database, words.controllers, words.share))
+    elif words.growth:
         figures = [figure for count in _sizes(words.jobs) for figure in asyncio.run(growth(count, words.database))]
     else:
         figures = asyncio.run(whole(words.jobs, words.database))
@@ -46,6 +53,7 @@ def main() -> int:
     print(text.getvalue(), end="")
     if words.write:
         what = "growth" if words.growth else f"{words.jobs:,} jobs"
+        what += f", {words.controllers} controllers" if words.controllers > 1 else ""
         write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}")
     missed = [figure.name for figure in figures if is_missed(figure)]
     if missed:

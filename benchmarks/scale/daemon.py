@@ -20,14 +20,19 @@ _CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
 
 
 class Daemon:
-    """`database`: the URL of an empty PostgreSQL database; "": SQLite."""
+    """`database`: the URL of an empty PostgreSQL database; "": SQLite. `keyring`: the folder of one that several share,
+    whose nodes and users call any of them."""
 
-    def __init__(self, home: Path, world: World, database: str = "") -> None:
+    def __init__(self, home: Path, world: World, database: str = "", keyring: Path | None = None) -> None:
         self.home = home
         self.world = world
+        self._tokens = keyring or home
         config = _CONFIG + (f"database: {{url: '{database}'}}\n" if database else "")
+        if keyring is not None:
+            config += f"keyring: {keyring}\nlisten: {{port: 0, advertise: 'http://127.0.0.1:1'}}\n"
         (home / "config.yaml").write_text(config)
         self._process: subprocess.Popen[bytes] | None = None
+        self.address = ("127.0.0.1", 0)
         self.pid = 0
 
     async def start(self) -> float:
@@ -46,7 +51,7 @@ class Daemon:
         try:
             found = json.loads((self.home / "controller.json").read_text())
             self.pid, port = found["pid"], int(found["endpoint"].rsplit(":", 1)[1])
-            self.world.address = ("127.0.0.1", port)
+            self.world.addresses[self.home] = self.address = ("127.0.0.1", port)
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/healthz")
             return connection.getresponse().status == 200
@@ -77,7 +82,7 @@ class Daemon:
         return await asyncio.to_thread(self.caller().ask, method, path, body)
 
     def caller(self) -> Caller:
-        return Caller(self.world.address, (self.home / "token").read_text().strip())
+        return Caller(self.address, (self._tokens / "token").read_text().strip())
 
 
 class Caller:

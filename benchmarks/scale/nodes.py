@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import struct
@@ -40,6 +41,7 @@ class Node(asyncio.Protocol):
         self.heard_at = 0.0
         self.notice: dict[str, Any] | None = None
         self.is_welcome = False
+        self.at = ("", 0)  # the daemon that it called last
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._is_open = False
@@ -63,7 +65,7 @@ class Node(asyncio.Protocol):
         """Connect, again and again until the controller answers, as an agent does."""
         while not self.is_off:
             try:
-                host, port = self.world.address
+                host, port = self.at = self.world.front()
                 await asyncio.get_running_loop().create_connection(lambda: self, host, port)
                 return
             except OSError:
@@ -74,7 +76,7 @@ class Node(asyncio.Protocol):
         self._buffer.clear()
         key = base64.b64encode(os.urandom(16)).decode()
         transport.write(
-            f"GET /agent/v1/channel HTTP/1.1\r\nHost: {self.world.address[0]}\r\nUpgrade: websocket\r\n"
+            f"GET /agent/v1/channel HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
             f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
             f"Authorization: Bearer {self.token}\r\nHoldfast-Rank: {self.machine['rank']}\r\n\r\n".encode()
         )
@@ -231,11 +233,11 @@ class Node(asyncio.Protocol):
 
 
 class World:
-    """Every machine, and what was seen of them. `address`: of the daemon."""
+    """Every machine, and what was seen of them. `addresses`: of the daemons, by their homes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.address = ("127.0.0.1", 0)
+        self.addresses: dict[Path, tuple[str, int]] = {}
         self.machines: dict[str, Node] = {}
         self.counts: Counter[str] = Counter()
         self.log_delays: list[float] = []
@@ -244,7 +246,8 @@ class World:
         self.running_at: dict[str, float] = {}
         self.ended_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._daemon: asyncio.StreamWriter | None = None
+        self._daemons: list[asyncio.StreamWriter] = []
+        self._calls = itertools.count()
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Event()
 
@@ -288,14 +291,24 @@ class World:
         self._lose(nodes)
 
     def _lose(self, nodes: list[Node]) -> None:
-        assert self._daemon is not None
-        self._daemon.write(json.dumps({"lost": [node.machine["id"] for node in nodes]}).encode() + b"\n")
+        self._say({"lost": [node.machine["id"] for node in nodes]})
+
+    def _say(self, what: object, *, but: asyncio.StreamWriter | None = None) -> None:
+        """Every daemon's cloud is the same one: all of them see what there is."""
+        for daemon in self._daemons:
+            if daemon is not but:
+                daemon.write(json.dumps(what).encode() + b"\n")
+
+    def front(self) -> tuple[str, int]:
+        """Where a call goes: to one daemon after the other, as a balancer has it."""
+        addresses = list(self.addresses.values())
+        return addresses[next(self._calls) % len(addresses)] if addresses else ("127.0.0.1", 0)
 
     async def get(self, path: str, token: str, rank: int) -> bytes:
         """One HTTP request on a connection of its own."""
-        reader, writer = await asyncio.open_connection(*self.address)
+        reader, writer = await asyncio.open_connection(*self.front())
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: {self.address[0]}\r\nAuthorization: Bearer {token}\r\n"
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             f"Holdfast-Rank: {rank}\r\nConnection: close\r\n\r\n".encode()
         )
         answer = await reader.read()
@@ -305,11 +318,18 @@ class World:
         return answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._daemon = writer
+        self._daemons.append(writer)
         writer.write(json.dumps({"machines": [node.machine for node in self.living()]}).encode() + b"\n")
+        try:
+            await self._hear(reader, writer)
+        finally:
+            self._daemons.remove(writer)
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             told, now = json.loads(line), time.monotonic()
             if "launched" in told:
+                self._say({"known": told["launched"]}, but=writer)
                 node = Node(self, told["launched"], told["token"])
                 self.machines[told["launched"]["id"]] = node
                 self.launched_at[told["launched"]["id"]] = now
@@ -319,6 +339,8 @@ class World:
                 self.ended_at.setdefault(ended, now)
                 if ended in self.machines:
                     self.machines[ended].power_off()
+            if told.get("ended"):
+                self._say({"gone": told["ended"]}, but=writer)
 
     async def print_lines(self, nodes: list[Node], *, seconds: float) -> None:
         """A line a second from each of `nodes`, evenly spread."""

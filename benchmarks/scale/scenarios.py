@@ -16,7 +16,7 @@ from benchmarks.latency import Figure
 from benchmarks.scale.daemon import LAUNCH_S, Daemon
 from benchmarks.scale.nodes import Node
 
-_TASK = {"name": "train", "run": "train", "resources": {"use_spot": True, "job_recovery": "FAILOVER"}}
+TASK = {"name": "train", "run": "train", "resources": {"use_spot": True, "job_recovery": "FAILOVER"}}
 _PATIENCE_S = 600.0
 _AT_ONCE = 1000
 _USERS = 4
@@ -34,7 +34,7 @@ async def submitted(daemon: Daemon, count: int) -> list[Figure]:
     left, slowest_s = count - singles // _USERS * _USERS, 0.0
     while left > 0:
         asked = time.monotonic()
-        await daemon.ask("POST", "/api/v1/jobs", {"tasks": [_TASK], "num_jobs": min(_AT_ONCE, left)})
+        await daemon.ask("POST", "/api/v1/jobs", {"tasks": [TASK], "num_jobs": min(_AT_ONCE, left)})
         slowest_s, left = max(slowest_s, time.monotonic() - asked), left - _AT_ONCE
     if not await world.until(lambda: len(world.running_at) >= count, _PATIENCE_S):
         raise SystemExit(f"only {len(world.running_at)} of {count} jobs ran: {dict(world.counts)}")
@@ -54,7 +54,7 @@ async def submitted(daemon: Daemon, count: int) -> list[Figure]:
 def _submit(daemon: Daemon, count: int) -> None:
     caller = daemon.caller()
     for _ in range(count):
-        caller.ask("POST", "/api/v1/jobs", {"tasks": [_TASK]})
+        caller.ask("POST", "/api/v1/jobs", {"tasks": [TASK]})
 
 
 async def steady(daemon: Daemon, *, seconds: float = 30.0) -> list[Figure]:

@@ -27,7 +27,10 @@ NAME = "gcp"
 
 
 class SimulatedCloud:
-    """Machines without end, each there at once. The other end may take them: `{"lost": [id, …]}`."""
+    """Machines without end, each there at once. The other end may take them: `{"lost": [id, …]}`.
+
+    It also tells what other daemons had of the same cloud: `{"known": machine}`, `{"gone": [id, …]}`.
+    """
 
     name = NAME
     ignores: frozenset[str] = frozenset()
@@ -112,7 +115,12 @@ class SimulatedCloud:
         self._known |= {machine["id"]: _instance(machine) for machine in json.loads(lines.readline())["machines"]}
         self._is_known.set()
         for line in lines:
-            self._end(json.loads(line)["lost"], Reason.PREEMPTED)
+            told = json.loads(line)
+            if "known" in told:
+                with self._lock:
+                    self._machines.setdefault(told["known"]["id"], _instance(told["known"]))
+            self._end(told.get("lost", ()), Reason.PREEMPTED)
+            self._end(told.get("gone", ()), Reason.MACHINE_STOPPED)
 
 
 def offers() -> tuple[Offer, ...]:

@@ -1,0 +1,52 @@
+"""Holds a process to a share of a core, where the kernel lets this one say so: as root, by a cgroup of either version.
+
+Controllers that are compared on a machine with fewer cores than they could use get the same share each. What is
+measured is then whether two do twice the work, and not whether there were cores for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_PERIOD_US = 20_000  # short: whoever has used up its share stands still for the rest of it
+_V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def shared(name: str, cores: float) -> Iterator[Path | None]:
+    """A cgroup whose processes together get no more than `cores`; None where none can be made."""
+    group = _made(f"holdfast-bench-{os.getpid()}-{name}", cores)
+    try:
+        yield group
+    finally:
+        if group is not None:
+            with contextlib.suppress(OSError):
+                group.rmdir()  # its processes have ended
+
+
+def hold(group: Path, pid: int) -> None:
+    """Have the process `pid`, with all its threads, live in `group` from now on."""
+    (group / "cgroup.procs").write_text(str(pid))
+
+
+def _made(name: str, cores: float) -> Path | None:
+    quota_us = round(cores * _PERIOD_US)
+    if (_V1 / "cpu.cfs_quota_us").exists():
+        parent, limits = _V1, {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
+    else:
+        parent, limits = _V2, {"cpu.max": f"{quota_us} {_PERIOD_US}"}
+    group = parent / name
+    try:
+        if parent is _V2:
+            (_V2 / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir()
+        for file, value in limits.items():
+            (group / file).write_text(value)
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        return None
+    return group
