@@ -7,6 +7,7 @@ transaction that records it deletes the letter.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 1.0
 _RETRY_S = 0.5
 _MOST_AT_ONCE = 256
+_OVERTAKEN = 2 * _MOST_AT_ONCE
 
 # What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
 # timers and workers of its own. Silence is no letter either: it is seen by who holds a connection, and who does not.
@@ -119,10 +121,19 @@ class Incoming:
     other. From any thread.
     """
 
-    def __init__(self, database: Engine, owner: str, post: Callable[[Turn], object]) -> None:
+    def __init__(
+        self,
+        database: Engine,
+        owner: str,
+        post: Callable[[Turn], object],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._owner = owner
         self._post = post
+        self._monotonic = monotonic
+        self._all_read_at = float("-inf")
+        self._newest = 0
         self._reading: set[int] = set()
         self._unreadable: set[int] = set()
         self._one_at_a_time = threading.Lock()
@@ -140,8 +151,15 @@ class Incoming:
             self._one_at_a_time.release()
 
     def _look(self) -> int:
+        # Those that are being read are not read again each time; but ids are given before they are committed, and jobs
+        # change hands, so now and then all that there are are looked at.
+        now = self._monotonic()
+        is_for_all = now - self._all_read_at >= LOOK_S
+        after = 0 if is_for_all else self._newest - _OVERTAKEN
+        read_now = () if is_for_all else tuple(id for id in list(self._reading) if id > after)
         with self._database.connect() as conn:
-            waiting = letters.waiting(conn, self._owner, but=[*self._unreadable, *list(self._reading)[:_MOST_AT_ONCE]])
+            waiting = letters.waiting(conn, self._owner, but=(*self._unreadable, *read_now), after=after)
+        self._all_read_at = now if is_for_all else self._all_read_at
         posted = 0
         for letter in waiting:
             if letter.id in self._reading:
@@ -153,6 +171,7 @@ class Incoming:
                 log.warning("letter.unreadable", letter=letter.id, job=letter.job_id, error=repr(error))
                 continue
             self._reading.add(letter.id)
+            self._newest = max(self._newest, letter.id)
             done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
             self._post(turn)
             posted += 1

@@ -17,7 +17,7 @@ from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.intents import Intent, IntentKind
 from holdfast.controller.store.wake import Topic
 from holdfast.controller.store.writes import Writes
-from holdfast.controller.turns import Checkpoint, Owned, Turn
+from holdfast.controller.turns import Checkpoint, Owned, Turn, concerns_nodes
 from holdfast.recovery import actions
 from holdfast.recovery.actions import Note, Step
 from holdfast.recovery.history import Sighting
@@ -44,6 +44,10 @@ class Decision:
         turn, before, after = self.turn, self.owned.view, self.step.job
         said = turn.notes or turn.performed or turn.checkpoint or turn.letter is not None
         return bool(after != before or self.step.actions or said or after.is_settled)
+
+    @property
+    def concerns_nodes(self) -> bool:
+        return concerns_nodes(self.owned.view, self.step.job)
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -97,7 +101,7 @@ class Recorder:
             record_refusals(writes, [(d.step.job.id, refusal) for d in news for refusal in d.refusals], now)
             record_sightings(writes, [sighting for d in news for sighting in d.sightings], now)
             writes.flush()
-            wake.notify_all(conn, Topic.JOB, list(added))
+            wake.notify_all(conn, Topic.JOB, [d.step.job.id for d in news if d.concerns_nodes])
             reach("turn.recording")
         for decision in news:
             reach("turn.recorded")

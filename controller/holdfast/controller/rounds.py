@@ -17,7 +17,7 @@ from holdfast.controller.channel import Channel
 from holdfast.controller.connection import Connection
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.store import jobs
+from holdfast.controller.store import jobs, letters
 from holdfast.controller.turns import attempt_of
 from holdfast.recovery import events
 from holdfast.recovery.directive import STOP, directive
@@ -48,13 +48,17 @@ class Rounds:
         elif not (connected := [connection for connection in connected if connection.place[0][0] in jobs]):
             return
         attempts = self._attempts({c.place[0] for c in connected})
+        behind = []
         for connection in connected:
             attempt = attempts.get(connection.place[0])
             wanted = directive(attempt) if attempt else STOP
             if wanted != connection.told:
                 self.channel.push(connection.place[0], wanted)
             if attempt is not None and connection.answers(wanted) and self._is_behind(attempt, connection):
-                assert connection.report is not None
+                behind.append(connection)
+        unread = self._unread({c.place[0][0] for c in behind})
+        for connection in behind:
+            if connection.place[0][0] not in unread and connection.report is not None:
                 self.channel.pass_on(connection, connection.report)
 
     def silences(self, jobs: Collection[int] | None = None) -> None:
@@ -74,6 +78,13 @@ class Rounds:
             return own
         with self.database.connect() as conn:
             return {**jobs.load_attempts(conn, elsewhere), **own}
+
+    def _unread(self, jobs: Collection[int]) -> set[int]:
+        """Those of `jobs` whose owner has letters to read: what was said may be among them."""
+        if not jobs:
+            return set()
+        with self.database.connect() as conn:
+            return letters.addressed(conn, jobs)
 
     def _is_behind(self, attempt: AttemptView, connection: Connection) -> bool:
         """Whether what is recorded of the node is older than what it said here."""

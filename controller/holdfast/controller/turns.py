@@ -14,7 +14,7 @@ from holdfast.controller.store.jobs import Claim
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.directive import STOP, Directive, directive
-from holdfast.recovery.job import AttemptView, JobView
+from holdfast.recovery.job import AttemptView, JobView, NodeView
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,15 @@ def new_directives(before: JobView, after: JobView) -> Iterator[tuple[AttemptKey
         wanted = now.get(place, STOP)
         if told.get(place) != wanted:
             yield (after.id, *place), wanted
+
+
+def concerns_nodes(before: JobView, after: JobView) -> bool:
+    """Whether whoever holds the nodes' connections is to look: a directive has changed, or a node counts as silent."""
+    return next(new_directives(before, after), None) is not None or len(_silent(after)) > len(_silent(before))
+
+
+def _silent(job: JobView) -> list[NodeView]:
+    return [n for t in job.tasks for a in t.attempts for n in a.nodes if n.silent_since is not None]
 
 
 def silences(job: JobView, heard: Collection[tuple[AttemptKey, int]]) -> list[events.NodeSilent]:

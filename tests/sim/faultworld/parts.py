@@ -171,7 +171,7 @@ class Parts:
         )  # fmt: skip
         self.reconciler.on_directive = self._tell_nodes
         changes = Changes()
-        self.incoming = Incoming(database, self.lease.owner, self.reconciler.post)
+        self.incoming = Incoming(database, self.lease.owner, self.reconciler.post, monotonic)
         self.peers = None if alone else self._peers(attendance, market, changes)
         self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._live, self.reconciler.look_later)
         self.specs = NodeSpecs(KEYRING, storage, DIGESTS, LIMITS)

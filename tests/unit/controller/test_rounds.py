@@ -14,6 +14,7 @@ from holdfast.controller.connection import Connection
 from holdfast.controller.nodelogs import NodeLogs
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.rounds import Rounds
+from holdfast.controller.store import letters
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.statuses import NodePhase
@@ -78,6 +79,28 @@ def test_who_counts_as_silent_and_is_heard_here_is_vouched_for(world: Any, job: 
     (turn,) = beside.goes_round()
     assert turn.event == events.NodeReported(0, 1, 0, NodePhase.RUNNING)
     assert not connection.is_over
+
+
+def test_what_is_on_its_way_is_not_said_again(world: Any, job: int, tmp_path: Path) -> None:
+    beside = Beside(world, job, tmp_path)
+    beside.connection()
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    with world.database.begin() as conn:
+        letters.put(conn, job, {}, world.clock.now())
+    assert beside.goes_round() == []
+    with world.database.begin() as conn:
+        conn.execute(letters.Letters.delete())
+    assert len(beside.goes_round()) == 1
+
+
+def test_a_look_at_some_jobs_says_nothing_of_others(world: Any, job: int, tmp_path: Path) -> None:
+    beside = Beside(world, job, tmp_path)
+    beside.connection()
+    world.tell(job, events.NodeSilent(0, 1, 0))
+    beside.rounds.nodes({job + 1})
+    beside.rounds.nodes(())
+    assert not beside.told
+    assert beside.attendance.silent({job + 1}) == []
 
 
 def test_who_has_to_answer_a_roll_call_is_hung_up_on_and_vouched_for_once_it_has(

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from holdfast.controller.leases import Controllers
 from holdfast.controller.mail import Incoming, Outgoing, read, written
 from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.store import connections, jobs, letters
+from holdfast.controller.store import connections, jobs, letters, queries
 from holdfast.controller.store.database import database_now
 from holdfast.controller.store.letters import Letter, Letters
 from holdfast.controller.turns import Checkpoint, Turn
@@ -186,6 +186,39 @@ def test_what_was_lost_on_the_way_to_a_job_that_moved_is_forwarded(world: Any, o
     assert world.reconciler.view(job) is None
     with world.database.connect() as conn:
         assert len(letters.waiting(conn, "other")) == 1
+
+
+def test_many_letters_are_written_together_and_read_in_their_order(world: Any, other: Any) -> None:
+    ids = [world.submit() for _ in range(3)]
+    said = [Turn(id, notes=(Note("said", data={"number": n}),)) for n in range(120) for id in ids]
+    done = [other.reconciler.post(turn) for turn in said]
+    while other.reconciler.turn(block=False):
+        pass
+    assert all(one.result(30) is None for one in done)
+    while left(world):
+        assert other.owner_reads() > 0
+    for id in ids:
+        with world.database.connect() as conn:
+            lines = [line["data"]["number"] for line in queries.timeline(conn, id) if line["kind"] == "said"]
+        assert lines == list(range(120))
+
+
+def test_a_letter_that_was_given_its_number_early_and_came_late_is_read(world: Any) -> None:
+    """Numbers are given before they are committed: a higher one may be seen first."""
+    job = world.submit()
+    body = written(Turn(job, notes=(Note("said"),)))
+    now = [0.0]
+    posted: list[Turn] = []
+    incoming = Incoming(world.database, "one", posted.append, lambda: now[0])
+    rows = [{"id": number, "job_id": job, "at": 0.0, "body": body} for number in (2000, 1990, 100)]
+    for number, row in enumerate(rows, 1):
+        with world.database.begin() as conn:
+            conn.execute(insert(Letters).values(**row))
+        found = incoming.look()
+        assert found == (number < 3), "the last comes too late for a look at the newest"
+    now[0] = 2.0
+    assert incoming.look() == 1
+    assert [turn.letter for turn in posted] == [2000, 1990, 100]
 
 
 def lease(world: Any, owner: str, for_s: float) -> None:

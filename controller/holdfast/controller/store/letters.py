@@ -19,7 +19,7 @@ Letters = LetterRow.__table__  # type: ignore[attr-defined]
 _WAITING = (
     select(Letters.c.id, Letters.c.job_id, Letters.c.body)
     .join(Job, Job.c.id == Letters.c.job_id)
-    .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False))
+    .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False), Letters.c.id > bindparam("after"))
     .order_by(Letters.c.id)
     .limit(bindparam("most"))
 )
@@ -30,6 +30,7 @@ _PUT = insert(Letters).from_select(
         Job.c.id == bindparam("to_job"), Job.c.settled.is_(False)
     ),
 )
+_ADDRESSED = select(Letters.c.job_id).where(Letters.c.job_id.in_(bindparam("job_ids", expanding=True))).distinct()
 _AT_ONCE = 1000  # parameters of one statement
 
 _TAKE = delete(Letters).where(Letters.c.id.in_(bindparam("letters", expanding=True)))
@@ -74,10 +75,17 @@ def put_all(conn: Connection, job_ids: Sequence[int], body: dict[str, Any], now:
     return left
 
 
-def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = ()) -> list[Letter]:
-    """The letters for the jobs of `owner` `but` these, as they came."""
+def addressed(conn: Connection, job_ids: Collection[int]) -> set[int]:
+    """Those of these jobs that have letters."""
+    ids = list(job_ids)
+    parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
+    return {job_id for part in parts for job_id in conn.execute(_ADDRESSED, {"job_ids": part}).scalars()}
+
+
+def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = (), after: int = 0) -> list[Letter]:
+    """The letters for the jobs of `owner` `but` these, `after` the letter with this id, as they came."""
     query = _WAITING.where(Letters.c.id.not_in(but)) if but else _WAITING
-    rows = conn.execute(query, {"owner": owner, "most": limit})
+    rows = conn.execute(query, {"owner": owner, "most": limit, "after": after})
     return [Letter(row.id, row.job_id, row.body) for row in rows]
 
 

@@ -16,7 +16,7 @@ _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
 class Topic(StrEnum):
-    JOB = "job"  # a turn of it was recorded: its nodes may have another directive
+    JOB = "job"  # its nodes have another directive, or one of them counts as silent
     LETTER = "letter"  # there is something for its owner
     SILENCE = "silence"  # one of its nodes is not connected any more
     LOG = "log"  # it has grown
