@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import structlog
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 1.0
 _RETRY_S = 0.5
 _MOST_AT_ONCE = 256
+_MOST_IN_HAND = 1000
 _OVERTAKEN = 2 * _MOST_AT_ONCE
 
 # What nodes and users say. What this daemon's own timers and workers say is for its own jobs alone: the next owner has
@@ -115,7 +117,8 @@ class Outgoing:
 
 
 class Incoming:
-    """Reads the letters for this daemon's jobs, each into one turn at a time.
+    """Reads the letters for this daemon's jobs, each into one turn at a time, and only so many at a time. `when_read`:
+    called when those that there was room for are nearly all recorded, and there may be more.
 
     One that a newer version wrote may say what this one can not read. It is left for a daemon that can, and holds up no
     other. From any thread.
@@ -134,9 +137,11 @@ class Incoming:
         self._monotonic = monotonic
         self._all_read_at = float("-inf")
         self._newest = 0
+        self._is_full = False
         self._reading: set[int] = set()
         self._unreadable: set[int] = set()
         self._one_at_a_time = threading.Lock()
+        self.when_read: Callable[[], object] = lambda: None
 
     def look(self) -> int:
         """Post a turn for every letter that has none yet, unless somebody else is just doing so. Returns how many.
@@ -151,14 +156,17 @@ class Incoming:
             self._one_at_a_time.release()
 
     def _look(self) -> int:
-        # Those that are being read are not read again each time; but ids are given before they are committed, and jobs
-        # change hands, so now and then all that there are are looked at.
+        room = _MOST_IN_HAND - len(self._reading)
+        self._is_full = room < _MOST_AT_ONCE
+        if self._is_full:
+            return 0
+        # Ids are given before they are committed, and jobs change hands: now and then all that there are are looked at.
         now = self._monotonic()
         is_for_all = now - self._all_read_at >= LOOK_S
         after = 0 if is_for_all else self._newest - _OVERTAKEN
-        read_now = () if is_for_all else tuple(id for id in list(self._reading) if id > after)
+        in_hand = {id for id in list(self._reading) if id > after}
         with self._database.connect() as conn:
-            waiting = letters.waiting(conn, self._owner, but=(*self._unreadable, *read_now), after=after)
+            waiting = letters.waiting(conn, self._owner, room, but=self._unreadable | in_hand, after=after)
         self._all_read_at = now if is_for_all else self._all_read_at
         posted = 0
         for letter in waiting:
@@ -172,10 +180,16 @@ class Incoming:
                 continue
             self._reading.add(letter.id)
             self._newest = max(self._newest, letter.id)
-            done.add_done_callback(lambda _, id=letter.id: self._reading.discard(id))  # type: ignore[misc]
+            done.add_done_callback(partial(self._recorded, letter.id))
             self._post(turn)
             posted += 1
         return posted
+
+    def _recorded(self, id: int, _: Future[None]) -> None:
+        self._reading.discard(id)
+        if self._is_full and len(self._reading) < _MOST_AT_ONCE:
+            self._is_full = False
+            self.when_read()
 
 
 def _event(data: Mapping[str, Any]) -> events.Event:

@@ -30,7 +30,7 @@ _POWER_OFF_OTHERS_S = 6 * 3600.0
 
 _ATTEMPT = (
     select(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets, Attempt.c.offer)
-    .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.batch_rank, Job.c.batch_size)
+    .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.num_tasks, Job.c.batch_rank, Job.c.batch_size)
     .join(Job, Job.c.id == Task.c.job_id)
     .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
     .where(Task.c.job_id == bindparam("of_job"), Task.c.index == bindparam("of_task"))
@@ -60,6 +60,7 @@ class NodeSpecs:
         if row is None:
             return None
         told: dict[str, Any] = row["spec"]
+        ids = (row["task_id"],) if row["num_tasks"] == 1 else task_ids(conn, job_id)
         secrets = self.keyring.open(row["secrets"])
         return {
             "version": 1,
@@ -70,7 +71,7 @@ class NodeSpecs:
             "num_nodes": row["num_nodes"],
             "setup": told["setup"],
             "run": told["run"],
-            "env": {**told["envs"], **secrets, **_variables(dict(row), key, task_ids(conn, job_id))},
+            "env": {**told["envs"], **secrets, **_variables(dict(row), key, ids)},
             "secret_names": sorted(secrets),
             "gpus_per_node": told["gpus_per_node"],
             "workdir": _workdir(reveal(told["workdir"], secrets)),

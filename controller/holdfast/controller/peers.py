@@ -47,6 +47,7 @@ class Peers:
         self._outgoing = Outgoing(database, clock)
         self._rounds = Rounds(database, reconciler, channel, attendance, monotonic)
         self._watch = Watch(incoming.look, self._some, self._round, monotonic)
+        incoming.when_read = self._watch.poke
         reconciler.forward = self._outgoing.forward
 
     def start(self, url: str) -> None:
