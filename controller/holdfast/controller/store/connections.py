@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, select
+from sqlalchemy import Connection, and_, bindparam, delete, exists, select
 
 from holdfast.controller.store import wake
 from holdfast.controller.store.database import DATABASE_NOW, as_of, insert_for
@@ -23,14 +23,19 @@ _LIVING = (
     .join(Controller, Controller.c.id == Connections.c.controller)
     .where(Controller.c.lease_until >= DATABASE_NOW)
 )
-_OF_LIVING = _LIVING.subquery()
+_LIVING_IDS = select(Controller.c.id).where(Controller.c.lease_until >= DATABASE_NOW)
+# Looked up by key, or hashed: a join with a subquery is one of all with all while the statistics are young.
+_IS_HELD = (
+    exists()
+    .where(*(Connections.c[name] == Node.c[name] for name in _PLACE))
+    .where(Connections.c.controller.in_(bindparam("living", expanding=True)))
+)
 _UNHELD = (
     select(*(Node.c[name] for name in _PLACE))
     .join(Job, Job.c.id == Node.c.job_id)
     .join(Attempt, and_(*(Node.c[n] == Attempt.c[n] for n in _PLACE[:3])))
-    .join(_OF_LIVING, and_(*(Node.c[n] == _OF_LIVING.c[n] for n in _PLACE)), isouter=True)
     .where(Job.c.owner == bindparam("owner"), Job.c.settled.is_(False), Attempt.c.state != AttemptState.GONE.value)
-    .where(Node.c.connected, _OF_LIVING.c.job_id.is_(None))
+    .where(Node.c.connected, ~_IS_HELD)
 )
 _UNHELD_OF = _UNHELD.where(Job.c.id.in_(bindparam("job_ids", expanding=True)))
 _HELD_BY = select(Connections.c.token).where(Connections.c.controller == bindparam("controller"))
@@ -105,7 +110,8 @@ def held(conn: Connection, job_ids: Iterable[int], now: float) -> set[Place]:
 def unheld(conn: Connection, owner: str, now: float, job_ids: Collection[int] | None = None) -> list[Place]:
     """Nodes of the owner's jobs, of these or of all, that count as connected, and that no living controller has a
     connection with."""
-    of = {"owner": owner, **as_of(now)}
+    living = conn.execute(_LIVING_IDS, as_of(now)).scalars().all()
+    of = {"owner": owner, "living": living}
     query = _UNHELD if job_ids is None else _UNHELD_OF
     rows = conn.execute(query, of if job_ids is None else {**of, "job_ids": list(job_ids)})
     return [((r.job_id, r.task_index, r.generation), r.rank) for r in rows]
