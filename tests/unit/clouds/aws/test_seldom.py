@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.seldom import AGE_S, Seldom
+from holdfast.controller.clouds.aws.seldom import AGE_S, SILENT_S, Seldom
 
 
 class Teller:
@@ -36,14 +36,17 @@ def test_a_region_is_asked_when_what_it_told_is_old() -> None:
     assert teller.asked == {"r": 2, "s": 1}
 
 
-def test_who_does_not_answer_is_asked_again_the_next_time_and_what_he_told_stays() -> None:
+def test_who_does_not_answer_is_asked_again_a_minute_later_and_what_he_told_stays() -> None:
     clock, teller = ManualClock(), Teller()
     prices = Seldom("prices", teller.ask, clock)
     teller.is_away = True
     assert prices.of_region("r") == {}
+    assert prices.of_region("s") == {}
+    assert teller.asked == {"r": 1}, "he would not answer for another region either"
     teller.is_away = False
+    clock.advance(SILENT_S)
     assert prices.of_region("r") == {"a": 1.0}
     teller.is_away = True
     clock.advance(AGE_S)
     assert prices.of_region("r") == {"a": 1.0}
-    assert teller.asked["r"] == 3
+    assert teller.asked == {"r": 3}

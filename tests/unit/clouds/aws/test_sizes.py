@@ -71,6 +71,7 @@ def test_prices_are_those_by_the_hour() -> None:
         terms = {"OnDemand": {"t": {"priceDimensions": dimensions}}, "Reserved": {"t": {"priceDimensions": {}}}}
         return json.dumps({"product": {"attributes": {"instanceType": name}}, "terms": terms})
 
-    no_terms = json.dumps({"product": {"attributes": {"instanceType": "c"}}})
-    told = [product("a", ("Hrs", "0.0960000000")), product("b", ("Quantity", "12"), ("Hrs", "0.0")), no_terms]
-    assert pricelists.read(told) == {"a": 0.096}
+    no_terms = json.dumps({"product": {"attributes": {"instanceType": "m6i.4xlarge"}}})
+    told = [product("m6i.large", ("Hrs", "0.0960000000")), product("g5.xlarge", ("Quantity", "12"), ("Hrs", "0.0"))]
+    others = [product("t3.micro", ("Hrs", "0.01")), product("", ("Hrs", "0.01"))]
+    assert pricelists.read([*told, no_terms, *others]) == {"m6i.large": 0.096}

@@ -1,6 +1,6 @@
 """AWS's own on-demand prices of a region, by the Price List service: Linux, shared tenancy, USD an hour.
 
-A region's list is some ten calls of a megabyte each.
+A region's list comes in pages of a hundred products, with the terms of reservations that nobody here wants.
 docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from typing import Any
+
+from holdfast.controller.clouds.aws import sizes
 
 # Machines as they are bought here, of all that EC2's price list names.
 PRODUCTS = {
@@ -31,7 +33,8 @@ def of_region(pricing: Any, region: str) -> dict[str, float]:
 
 
 def read(products: Iterable[str]) -> dict[str, float]:
-    """Type → price, of products as the service writes them: each a JSON text. What has no price by the hour is none."""
+    """Type → price, of those that might be offered, and have one by the hour. `products`: as the service writes them,
+    each a JSON text."""
     found: dict[str, float] = {}
     for text in products:
         product: dict[str, Any] = json.loads(text)
@@ -39,6 +42,6 @@ def read(products: Iterable[str]) -> dict[str, float]:
         for term in product.get("terms", {}).get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():
                 price = float(dimension["pricePerUnit"].get("USD", 0.0))
-                if name and dimension.get("unit") == "Hrs" and price > 0:
+                if name and sizes.is_offered(name) and dimension.get("unit") == "Hrs" and price > 0:
                     found[str(name)] = price
     return found

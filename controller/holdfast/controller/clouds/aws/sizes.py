@@ -40,6 +40,11 @@ ACCELERATORS = {
 }
 
 
+def is_offered(name: str) -> bool:
+    """Whether a type of that name might be."""
+    return name in TYPES or name in PLAIN or name[:1] in ("g", "p")
+
+
 def of_region(ec2: EC2Client) -> dict[str, Shape]:
     """Type → what it is, of those that the region has and that are to be offered. Raises what botocore raises."""
     pages = ec2.get_paginator("describe_instance_types").paginate(
