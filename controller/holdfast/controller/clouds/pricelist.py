@@ -18,10 +18,7 @@ import structlog
 from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Fault
 from holdfast.controller.clouds.offercache import OfferCache, Page
-from holdfast.controller.clouds.sold import InstanceType as InstanceType
-from holdfast.controller.clouds.sold import Prices as Prices
-from holdfast.controller.clouds.sold import Sold as Sold
-from holdfast.controller.clouds.sold import read, written
+from holdfast.controller.clouds.sold import InstanceType, Sold, read, written
 from holdfast.recovery.market import FaultKind, Market, Offer
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBacken
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, SPOT_SHARE, TYPES, ZONES, on_demand_price, sold
-from holdfast.controller.clouds.pricelist import InstanceType
+from holdfast.controller.clouds.sold import InstanceType
 from holdfast.sdk.accelerators import choices, read
 
 # EC2 does not tell the variants of a GPU apart by name.

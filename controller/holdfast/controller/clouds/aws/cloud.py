@@ -32,8 +32,9 @@ from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
 from holdfast.controller.clouds.offercache import OfferCache
-from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
+from holdfast.controller.clouds.pricelist import PriceList, Source
 from holdfast.controller.clouds.queues import NoticeQueue
+from holdfast.controller.clouds.sold import Sold
 from holdfast.recovery.history import Advice
 from holdfast.recovery.market import Offer
 

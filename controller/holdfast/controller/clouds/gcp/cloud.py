@@ -19,8 +19,9 @@ from holdfast.controller.clouds.gcp.memory import Memory
 from holdfast.controller.clouds.gcp.notices import PubSubQueue
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.offercache import OfferCache
-from holdfast.controller.clouds.pricelist import PriceList, Sold, Source
+from holdfast.controller.clouds.pricelist import PriceList, Source
 from holdfast.controller.clouds.queues import NoticeQueue
+from holdfast.controller.clouds.sold import Sold
 from holdfast.recovery.market import Offer
 
 NAMES_AT_ONCE = 50
