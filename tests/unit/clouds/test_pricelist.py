@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,16 @@ def test_only_the_configured_regions_are_of_the_table(seller: Seller, clock: Man
     prices.refresh(WAIT_S)
 
 
-def test_without_a_table_the_first_one_waits(seller: Seller, clock: ManualClock) -> None:
-    prices = PriceList(seller.source(table=None), InMemory(clock), clock)
+def of_west(region: str) -> Sold:
+    return Sold({"west-1": {"small": 0.05}} if region == "west" else {})
+
+
+@pytest.mark.parametrize("table", [None, lambda _region: Sold({}), of_west], ids=["none", "of none", "not of all"])
+def test_without_a_table_the_first_one_waits(
+    seller: Seller, clock: ManualClock, table: Callable[[str], Sold] | None
+) -> None:
+    """A job that wants just that region would find nothing."""
+    prices = PriceList(seller.source(table=table, only=REGIONS), InMemory(clock), clock)
     assert prices_of(prices) == told("east") | told("west")
 
 

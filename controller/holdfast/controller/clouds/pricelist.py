@@ -92,18 +92,23 @@ class PriceList:
         self._wanted_at = float("-inf")
 
     def offers(self) -> Sequence[Offer]:
-        """All offers, at most `AGE_S` old while the cloud answers. Nothing is waited for, unless there is no table.
-        Raises what went wrong if nothing was ever known, and the table does not stand in."""
+        """All offers, at most `AGE_S` old while the cloud answers. Nothing is waited for, unless nothing is known, or
+        nothing of a region of the configuration, and the table does not have it: to offer nothing would end jobs that
+        only need to wait. Raises what went wrong if there is nothing to offer."""
         if self._offers is None:
             self._recall()
         with self._changed:
             self._wanted_at = self._clock.now()
             self._begin()
-            if self.source.table is None and not self._known:
+            if self._is_in_the_dark() and not self._trouble:
                 self._changed.wait_for(lambda: not self._fetching, FIRST_FETCH_S)
             if not self._offers and self._trouble:
                 raise next(iter(self._trouble.values()))
             return self._offers or ()
+
+    def _is_in_the_dark(self) -> bool:
+        unheard = (one for one in self.source.only if one not in self._known and not self._by_table.get(one))
+        return not (self._offers or self._known) or next(unheard, None) is not None
 
     def refresh(self, wait_s: float = 0.0) -> None:
         """What the ticker calls: take up what others have fetched, and begin to fetch what is old, if anybody wants it.
