@@ -154,8 +154,9 @@ def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: La
     laptop.until(laptop.machines, "a machine")
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
+    first = list(laptop.machines())
     stopped = laptop.starting()
-    laptop.until(lambda: laptop.record.instance and laptop.record.instance in laptop.machines(), "a second machine")
+    laptop.until(lambda: laptop.record.instance in {*laptop.machines()} - {*first}, "a second machine")
     os.killpg(stopped.pid, signal.SIGINT)
     out, _ = stopped.communicate(timeout=60)
     assert stopped.returncode != 0, out.decode()
@@ -164,6 +165,10 @@ def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: La
     laptop.holdfast("controller", "up", "--infra", "local")
     assert list(laptop.machines()) == [laptop.record.instance]
     assert len(list((laptop.home / "controllers").iterdir())) == 1
+    said = laptop.holdfast("controller", "down", "-y", "--delete-disk").stdout
+    assert "Nothing of it is left" in said
+    assert not list((laptop.home / "controllers").iterdir())
+    assert "No controller is up" in laptop.holdfast("controller", "down").stdout
 
 
 def test_what_can_not_be_installed_changes_nothing(laptop: Laptop) -> None:

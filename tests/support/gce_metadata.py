@@ -76,6 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._trouble(server.troubles.pop(0))
         elif self.headers.get("Metadata-Flavor") != "Google":
             self._answer(403, "Missing Metadata-Flavor:Google header.")
+        elif asked.path == "/":
+            self._answer(200, "computeMetadata/\n")
         elif not asked.path.startswith(ROOT):
             self._answer(404, "")
         else:
@@ -108,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, body: str) -> None:
         self.send_response(status)
         self.send_header("Metadata-Flavor", "Google")
-        self.send_header("Content-Type", "application/text")
+        self.send_header("Content-Type", "application/json" if body.startswith("{") else "application/text")
         self.send_header("ETag", _etag(body))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -51,17 +51,23 @@ def upgrade() -> None:
 
 @click.command()
 @click.option("-f", "--force", is_flag=True, help="Even while jobs live, or if it does not answer.")
+@click.option(
+    "--delete-disk", is_flag=True, help="Its state, too: jobs' history, logs, secrets. It can not be had again."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def down(force: bool, yes: bool) -> None:
+def down(force: bool, delete_disk: bool, yes: bool) -> None:
     """End the machine of the controller that is up. Its state stays on its disk, and `up` goes on with it."""
     found = hosted.read(endpoint.home_dir())
-    if found is None or found.stage == hosted.DOWN:
+    if found is None or (found.stage == hosted.DOWN and not delete_disk):
         click.echo("No controller is up.")
         return
     if found.stage == hosted.UP and not force:
         _require_no_jobs_there(found)
-    ask(f"End the controller's machine {found.instance} in {found.zone}?", yes=yes, default=False)
-    _run("down")
+    machine = f"End the controller's machine {found.instance} in {found.zone}" if found.instance else ""
+    disk = f"delete its disk {found.disk} with all that it holds" if delete_disk else ""
+    question = " and ".join(part for part in (machine, disk) if part) or "Clear up what `up` left"
+    ask(f"{question[0].upper()}{question[1:]}?", yes=yes, default=False)
+    _run("down", *(["--delete-disk"] if delete_disk else []))
 
 
 def _require_no_jobs_there(found: hosted.Hosted) -> None:

@@ -61,7 +61,7 @@ def _print_credentials(home: Path) -> None:
 
 def _host(options: argparse.Namespace, home: Path) -> None:
     from holdfast.controller.daemon import CannotStart
-    from holdfast.controller.hosting.bringing import CannotHost
+    from holdfast.controller.hosting.asking import CannotHost
 
     try:
         command.run(options, home, lambda text: print(text, flush=True))

@@ -79,6 +79,11 @@ def write(home: Path, hosted: Hosted) -> None:
     new.replace(home / FILE)
 
 
+def forget(home: Path) -> None:
+    """As if none had ever been brought up from here."""
+    (home / FILE).unlink(missing_ok=True)
+
+
 def serving(home: Path) -> Endpoint | None:
     """The controller that was brought up, whether or not it answers; None if there is none."""
     found = read(home)

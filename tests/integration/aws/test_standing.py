@@ -95,6 +95,9 @@ def test_who_brings_it_up_needs_what_is_listed_and_nothing_more(
     (now,) = cloud.describe("us-east-1", [instance.id])
     assert cloud.settle(now, disk)
     cloud.leave("ctl", "us-east-1")
+    client(ec2).detach_volume(VolumeId=disk.id, InstanceId=instance.id)
+    cloud.remove_disk("hosting-1", "us-east-1")
+    del ec2.calls["ec2:DetachVolume"]
     listed = actions("aws-up.json")
     assert listed - IMPLIED <= set(ec2.calls) <= listed | actions("aws-controller.json")
 

@@ -270,7 +270,8 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == set().union(*(NEEDS[method] for method in gce.calls))
     package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/gcp"
-    code = "".join(path.read_text() for path in package.glob("*.py"))
+    # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
+    code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     named = set(re.findall(r"onnections\.(\w+)\.(\w+)\(request=", code.replace("\n", "")))
     camel = {f"{_camel(client)}.{_camel(method.removesuffix('_unary'))}" for client, method in named}
     camel |= {"services.skus.list"} if "PATH, query=" in code else set()

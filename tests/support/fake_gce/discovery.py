@@ -13,14 +13,25 @@ MAY = "projects.testIamPermissions"  # of Cloud Resource Manager; all else is Co
 
 _COMPUTE = Discovery("compute", "v1")
 _PROJECTS = Discovery("cloudresourcemanager", "v3")
+_IAM = Discovery("iam", "v1")
 check = _COMPUTE.check
 
 
 def read(http_method: str, path: str, query: Mapping[str, str], body: bytes) -> Call:
     """The call that this is. Raises Invalid."""
-    return (_PROJECTS if path.startswith("/v3/") else _COMPUTE).read(http_method, path, query, body)
+    return _of_path(path).read(http_method, path, query, body)
 
 
 def check_answer(call: Call, answer: Mapping[str, Any]) -> None:
     """Raises Invalid if Google could not have said this."""
-    (_PROJECTS if call.method == MAY else _COMPUTE).check_answer(call, answer)
+    _of_method(call.method).check_answer(call, answer)
+
+
+def _of_path(path: str) -> Discovery:
+    return _PROJECTS if path.startswith("/v3/") else _IAM if path.startswith("/v1/") else _COMPUTE
+
+
+def _of_method(name: str) -> Discovery:
+    if not name.startswith("projects."):
+        return _COMPUTE
+    return _IAM if name.count(".") > 1 else _PROJECTS

@@ -38,6 +38,7 @@ class Faults:
     forbid: set[str] = field(default_factory=set)  # permissions that the caller is said not to have
     quotas: dict[tuple[str, str], float] = field(default_factory=dict)  # (region, metric) → limit, if not as usual
     throttle: int = 0
+    accounts_told_slowly: int = 0  # how many of the next calls have not heard of a service account
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)
     listing_delay_s: float = 0.0  # a new instance is not listed for so long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,10 +76,13 @@ class Machine:
             "metadata": {"kind": "compute#metadata", **self.properties["metadata"]},
             "networkInterfaces": interfaces,
             "scheduling": dict(self.properties["scheduling"]),
-            "disks": [{"boot": True, "autoDelete": True, "diskSizeGb": "100"}],
+            "disks": [
+                {"boot": True, "autoDelete": True, "diskSizeGb": "100"},
+                *({**one, "boot": False} for one in self.properties["disks"] if "source" in one),
+            ],
             "serviceAccounts": list(self.properties.get("serviceAccounts", [])),
             **({"guestAccelerators": gpus} if gpus else {}),
-            **{key: self.properties[key] for key in ("networkPerformanceConfig",) if key in self.properties},
+            **{key: self.properties[key] for key in ("networkPerformanceConfig", "tags") if key in self.properties},
         }
 
 
@@ -113,7 +117,8 @@ class Fleet:
     ) -> list[Machine]:
         made = [self._draw(zone, properties, name, market, round(at, 3)) for name in names]
         if self._machines and made:
-            program = next(i["value"] for i in properties["metadata"]["items"] if i["key"] == "startup-script")
+            items = {one["key"]: one["value"] for one in properties["metadata"]["items"]}
+            program = items.get("user-data") or items["startup-script"]
             self._machines.start([self._equip(self._machines, machine, program) for machine in made])
         return made
 
@@ -138,7 +143,8 @@ class Fleet:
     @staticmethod
     def _equip(machines: Machines, machine: Machine, program: str) -> Hardware:
         values = {"instance/name": machine.name, PREEMPTED: "FALSE", "instance/maintenance-event": "NONE"}
-        machine.metadata = GceMetadata(values).start()
+        accounts = properties_of_account(machine.properties)
+        machine.metadata = GceMetadata({**values, **accounts}).start()
         machine.ip = machines.new_address()
         one = machine.bought
         return Hardware(
@@ -150,6 +156,7 @@ class Fleet:
             user_data=program,
             ip=machine.ip,
             metadata_endpoint=machine.metadata.endpoint,
+            role=_finds_metadata(machine.metadata) if accounts else {},
         )
 
     def delete(self, machine: Machine, at: float) -> Operation:
@@ -239,6 +246,27 @@ class Fleet:
     def _lives(self, machine: Machine) -> bool:
         record = self._machines.find(machine.name) if self._machines else None
         return record is not None and not record.is_gone
+
+
+def properties_of_account(properties: Mapping[str, Any]) -> dict[str, str]:
+    """What the metadata tells of the machine's service account, and gives in its name."""
+    for account in properties.get("serviceAccounts", ()):
+        told = {"aliases": ["default"], "email": account["email"], "scopes": list(account["scopes"])}
+        token = {"access_token": "token-of-the-fake", "expires_in": 3600, "token_type": "Bearer"}
+        root = "instance/service-accounts"
+        return {
+            "project/project-id": PROJECT,
+            f"{root}/default/": json.dumps(told),
+            f"{root}/default/token": json.dumps(token),
+            f"{root}/{account['email']}/token": json.dumps(token),
+        }
+    return {}
+
+
+def _finds_metadata(metadata: GceMetadata) -> dict[str, str]:
+    """Where Google's library looks for it, at an address of its own here."""
+    where = metadata.endpoint.removeprefix("http://")
+    return {"GCE_METADATA_HOST": where, "GCE_METADATA_IP": where}
 
 
 def _type(properties: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from fake_gce.discovery import MAY, Call, Invalid
 from fake_gce.faults import EXHAUSTED, TEXTS, Faults
 from fake_gce.filters import reader
 from fake_gce.fleet import PROJECT, Fleet, Machine
+from fake_gce.holdings import Holdings
+from fake_gce.iam import Iam
 from fake_gce.operations import LINKS, Operation, Operations
 from hardware import Machines
 from holdfast.recovery.market import Market
@@ -30,23 +32,32 @@ class Gce:
         self._turn = threading.Condition(self._lock)
         self._operations = Operations()
         self._fleet = Fleet(machines, self._operations, faults)
+        self.holdings = Holdings(self._fleet, self._operations, faults, self._zones())
+        self.iam = Iam(faults)
 
     def answer(self, call: Call) -> dict[str, Any]:
         """Raises Invalid."""
         if call.method == MAY:
             return project.tested_permissions(call, self._faults)
+        if call.method.startswith("projects."):
+            with self._lock:
+                return self.iam.answer(call)
         if call.parameters["project"] != PROJECT:
             raise Invalid(404, "notFound", f"The resource 'projects/{call.parameters['project']}' was not found")
         with self._lock:
             self._settle()
             answers: dict[str, Callable[[Call], dict[str, Any]]] = {
+                **self.holdings.answers(now()),
                 "instances.bulkInsert": self._bulk_insert,
+                "instances.insert": self._insert,
                 "instances.delete": self._delete,
                 "instances.list": self._list,
                 "instances.aggregatedList": self._aggregated_list,
                 "instances.simulateMaintenanceEvent": self._simulate,
                 "zoneOperations.list": self._list_operations,
                 "zoneOperations.wait": self._wait,
+                "regionOperations.wait": self._wait,
+                "globalOperations.wait": self._wait,
                 "regions.list": self._list_regions,
                 "zones.list": self._list_zones,
                 "machineTypes.aggregatedList": self._list_machine_types,
@@ -100,6 +111,29 @@ class Gce:
             code = EXHAUSTED
         made = names if code is None else names[: min(room, len(names) - 1)] if self._faults.leaves_some else []
         return self._begin_launch(zone, properties, names, made, market, code, client_id).to_json()
+
+    def _insert(self, call: Call) -> dict[str, Any]:
+        zone, at = call.parameters["zone"], now()
+        name, properties = rules.of_instance(zone, call.body)
+        rules.admit(zone, {"count": "1", "perInstanceProperties": {name: {}}, "instanceProperties": properties})
+        if self._fleet.has(f"{zone}/{name}"):
+            raise Invalid(409, "alreadyExists", f"The resource '{name}' already exists")
+        self.holdings.admit(zone, properties)
+        code, living = self._faults.refusal(zone, Market.ON_DEMAND), self._fleet.count(zone)
+        if code is None and living >= self._faults.capacity.get(zone, living + 1):
+            code = EXHAUSTED
+        text = {"zone": zone, "region": zone.rpartition("-")[0], "count": 1}
+        errors = [{"code": code, "message": TEXTS.get(code, code).format(**text)}] if code else []
+        for account in properties.get("serviceAccounts", ()):
+            if not self.iam.knows(account["email"]):
+                wrong = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
+                errors = [{"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": wrong}]
+        made = [] if errors else self._fleet.make(zone, properties, [name], Market.ON_DEMAND, at)
+        link = f"{LINKS}/projects/{PROJECT}/zones/{zone}/instances/{name}"
+        finish = made[0].run if made else lambda _: None
+        due_at = at + self._faults.operation_s
+        begun = self._operations.begin(PROJECT, zone, "insert", link, at, due_at=due_at, errors=errors, finish=finish)
+        return begun.to_json()
 
     def _begin_launch(
         self,
@@ -186,7 +220,9 @@ class Gce:
         return self._page(call, "compute#operationList", told)
 
     def _wait(self, call: Call) -> dict[str, Any]:
-        one = self._operations.get(call.parameters["zone"], call.parameters["operation"])
+        region = call.parameters.get("region")
+        scope = call.parameters.get("zone") or (f"regions/{region}" if region else "global")
+        one = self._operations.get(scope, call.parameters["operation"])
         if one is None:
             raise Invalid(404, "notFound", f"The resource '{call.parameters['operation']}' was not found")
         until = now() + self._faults.wait_s

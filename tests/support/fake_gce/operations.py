@@ -13,7 +13,8 @@ LINKS = "https://www.googleapis.com/compute/v1"
 
 @dataclass
 class Operation:
-    """Times are epoch seconds. `due_at`: when it is done; None until something else ends it."""
+    """Times are epoch seconds. `due_at`: when it is done; None until something else ends it. `zone`: where, or
+    `regions/…`, or `global`."""
 
     id: int
     project: str
@@ -34,21 +35,22 @@ class Operation:
         return f"operation-{self.id:013d}"
 
     def to_json(self) -> dict[str, Any]:
-        zone = f"{LINKS}/projects/{self.project}/zones/{self.zone}"
+        scope = link_of(self.project, scope_of(self.zone))
         told: dict[str, Any] = {
             "kind": "compute#operation",
             "id": str(self.id),
             "name": self.name,
-            "zone": zone,
             "operationType": self.kind,
             "targetLink": self.target,
-            "selfLink": f"{zone}/operations/{self.name}",
+            "selfLink": f"{scope}/operations/{self.name}",
             "status": "RUNNING" if self.ended_at is None else "DONE",
             "progress": 0 if self.ended_at is None else 100,
             "user": self.user,
             "insertTime": rfc3339(self.inserted_at),
             "startTime": rfc3339(self.inserted_at),
         }
+        if (kind := scope_of(self.zone).partition("/")[0]) != "global":
+            told[kind.removesuffix("s")] = scope
         if self.client_id:
             told["clientOperationId"] = self.client_id
         if self.group:
@@ -80,7 +82,7 @@ class Operations:
 
     def get(self, zone: str, name: str) -> Operation | None:
         one = self._all.get(name)
-        return one if one is not None and one.zone == zone else None
+        return one if one is not None and scope_of(one.zone) == scope_of(zone) else None
 
     def by_client_id(self, zone: str, client_id: str) -> Operation | None:
         return next((one for one in self.of(zone) if client_id and one.client_id == client_id), None)
@@ -90,12 +92,20 @@ class Operations:
             one.client_id = ""
 
     def of(self, zone: str) -> Iterator[Operation]:
-        return (one for one in self._all.values() if one.zone == zone)
+        return (one for one in self._all.values() if scope_of(one.zone) == scope_of(zone))
 
 
 def end(one: Operation, at: float) -> None:
     one.ended_at = at
     one.finish(at)
+
+
+def scope_of(zone: str) -> str:
+    return zone if "/" in zone or zone == "global" else f"zones/{zone}"
+
+
+def link_of(project: str, scope: str) -> str:
+    return f"{LINKS}/projects/{project}/{scope}"
 
 
 def rfc3339(epoch_s: float) -> str:

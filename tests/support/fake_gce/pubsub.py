@@ -22,6 +22,8 @@ _ERRORS = {
     "authError": (401, "UNAUTHENTICATED", "ACCESS_TOKEN_EXPIRED"),
     "forbidden": (403, "PERMISSION_DENIED", "IAM_PERMISSION_DENIED"),
     "notFound": (404, "NOT_FOUND", ""),
+    "alreadyExists": (409, "ALREADY_EXISTS", ""),
+    "aborted": (409, "ABORTED", ""),
     "accessNotConfigured": (403, "PERMISSION_DENIED", "SERVICE_DISABLED"),
     "SERVICE_DISABLED": (403, "PERMISSION_DENIED", "SERVICE_DISABLED"),
 }

@@ -29,9 +29,24 @@ def admit(zone: str, body: Mapping[str, Any]) -> None:
         if interface["network"] not in NETWORKS:
             raise Invalid(404, "notFound", f"The resource '{interface['network']}' was not found")
     for disk in properties["disks"]:
+        if "source" in disk:
+            continue
         image = disk["initializeParams"]["sourceImage"]
         if image not in IMAGES:
             raise Invalid(404, "notFound", f"The resource '{image}' was not found")
+
+
+def of_instance(zone: str, body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the properties of an instance that is told whole: it has links where a bulk insert has names.
+
+    Raises Invalid."""
+    links = [("machineType", body)]
+    links += [("diskType", disk["initializeParams"]) for disk in body["disks"] if "initializeParams" in disk]
+    for field, holder in links:
+        if not holder[field].startswith(f"zones/{zone}/{field}s/"):
+            raise Invalid(400, "invalid", f"Invalid value for field 'resource.{field}': '{holder[field]}'")
+    properties = {**body, "machineType": body["machineType"].rpartition("/")[2]}
+    return properties.pop("name"), properties
 
 
 def _wrongs(zone: str, body: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,8 @@ from fake_gce import billing, discovery, pubsub
 from fake_gce.discovery import Call, Invalid
 from fake_gce.faults import DENIALS, Faults
 from fake_gce.gce import PROJECT, Gce
+from fake_gce.holdings import Holdings
+from fake_gce.iam import Iam
 from fake_gce.pubsub import PubSub
 from hardware import Machines
 from ledger import Bought
@@ -95,6 +97,16 @@ class FakeGce:
         """Take a spot instance back: its metadata says so, and `faults.soft_off_s` later it is gone; at once if not."""
         self._gce.interrupt(id, is_told=is_told)
 
+    @property
+    def holdings(self) -> Holdings:
+        """Disks, addresses and firewall rules."""
+        return self._gce.holdings
+
+    @property
+    def iam(self) -> Iam:
+        """The project's accounts and roles."""
+        return self._gce.iam
+
     def forget_requests(self) -> None:
         """As Google does after an hour: a request's id means nothing from now on."""
         self._gce.forget_requests()
@@ -113,7 +125,7 @@ class FakeGce:
         url = urlsplit(target)
         if url.path == "/token":
             return 200, {"access_token": "token-of-the-fake", "expires_in": 3600, "token_type": "Bearer"}
-        is_newer = url.path.startswith("/v1/")  # than Compute Engine, which tells errors in a form of its own
+        is_newer = url.path.startswith("/v1/") or url.path.endswith("IamPolicy")  # another form of errors
         api, does = self._api(url.path)
         try:
             call = api.read(http_method, url.path, dict(parse_qsl(url.query)), body)
@@ -133,7 +145,7 @@ class FakeGce:
         """The document that speaks of it, and what answers."""
         if path.startswith("/v1/services/"):
             return billing, lambda call: billing.answer(call, self.faults)
-        return (pubsub, self.pubsub.answer) if path.startswith("/v1/") else (discovery, self._gce.answer)
+        return (pubsub, self.pubsub.answer) if "/subscriptions/" in path else (discovery, self._gce.answer)
 
     def _deny(self, authorization: str) -> None:
         """Raises Invalid unless the caller is the account that was given."""
@@ -183,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_POST = do_DELETE = _serve
+    do_GET = do_POST = do_DELETE = do_PATCH = _serve
 
     def log_message(self, *_: Any) -> None:
         """A test's output is about the test."""

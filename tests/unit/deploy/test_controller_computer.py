@@ -55,8 +55,11 @@ def test_systemd_understands_the_unit_of_a_machine_that_was_brought_up(tmp_path:
 
 def test_what_the_package_brings_along_is_what_lies_here() -> None:
     assert (PACKAGE / "hosting" / UNIT.name).read_text() == UNIT.read_text()
-    listed = (DEPLOY / "iam" / "aws-controller.json").read_text()
-    assert (PACKAGE / "clouds" / "aws" / "controller_policy.json").read_text() == listed
+    for listed, brought in (
+        ("aws-controller.json", "aws/controller_policy.json"),
+        ("gcp-controller.yaml", "gcp/controller_role.yaml"),
+    ):
+        assert (PACKAGE / "clouds" / brought).read_text() == (DEPLOY / "iam" / listed).read_text()
 
 
 def written() -> dict[str, str]:

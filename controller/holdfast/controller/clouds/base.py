@@ -6,7 +6,7 @@ exceptions; `classify` says what they mean. What only some clouds can do is a Pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -217,6 +217,11 @@ class NotYet(Exception):
 class Hosting(Protocol):
     """A cloud that can give a controller a machine of its own. All may be called again: what is there is found."""
 
+    def found_here(self) -> Mapping[str, str]:
+        """Fields of the cloud's section in config.yaml that are not in it, but were found in this computer's
+        environment: a machine has another."""
+        ...
+
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
         """The disk of that name, in whatever zone of the region it is; made in `zone` if there is none."""
         ...
@@ -234,5 +239,10 @@ class Hosting(Protocol):
         ...
 
     def leave(self, name: str, region: str) -> None:
-        """Give back what costs something and is of no use without the machine. The disk stays."""
+        """Give back what costs something and is of no use without the machine, which is gone. The disk stays.
+        Raises NotYet."""
+        ...
+
+    def remove_disk(self, name: str, region: str) -> None:
+        """The disk of that name is no more, nor what it holds. Raises NotYet while it goes, or a machine has it."""
         ...

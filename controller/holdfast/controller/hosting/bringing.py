@@ -1,7 +1,8 @@
 """Brings a controller up on a machine of its own, and takes it down: each step can be done again after any end.
 
 `hosted.json` says how far it came (`sdk.hosted`), and is written before each step. Whatever is found of a bring-up that
-was broken off is ended first, and nothing is left running by one that fails. The disk is never deleted here.
+was broken off is ended first, and nothing is left running by one that fails. The disk is deleted by `down` alone, when
+it is told so.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
-from time import monotonic
 from typing import Any
 
 from holdfast.controller.clock import Clock
@@ -26,7 +25,6 @@ from holdfast.controller.clouds.base import (
     Bootstrap,
     Cloud,
     Disk,
-    Hosting,
     Instance,
     InstanceState,
     LaunchRequest,
@@ -35,7 +33,8 @@ from holdfast.controller.clouds.base import (
     Standing,
 )
 from holdfast.controller.clouds.pricelist import FIRST_FETCH_S, Listing
-from holdfast.controller.hosting import configuring, packing
+from holdfast.controller.hosting import asking, configuring, packing
+from holdfast.controller.hosting.asking import CannotHost
 from holdfast.controller.listening import Certificate, Listening
 from holdfast.controller.tls import tls_of
 from holdfast.recovery.market import Market, Offer
@@ -49,16 +48,11 @@ Say = Callable[[str], None]
 
 LEAST_VCPUS, LEAST_MEMORY_GIB = 2.0, 4.0
 ROOT_GIB = 20
-MACHINE_S = 600.0
 DOOR_S = 900.0
 INSTALL_S = 1800.0
 SERVE_S = 120.0
 GONE_S = 300.0
-LOOK_S = 0.5
-
-
-class CannotHost(Exception):
-    """What was asked for could not be done. The text says what to do."""
+STAND_AGAIN_S = 2.0  # what was made a moment ago is told slowly, and each try is a launch
 
 
 @dataclass(frozen=True)
@@ -109,17 +103,26 @@ def up(home: Path, wish: Wish, clock: Clock, say: Say) -> None:
             raise
 
 
-def down(home: Path, clock: Clock, say: Say) -> None:
-    """No machine of the controller is left. Its state stays on its disk. Raises CannotHost."""
+def down(home: Path, clock: Clock, say: Say, *, with_disk: bool = False) -> None:
+    """No machine of the controller is left; of its state none either if `with_disk`. Raises CannotHost."""
     with _alone(home):
         record = hosted.read(home)
-        if record is None or record.stage == DOWN:
+        if record is None or (record.stage == DOWN and not with_disk):
             say("No controller is up.")
             return
-        cloud = configuring.cloud_of(home, record.cloud, record.region, clock)
-        _end(cloud, record, say)
-        _leave(cloud, record)
-        hosted.write(home, replace(record, stage=DOWN, instance="", push=""))
+        if record.cloud:
+            cloud = configuring.cloud_of(home, record.cloud, record.region, clock)
+            _end(cloud, record, say)
+            _leave(cloud, record)
+            hosted.write(home, replace(record, stage=DOWN, instance="", push=""))
+            if with_disk:
+                asking.step(
+                    "deleting the disk", cloud, lambda: asking.hosting(cloud).remove_disk(record.id, record.region)
+                )
+        if with_disk:
+            hosted.forget(home)
+            say(f"The controller is down, and its disk {record.disk} is deleted. Nothing of it is left.")
+            return
         say(
             f"The controller is down. What stays is its disk {record.disk} ({record.disk_gib} GiB, {record.zone}): "
             "jobs' history, logs and secrets. `holdfast controller up` with the same --infra goes on with it."
@@ -127,12 +130,16 @@ def down(home: Path, clock: Clock, say: Say) -> None:
 
 
 def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock, say: Say) -> None:
-    assert isinstance(cloud, Hosting)
+    hosting = asking.hosting(cloud)
     offers = _offers(cloud, wish)
     first = offers[0]
     record = replace(record, stage=MAKING, cloud=first.cloud, region=first.region, zone=first.zone)
     hosted.write(home, record)
-    disk = cloud.state_disk(record.id, region=first.region, zone=first.zone, gib=wish.disk_gib)
+    disk = asking.asked(
+        "making the disk",
+        cloud,
+        lambda: hosting.state_disk(record.id, region=first.region, zone=first.zone, gib=wish.disk_gib),
+    )
     here = [offer for offer in offers if offer.zone == disk.zone]
     if not here:
         raise CannotHost(f"the state lies in {disk.zone}, where this is not sold: choose another --instance-type")
@@ -160,16 +167,18 @@ def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock
     )
     standing = Standing(program, configuring.home_on_machine(disk, cloud), disk, record.port, wish.callers, wish.role)
     say(f"Buying {offer.instance_type} in {offer.zone}, on demand, for ${offer.price_per_hour:.4f} an hour …")
-    instance = until(lambda: _stand(cloud, request, standing), MACHINE_S, "no machine came to be")
+    instance = asking.step("buying a machine", cloud, lambda: hosting.stand(request, standing), STAND_AGAIN_S)
     record = replace(record, instance=instance.id)
     hosted.write(home, record)
-    address = until(lambda: _settled(cloud, instance, record.id, offer, wish.disk_gib), MACHINE_S, "it did not start")
+    address = asking.until(
+        lambda: _settled(hosting, instance, record.id, offer, wish.disk_gib), asking.MACHINE_S, "it did not start"
+    )
     url = f"https://{address}:{record.port}"
     say(f"{instance.id} is up at {address}; sending Holdfast to it …")
     packed = configuring.packed(home, cloud, url, record.port)
     said = _push(Endpoint(url, secret, fingerprint=door), packed)
     record = replace(record, url=url, token=said["token"], fingerprint=said["fingerprint"])
-    until(lambda: knows(record.endpoint), SERVE_S, f"no controller answers at {url}")
+    asking.until(lambda: knows(record.endpoint), SERVE_S, f"no controller answers at {url}")
     hosted.write(home, replace(record, stage=UP))
     say(f"The controller runs at {url} (sha256:{record.fingerprint}), and every command here goes to it now.")
 
@@ -224,30 +233,20 @@ def _door(record: Hosted, disk: Disk, clock: Clock) -> tuple[str, str, str]:
     return secret, made.fingerprint, packing.first_program(settings)
 
 
-def _stand(cloud: Any, request: LaunchRequest, standing: Standing) -> Instance | None:
-    try:
-        found: Instance = cloud.stand(request, standing)
-    except NotYet:
-        return None
-    except Exception as error:
-        raise CannotHost(f"buying a machine: {cloud.classify(error).message}") from error
-    return found
-
-
-def _settled(cloud: Any, instance: Instance, name: str, offer: Offer, gib: int) -> str | None:
+def _settled(cloud: asking.HostingCloud, instance: Instance, name: str, offer: Offer, gib: int) -> str | None:
     """Raises CannotHost for a machine that has ended."""
-    try:
+
+    def settle() -> str | None:
         for now in cloud.describe(offer.region, [instance.id]):
             if now.state in (InstanceState.ENDING, InstanceState.GONE):
                 raise CannotHost(f"{instance.id} has ended as soon as it came to be ({now.gone_reason}): try again")
-            disk = cloud.state_disk(name, region=offer.region, zone=offer.zone, gib=gib)
-            address: str | None = cloud.settle(now, disk)
-            return address
-    except CannotHost:
-        raise
-    except Exception as error:
-        raise CannotHost(f"attaching the disk to {instance.id}: {cloud.classify(error).message}") from error
-    return None
+            return cloud.settle(now, cloud.state_disk(name, region=offer.region, zone=offer.zone, gib=gib))
+        return None
+
+    try:
+        return asking.asked(f"attaching the disk to {instance.id}", cloud, settle)
+    except NotYet:
+        return None
 
 
 def _push(door: Endpoint, packed: bytes) -> dict[str, Any]:
@@ -266,7 +265,7 @@ def _push(door: Endpoint, packed: bytes) -> dict[str, Any]:
         except (OSError, http.client.HTTPException):
             return None
 
-    status, body = until(once, DOOR_S, f"it does not answer at {door.url}; is the port open to this computer?")
+    status, body = asking.until(once, DOOR_S, f"it does not answer at {door.url}; is the port open to this computer?")
     said: dict[str, Any] = json.loads(body)
     if status != 200:
         raise CannotHost(f"installing Holdfast on the machine: {said.get('error', status)}")
@@ -274,10 +273,7 @@ def _push(door: Endpoint, packed: bytes) -> dict[str, Any]:
 
 
 def _living(cloud: Cloud, record: Hosted) -> Sequence[Instance]:
-    try:
-        return cloud.list_owned(record.id)
-    except Exception as error:
-        raise CannotHost(f"listing machines: {cloud.classify(error).message}") from error
+    return asking.asked("listing machines", cloud, lambda: cloud.list_owned(record.id))
 
 
 def _end(cloud: Cloud, record: Hosted, say: Say) -> None:
@@ -291,14 +287,11 @@ def _end(cloud: Cloud, record: Hosted, say: Say) -> None:
                 cloud.terminate(one.region, [one.id])
         return not living
 
-    until(gone, GONE_S, "a machine does not end: see your cloud's console")
+    asking.until(gone, GONE_S, "a machine does not end: see your cloud's console")
 
 
-def _leave(cloud: Any, record: Hosted) -> None:
-    try:
-        cloud.leave(record.id, record.region)
-    except Exception as error:
-        raise CannotHost(f"giving the address back: {cloud.classify(error).message}; do it again") from error
+def _leave(cloud: Cloud, record: Hosted) -> None:
+    asking.step("giving the address back", cloud, lambda: asking.hosting(cloud).leave(record.id, record.region))
 
 
 def _give_back(home: Path, cloud: Cloud, id: str, say: Say) -> None:
@@ -314,15 +307,6 @@ def _give_back(home: Path, cloud: Cloud, id: str, say: Say) -> None:
 
 def _fits(record: Hosted, wish: Wish) -> bool:
     return record.cloud in ("", wish.cloud) and (not record.region or wish.region in (None, record.region))
-
-
-def until(ask: Callable[[], Any], patience_s: float, in_vain: str) -> Any:
-    give_up_at, pause = monotonic() + patience_s, Event()
-    while not (answer := ask()):
-        if monotonic() > give_up_at:
-            raise CannotHost(f"{in_vain} (for {patience_s:.0f} s)")
-        pause.wait(LOOK_S)
-    return answer
 
 
 def _free_port() -> int:

@@ -24,6 +24,8 @@ def add(host: argparse.ArgumentParser, default: Path) -> None:
             command.add_argument("--disk-gib", type=int, default=20)
             command.add_argument("--role", default="holdfast-controller")
             command.add_argument("--callers", default="0.0.0.0/0")
+        elif word == "down":
+            command.add_argument("--delete-disk", action="store_true")
 
 
 def run(options: argparse.Namespace, home: Path, say: Any) -> None:
@@ -37,11 +39,12 @@ def run(options: argparse.Namespace, home: Path, say: Any) -> None:
     elif options.word == "upgrade":
         upgrading.upgrade(home, SystemClock(), say)
     else:
-        bringing.down(home, SystemClock(), say)
+        bringing.down(home, SystemClock(), say, with_disk=options.delete_disk)
 
 
 def _wish(options: argparse.Namespace) -> Any:
-    from holdfast.controller.hosting.bringing import CannotHost, Wish
+    from holdfast.controller.hosting.asking import CannotHost
+    from holdfast.controller.hosting.bringing import Wish
     from holdfast.sdk import infra
     from holdfast.sdk.problems import Refused
 

@@ -12,13 +12,15 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.clouds.base import Cloud, Disk, Hosting
 from holdfast.controller.clouds.local.cloud import LocalCloud
 from holdfast.controller.clouds.registry import Absent, enabled_clouds
-from holdfast.controller.hosting import packing
+from holdfast.controller.hosting import asking, packing
 from holdfast.controller.settings import ConfigFile, SettingsError, read_settings
 
 STATE = "/var/lib/holdfast"
 _OWN = ("listen", "database", "keyring", "local")
 _CREDENTIALS = ("profile", "credentials")  # which lie on this computer: the machine has a role
 _EXTRAS = "controller,aws,gcp,azure"
+# Of buckets that are only named: those of the cloud where the controller is.
+_STORES = {"aws": "s3", "gcp": "gcs", "azure": "azure"}
 
 
 def cloud_of(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
@@ -30,10 +32,7 @@ def cloud_of(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
     clouds = enabled_clouds(sections, home, clock, local_home=settings.local_home)
     cloud = clouds.get(name)
     if cloud is None or not isinstance(cloud, Hosting | Absent):
-        raise SettingsError(
-            f"--infra: `controller up` can not use {name} yet: use local or aws, or the Terraform module of "
-            f"deploy/terraform/{name}"
-        )
+        raise SettingsError(f"--infra: `controller up` can not use {name} yet: use local, aws or gcp")
     if why := cloud.unusable():
         raise SettingsError(f"--infra: {name} can not be used: {why}")
     return cloud
@@ -66,5 +65,6 @@ def packed(home: Path, cloud: Cloud, url: str, port: int) -> bytes:
     for name, section in own.items():
         if isinstance(section, dict):
             own[name] = {field: value for field, value in section.items() if field not in _CREDENTIALS}
-    config = {"listen": {**listen, "advertise": url}, "default_store": "s3", **own, "local": False}
+    own[cloud.name] = {**asking.hosting(cloud).found_here(), **(own.get(cloud.name) or {})}
+    config = {"listen": {**listen, "advertise": url}, "default_store": _STORES[cloud.name], **own, "local": False}
     return packing.pack(config, dependencies="index", extras=_EXTRAS)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.hosting import bringing, caretaker, configuring
-from holdfast.controller.hosting.bringing import CannotHost, Say
+from holdfast.controller.hosting import asking, bringing, caretaker, configuring
+from holdfast.controller.hosting.asking import CannotHost
+from holdfast.controller.hosting.bringing import Say
 from holdfast.sdk import hosted
 from holdfast.sdk.client import Client, ConnectionLost
 
@@ -39,7 +40,7 @@ def upgrade(home: Path, clock: Clock, say: Say) -> None:
         except ConnectionLost:
             return False
 
-    bringing.until(is_back, bringing.SERVE_S, f"it does not come back at {record.url}: see its machine's log")
+    asking.until(is_back, bringing.SERVE_S, f"it does not come back at {record.url}: see its machine's log")
     say(f"The controller runs version {client.controller()['version']}, at {record.url}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -155,6 +155,9 @@ class AwsCloud:
             raise Refused("IncorrectInstanceState", f"{instance_id} is no spot instance that runs")
         rehearsal.interrupt(self._connections.fis(region), self.settings.fis_role, region, instance_id)
 
+    def found_here(self) -> Mapping[str, str]:
+        return {}
+
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
         return standing.state_disk(self._connections.ec2(region), name, zone, gib)
 
@@ -177,6 +180,9 @@ class AwsCloud:
 
     def leave(self, name: str, region: str) -> None:
         standing.give_address_back(self._connections.ec2(region), name)
+
+    def remove_disk(self, name: str, region: str) -> None:
+        standing.remove_disk(self._connections.ec2(region), name)
 
     def check(self) -> Sequence[Finding]:
         return Checking(self.settings, self._connections, self.regions).findings()

@@ -25,6 +25,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
             "AuthorizeSecurityGroupIngress",
             "CreateSecurityGroup",
             "CreateVolume",
+            "DeleteVolume",
             "DescribeAddresses",
             "DescribeAvailabilityZones",
             "DescribeImages",

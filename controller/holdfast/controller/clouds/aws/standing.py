@@ -28,14 +28,26 @@ _TRUST = {
 
 def state_disk(ec2: Any, name: str, zone: str, gib: int) -> Disk:
     """The volume with that tag; made, encrypted, in `zone` if there is none."""
+    found = _volumes(ec2, name)
+    volume = found[0] if found else _make_disk(ec2, name, zone, gib)
+    is_ready = volume["State"] in ("available", "in-use")
+    return Disk(volume["VolumeId"], volume["AvailabilityZone"], volume["Size"], is_ready)
+
+
+def remove_disk(ec2: Any, name: str) -> None:
+    """Raises NotYet while a machine has it."""
+    for volume in _volumes(ec2, name):
+        if volume["State"] != "available":
+            raise NotYet(f"{volume['VolumeId']} is {volume['State']}")
+        ec2.delete_volume(VolumeId=volume["VolumeId"])
+
+
+def _volumes(ec2: Any, name: str) -> list[Any]:
     filters = [
         {"Name": f"tag:{STATE_TAG}", "Values": [name]},
         {"Name": "status", "Values": ["creating", "available", "in-use"]},
     ]
-    found = ec2.describe_volumes(Filters=filters)["Volumes"]
-    volume = found[0] if found else _make_disk(ec2, name, zone, gib)
-    is_ready = volume["State"] in ("available", "in-use")
-    return Disk(volume["VolumeId"], volume["AvailabilityZone"], volume["Size"], is_ready)
+    return list(ec2.describe_volumes(Filters=filters)["Volumes"])
 
 
 def _make_disk(ec2: Any, name: str, zone: str, gib: int) -> Any:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest
+from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, NotYet, Standing
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.fresh import Fresh
-from holdfast.controller.clouds.gcp import catalog, faults, history, launching, market, reading
+from holdfast.controller.clouds.gcp import accounts, catalog, faults, history, launching, market, reading, standing
 from holdfast.controller.clouds.gcp.billing import PriceBook
 from holdfast.controller.clouds.gcp.checking import Checking
 from holdfast.controller.clouds.gcp.connections import Connections
@@ -35,7 +35,7 @@ LINKS = "https://www.googleapis.com/compute/v1"
 
 
 class GcpCloud:
-    """A `Cloud`, and `Interruptible` and `Telling`. `cache`: where what it sells is kept."""
+    """A `Cloud` that is `Interruptible`, `Telling` and `Hosting`. `cache`: where what it sells is kept."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -135,6 +135,45 @@ class GcpCloud:
         target = {"project": self._connections.project, "zone": place[0], "instance": place[1]}
         self._connections.instances.simulate_maintenance_event_unary(request=target, **self._connections.once)
 
+    def found_here(self) -> Mapping[str, str]:
+        return {"project": self._connections.project}
+
+    def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
+        return standing.state_disk(self._connections, name, region, zone, gib)
+
+    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
+        zone, (name,) = request.offer.zone, launching.names(request, 0)
+        if (gone := self._tombstone(reading.id_of(zone, name))) is not None:
+            return gone
+        connections, controller = self._connections, request.owner.controller
+        account = accounts.account(connections, needs.role)
+        standing.open_port(connections, controller, needs, self.settings)
+        address = standing.address(connections, controller, request.offer.region, self.settings)
+        standing.require_disk(connections, needs.disk, name)
+        of_node, project = launching.properties(request, self.settings), connections.project
+        body = standing.instance(of_node, request, needs, project=project, address=address, account=account)
+        try:
+            self._settle(request, 0, standing.insert(connections, zone, body))
+        except Exception as error:
+            code = faults.code_of(error)
+            if standing.is_unheard_of(error) or code in (faults.PENDING, *faults.IN_USE):
+                raise NotYet(str(error)) from error
+            if code not in faults.EXISTS:
+                raise
+        (bought,) = self._bought(request, 0)
+        return bought
+
+    def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - it has the disk from its birth on
+        if instance.state is not InstanceState.RUNNING:
+            return None
+        return standing.address(self._connections, instance.owner.controller, instance.region, self.settings)
+
+    def leave(self, name: str, region: str) -> None:
+        standing.leave(self._connections, name, region)
+
+    def remove_disk(self, name: str, region: str) -> None:
+        standing.remove_disk(self._connections, name, region)
+
     def check(self) -> Sequence[Finding]:
         return Checking(self.settings, self._connections).findings()
 
@@ -155,7 +194,7 @@ class GcpCloud:
         zone = request.offer.zone
         operation = self._wait(zone, operation)
         if not history.is_done(operation):
-            raise Refused("OPERATION_PENDING", f"operation {operation.name} in {zone} is not done yet")
+            raise Refused(faults.PENDING, f"operation {operation.name} in {zone} is not done yet")
         failure = self._failure(zone, operation)
         if failure is not None and failure.code not in faults.EXISTS:
             self._give_back(request, go)

@@ -19,6 +19,7 @@ from holdfast.recovery.reasons import Reason
 _FULL = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
 _QUOTA = Row(FaultKind.AVOID_REGION, Reason.QUOTA, hint="ask Google for a higher quota in this region, or allow others")
 _THROTTLED = Row(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
+_BUSY = Row(FaultKind.RETRY_LATER, Reason.NO_CAPACITY)
 _PASSING = Row(FaultKind.FIND_OUT, Reason.NO_CAPACITY)
 _WRONG = Row(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
 _NO_ADDRESSES = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 30.0, any_market=True, any_type=True)
@@ -64,9 +65,13 @@ _NO_SUBNET = Row(
 
 # A bulk insert that came to nothing says this beside the cause, and now and then without one.
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
+# What was begun is not done yet.
+PENDING = "OPERATION_PENDING"
 # What is to be made is there already; what is to be ended is not.
 EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 MISSING = ("notFound", "HTTP 404")
+# Another machine has it still, or it is being made.
+IN_USE = ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady")
 # The answer did not come in time.
 TIMED_OUT = ("ReadTimeout",)
 
@@ -91,10 +96,12 @@ CODES: dict[str, Row] = {
     "userRateLimitExceeded": _THROTTLED,
     "RATE_LIMIT_EXCEEDED": _THROTTLED,
     "HTTP 429": _THROTTLED,
-    "resourceNotReady": Row(FaultKind.RETRY_LATER, Reason.NO_CAPACITY),
+    "resourceNotReady": _BUSY,
+    "resourceInUseByAnotherResource": _BUSY,
+    "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": _BUSY,
     "UNREACHABLE": _THROTTLED,
     # Google's own trouble: it may have happened, the same token tells
-    "OPERATION_PENDING": _PASSING,
+    PENDING: _PASSING,
     "backendError": _PASSING,
     "internalError": _PASSING,
     "INTERNAL_ERROR": _PASSING,

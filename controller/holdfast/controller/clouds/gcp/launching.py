@@ -28,6 +28,7 @@ DEFAULT_DISK_GIB = 100
 NOTICE_S = 120
 CPU_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
 GPU_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64-with-nvidia-580"
+SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)  # what an account may do, its roles say
 # What persistent disks give for SkyPilot's disk tiers.
 DISK_TIERS: dict[str | None, str] = {
     None: "pd-balanced",
@@ -72,11 +73,12 @@ def bulk_insert(request: LaunchRequest, settings: GcpSettings, go: int) -> dict[
         "count": request.num_nodes,
         "min_count": request.num_nodes,
         "per_instance_properties": {name: {} for name in names(request, go)},
-        "instance_properties": _properties(request, settings),
+        "instance_properties": properties(request, settings),
     }
 
 
-def _properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
+def properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
+    """What a node's machine is to be. Raises Refused."""
     offer = request.offer
     tags = owners.written(request.owner, LABEL)
     program = booting.first_program(request.bootstrap, HOLDFAST_RANK_FROM="gce")
@@ -100,8 +102,7 @@ def _properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]
         gpus = {"accelerator_type": extra.accelerator, "accelerator_count": extra.count}
         wanted["guest_accelerators"] = [gpus]
     if settings.service_account is not None:
-        scopes = ["https://www.googleapis.com/auth/cloud-platform"]  # what it may do, its roles say
-        wanted["service_accounts"] = [{"email": settings.service_account, "scopes": scopes}]
+        wanted["service_accounts"] = [{"email": settings.service_account, "scopes": list(SCOPES)}]
     return wanted
 
 

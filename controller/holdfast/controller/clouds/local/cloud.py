@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +123,9 @@ class LocalCloud:
         with contextlib.suppress(FileNotFoundError):  # gone since: as good as taken
             layout.give_order(str(living[0].path), layout.INTERRUPT, {"notice_s": notice_s})
 
+    def found_here(self) -> Mapping[str, str]:
+        return {}
+
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:  # noqa: ARG002
         """A folder of this computer's; `region` and `gib` mean nothing."""
         folder = self._shared.home / STATES / name
@@ -143,6 +147,10 @@ class LocalCloud:
 
     def leave(self, name: str, region: str) -> None:
         """There is nothing to give back."""
+
+    def remove_disk(self, name: str, region: str) -> None:  # noqa: ARG002
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._shared.home / STATES / name)
 
     def metadata_endpoint(self, instance_id: str) -> str | None:
         """Base URL of the instance's metadata service (EC2's IMDSv2); None while there is none."""

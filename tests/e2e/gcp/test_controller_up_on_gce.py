@@ -1,0 +1,68 @@
+"""`holdfast controller up` on Compute Engine: its machine boots from user data, and buys machines itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controllers import Controller
+from fake_gce import FakeGce
+from holdfast.sdk import hosted
+from holdfast.sdk.client import Client
+
+pytestmark = [
+    pytest.mark.long,  # the machine fetches all that the controller needs
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the machine makes a user"),
+]
+
+
+class Laptop(Controller):
+    @property
+    def client(self) -> Client:
+        endpoint = hosted.serving(self.home)
+        assert endpoint is not None
+        return Client(endpoint)
+
+
+@pytest.fixture
+def gce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
+    monkeypatch.setattr("controllers.PATIENCE_S", 600.0)
+    (tmp_path / "home").mkdir()
+    with FakeGce(tmp_path / "gce", hidden=tmp_path / "home") as gce:
+        for name, value in gce.environ.items():
+            monkeypatch.setenv(name, value)
+        yield gce
+
+
+def test_a_controller_on_compute_engine_runs_a_job_there(gce: FakeGce, tmp_path: Path) -> None:
+    gce.faults.operation_s = 0.5
+    gce.faults.accounts_told_slowly = 2
+    (tmp_path / "home" / "config.yaml").write_text(gce.config)
+    laptop = Laptop(tmp_path / "home", gce.environ)
+    up = laptop.holdfast("controller", "up", "--infra", "gcp/us-central1")
+    assert "every command here goes to it now" in up.stdout
+    (machine,) = gce.living()
+    told = laptop.client.controller()
+    assert told["home"] == "/var/lib/holdfast"
+    record = hosted.read(laptop.home)
+    assert record is not None
+    assert record.disk == gce.holdings.of("disks")[0]["name"]
+
+    done = laptop.holdfast(
+        "jobs", "launch", "-y", "-n", "there", "--infra", "gcp", "--cpus", "2+", "echo ran on $(hostname)"
+    )
+    (node,) = [one for one in gce.bought() if one.id != machine.id]
+    assert f"ran on {node.id.partition('/')[2]}" in done.stdout
+    laptop.until(lambda: [one.id for one in gce.living()] == [machine.id], "the end of the job's machine")
+
+    assert "What stays is its disk" in laptop.holdfast("controller", "down", "-y").stdout
+    assert not gce.living()
+    assert not gce.holdings.of("addresses") + gce.holdings.of("firewalls")
+    assert [one["name"] for one in gce.holdings.of("disks")] == [record.disk]
+    assert "Nothing of it is left" in laptop.holdfast("controller", "down", "-y", "--delete-disk").stdout
+    assert not gce.holdings.of("disks")
+    assert hosted.read(laptop.home) is None
