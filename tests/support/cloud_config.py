@@ -20,6 +20,10 @@ import yaml
 
 def main() -> None:
     config, role = yaml.safe_load(os.environ.pop("USER_DATA")), json.loads(os.environ.pop("ROLE"))
+    for path, content in json.loads(os.environ.pop("IMAGE_FILES")).items():
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        with open(path, "w") as opened:
+            opened.write(content)
     for user in config["users"]:
         told = ["--home-dir", user["homedir"], "--shell", user["shell"], user["name"]]
         subprocess.run(["useradd", "--system", "--no-create-home", *told], check=True)

@@ -26,7 +26,7 @@ case "$USER_DATA" in '#cloud-config'*)
     "$PYTHON" -c "$CLOUD_CONFIG"
     exec sleep infinity ;;
 esac
-unset PYTHON CLOUD_CONFIG ROLE
+unset PYTHON CLOUD_CONFIG ROLE IMAGE_FILES
 printf %s "$USER_DATA" > "$HOME/.user-data" && chmod 700 "$HOME/.user-data"
 unset USER_DATA METADATA_ENDPOINT
 "$HOME/.user-data"
@@ -40,7 +40,8 @@ NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_AR
 @dataclass(frozen=True)
 class Hardware:
     """What is to be started. `id` is its hostname, too. `metadata_endpoint`: None for its host's own IMDSv2, which has
-    `metadata` beside what every machine's has. `role`: the environment of what runs with the machine's role."""
+    `metadata` beside what every machine's has. `role`: the environment of what runs with the machine's role.
+    `image_files`: path → content, of what the image brings along for it."""
 
     id: str
     region: str
@@ -52,6 +53,7 @@ class Hardware:
     metadata: dict[str, str] = field(default_factory=dict)
     metadata_endpoint: str | None = None
     role: dict[str, str] = field(default_factory=dict)
+    image_files: dict[str, str] = field(default_factory=dict)
 
 
 class Machines:
@@ -112,6 +114,7 @@ class Machines:
             del spec["env"][name]
         spec["env"]["USER_DATA"] = one.user_data
         spec["env"] |= {"PYTHON": sys.executable, "CLOUD_CONFIG": _CLOUD_CONFIG, "ROLE": json.dumps(one.role)}
+        spec["env"]["IMAGE_FILES"] = json.dumps(one.image_files)
         if one.metadata_endpoint is not None:
             spec["env"]["METADATA_ENDPOINT"] = one.metadata_endpoint
         spec["command"] = ["/bin/sh", "-c", CLOUD_INIT]

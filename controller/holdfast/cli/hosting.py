@@ -18,7 +18,12 @@ from holdfast.sdk.endpoint import Endpoint
 @click.option("--infra", required=True, metavar="CLOUD/REGION[/ZONE]", help="Where, such as aws/us-east-1; or local.")
 @click.option("-t", "--instance-type", metavar="TYPE", help="Default: the cheapest with 2 vCPUs and 4 GiB.")
 @click.option("--disk-size", type=click.IntRange(min=1), default=20, metavar="GB", help="Of the disk for its state.")
-@click.option("--role", default="holdfast-controller", show_default=True, help="What it may do in its cloud.")
+@click.option(
+    "--role",
+    default="holdfast-controller",
+    show_default=True,
+    help="Role, service account or identity; made if missing.",
+)
 @click.option(
     "--callers", default="0.0.0.0/0", show_default=True, metavar="CIDR", help="Who may reach it: you and all nodes."
 )

@@ -13,11 +13,15 @@ from typing import Any, TypeVar
 import boto3
 import pytest
 
+from fake_azure import FakeAzure
+from fake_azure.holdings import ADDRESSES, FIREWALLS, INTERFACES
 from fake_ec2 import FakeEc2
 from fake_gce import FakeGce
 from holdfast.controller.clock import SystemClock
 from holdfast.controller.clouds.aws.cloud import AwsCloud
 from holdfast.controller.clouds.aws.settings import AwsSettings
+from holdfast.controller.clouds.azure.cloud import AzureCloud
+from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.base import Disk, Instance, InstanceState, LaunchRequest, NotYet, Standing
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
@@ -29,6 +33,7 @@ from launch_requests import launch_request
 
 PROGRAM = "import signal\nwhile True: signal.pause()\n"
 PATIENCE_S = 20.0
+NETWORK_KINDS = (INTERFACES, ADDRESSES, FIREWALLS)
 T = TypeVar("T")
 
 
@@ -106,7 +111,7 @@ class Bench:
         return self.until(running)
 
 
-@pytest.fixture(params=["local", "aws", "gcp"])
+@pytest.fixture(params=["local", "aws", "gcp", "azure"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     one: Bench = request.getfixturevalue(f"{request.param}_bench")
     yield one
@@ -145,6 +150,19 @@ def gcp_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench
             return [one["name"] for kind in ("addresses", "firewalls") for one in gce.holdings.of(kind)]
 
         yield Bench(cloud, ("us-central1-a", "us-central1-b"), "e2-standard-2", kept, "us-central1")
+
+
+@pytest.fixture
+def azure_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with FakeAzure() as azure:
+        azure.faults.delay_s = 0.05
+        _environment(monkeypatch, azure)
+        cloud = AzureCloud(tmp_path, AzureSettings.from_mapping(azure.section), SystemClock())
+
+        def kept() -> list[str]:
+            return [one["name"] for kind in NETWORK_KINDS for one in azure.holdings.of(kind)]
+
+        yield Bench(cloud, ("eastus-1", "eastus-2"), "Standard_F2s_v2", kept, "eastus")
 
 
 def _environment(monkeypatch: pytest.MonkeyPatch, fake: Any) -> None:

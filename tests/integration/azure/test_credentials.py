@@ -95,7 +95,9 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == (set(azure.calls) - {"prices"}) | IMPLIED, "anybody may ask for prices"
     assert {one.name for one in wanted(AzureSettings(identity="any"))} == set(allowed)
-    code = "".join(path.read_text() for path in (ROOT / "controller/holdfast/controller/clouds/azure").glob("*.py"))
+    # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
+    package = ROOT / "controller/holdfast/controller/clouds/azure"
+    code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     assert set(re.findall(r"\bmachines\.(\w+)\(", code)) == {
         "begin_create_or_update",
         "begin_delete",

@@ -12,6 +12,7 @@ from typing import Any
 from fake_azure import validation, vms
 from fake_azure.answers import Answer, Invalid
 from fake_azure.faults import STATUSES, TEXTS, Faults
+from fake_azure.holdings import Holdings
 from fake_azure.metadata import MetadataService
 from fake_azure.retail import price
 from fake_azure.sizes import SIZES
@@ -28,14 +29,19 @@ PAGE = 3  # machines in one answer
 class Arm:
     """One at a time does what it does. `machines`: None where instances are only books."""
 
-    def __init__(self, faults: Faults, machines: Machines | None, base_url: str) -> None:
+    def __init__(
+        self, faults: Faults, machines: Machines | None, base_url: str, token: str, image_files: dict[str, str]
+    ) -> None:
         self._faults = faults
         self._machines = machines
         self._base_url = base_url
+        self._token = token  # what a machine's identity is given
+        self._image_files = image_files
         self._lock = threading.RLock()
         self._groups: dict[str, str] = {}
         self._networks: dict[str, dict[str, Any]] = {}
         self._vms: dict[str, Vm] = {}  # by resource id, in lower case; the newest of its name
+        self.holdings = Holdings(faults, self._vms.values)
         self._past: list[Vm] = []
         self._operations: dict[str, tuple[Vm, str]] = {}
         self._metadata: dict[str, MetadataService] = {}
@@ -70,6 +76,13 @@ class Arm:
                 raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
             return Answer(200, {"id": path, **self._networks[path.lower()]})
 
+    def holding(self, kind: str, group: str, path: str, method: str, body: Any) -> Answer:
+        with self._lock:
+            self._settle()
+            if group:
+                self._need_group(group)
+            return self.holdings.answer(kind, path, method, body, _now())
+
     # ---- virtual machines ----
 
     def create(self, group: str, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
@@ -84,6 +97,7 @@ class Arm:
                 text = "Changing property 'osProfile.customData' is not allowed."
                 raise Invalid("PropertyChangeNotAllowed", text, 409)
             self._check(body)
+            self.holdings.check(body, path.rpartition("/")[2], _now())
             self._admit(body)
             vm = self._enter_in_books(path, body)
             return self._accepted(vm, 201, vm.resource(with_view=False))
@@ -237,10 +251,15 @@ class Arm:
     def _start(self, vm: Vm) -> None:
         assert self._machines is not None
         bought, vm.ip = vm.bought, self._machines.new_address()
-        service = self._metadata[bought.id] = MetadataService(bought.id, host=vm.ip)
+        identities = vm.body.get("identity", {}).get("userAssignedIdentities", {})
+        service = self._metadata[bought.id] = MetadataService(
+            bought.id, host=vm.ip, token=self._token if len(identities) == 1 else None
+        )
         script = base64.b64decode(vm.body["properties"]["osProfile"]["customData"]).decode()
         place = (bought.region, bought.zone, bought.instance_type, bought.market)
-        self._machines.start([Hardware(bought.id, *place, script, vm.ip, metadata_endpoint=service.endpoint)])
+        role = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": service.endpoint} if identities else {}
+        about = {"metadata_endpoint": service.endpoint, "role": role, "image_files": self._image_files}
+        self._machines.start([Hardware(bought.id, *place, script, vm.ip, **about)])  # type: ignore[arg-type]
 
     # ---- time goes by ----
 

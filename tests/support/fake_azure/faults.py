@@ -63,6 +63,7 @@ class Faults:
     prices_away: bool = False  # the list of retail prices does not answer
     closed: set[tuple[str, str]] = field(default_factory=set)  # (region or zone, size) that may not be had
     throttle: int = 0
+    identities_told_slowly: int = 0  # how many of the next role assignments have not heard of the identity
     lost_answers: dict[str, int] = field(default_factory=dict)
     lost_requests: dict[str, int] = field(default_factory=dict)
     delay_s: float = 0.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 EVENTS = "/metadata/scheduledevents"
 INSTANCE = "/metadata/instance"
+TOKEN = "/metadata/identity/oauth2/token"
 
 
 class MetadataService(ThreadingHTTPServer):
@@ -23,9 +25,10 @@ class MetadataService(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, name: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, name: str, host: str = "127.0.0.1", token: str | None = None) -> None:
         super().__init__((host, 0), _Handler)
         self.name = name
+        self.token = token  # that of the machine's only identity; None if it has none, or several
         self.broken: int | None = None
         self.told: bytes | None = None
         self.hangs_up = False
@@ -90,6 +93,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.server.document())
         elif where.path == f"{INSTANCE}/compute/name":
             self._answer(200, self.server.name.encode())
+        elif where.path == TOKEN and self.server.token is not None:
+            ends_at = str(int(time.time()) + 3600)  # noqa: TID251 - a machine has the real clock
+            told = {"access_token": self.server.token, "expires_in": "3600", "expires_on": ends_at}
+            resource = parse_qs(where.query)["resource"][0]
+            self._answer(200, json.dumps({**told, "resource": resource, "token_type": "Bearer"}).encode())
+        elif where.path == TOKEN:
+            self._answer(400, b'{"error": "invalid_request", "error_description": "Identity not found"}')
         else:
             self._answer(404, b"")
 

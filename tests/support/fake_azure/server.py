@@ -26,6 +26,7 @@ from fake_azure import answers, retail, subscription
 from fake_azure.answers import Answer, Invalid
 from fake_azure.arm import Arm
 from fake_azure.faults import STATUSES, TEXTS, Faults
+from fake_azure.holdings import ASSIGNMENTS, KINDS, ROLES, Holdings
 from fake_azure.metadata import MetadataService
 from fake_azure.queues import SCOPE, Queues, token
 from fake_azure.retail import PATH
@@ -51,6 +52,8 @@ _ROUTES = [
         ),
         ("/subscriptions/[^/]+/providers/Microsoft.Authorization/permissions", "Microsoft.Authorization/permissions"),
         ("/subscriptions/[^/]+/providers/Microsoft.Compute/skus", "Microsoft.Compute/skus"),
+        *((rf"{_GROUP}/providers/{kind}/[^/]+", kind) for kind in KINDS),
+        *((rf"/subscriptions/[^/]+/providers/{kind}/[^/]+", kind) for kind in (ROLES, ASSIGNMENTS)),
         (
             "/subscriptions/[^/]+/providers/Microsoft.Compute/locations/[^/]+/usages",
             "Microsoft.Compute/locations/usages",
@@ -78,7 +81,8 @@ class FakeAzure:
         self._machines = Machines("azure", folder, hidden or folder) if folder else None
         self._server = _Server(self)
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
-        self._arm = Arm(self.faults, self._machines, self.url)
+        ca_file = _authority()[1]
+        self._arm = Arm(self.faults, self._machines, self.url, TOKEN, {str(ca_file): ca_file.read_text()})
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -153,6 +157,11 @@ class FakeAzure:
         """As somebody would who cleans up."""
         self._arm.forget_networks()
 
+    @property
+    def holdings(self) -> Holdings:
+        """Disks, interfaces, addresses, security groups; identities, roles."""
+        return self._arm.holdings
+
     @contextlib.contextmanager
     def queues(self, folder: Path) -> Iterator[Queues]:
         """With a storage account, whose queues are there for as long."""
@@ -215,6 +224,13 @@ class FakeAzure:
     def _do(self, method: str, group: str, action: str, target: str, headers: Any, body: bytes) -> Answer:
         path, query = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
         told = json.loads(body) if body else None
+        if (kind := action.rpartition("/")[0]) in KINDS:
+            return self._arm.holding(kind, group, path, method, told)
+        return self._do_with_machines(method, group, action, path, query, headers, told)
+
+    def _do_with_machines(
+        self, method: str, group: str, action: str, path: str, query: dict[str, str], headers: Any, told: Any
+    ) -> Answer:
         arm = self._arm
         match action.rpartition("/"):
             case ("Microsoft.Resources/subscriptions/resourceGroups", _, _):

@@ -30,6 +30,17 @@ def virtual_network(body: Any) -> None:
     check(models.VirtualNetwork, body, "VirtualNetwork")
 
 
+def holding(kind: str, body: Any) -> None:
+    """Raises Invalid unless it is what CreateOrUpdate of that kind (`Microsoft.Compute/disks`) takes."""
+    from azure.mgmt.compute import models as compute
+    from azure.mgmt.network import models as network
+
+    name = {"disks": "Disk", "networkInterfaces": "NetworkInterface", "publicIPAddresses": "PublicIPAddress"}.get(
+        kind.rpartition("/")[2], "NetworkSecurityGroup"
+    )
+    check(getattr(compute if name == "Disk" else network, name), body, name)
+
+
 def check(model: Any, value: Any, where: str) -> None:
     if not isinstance(value, dict):
         raise Invalid("InvalidRequestContent", f"{where} is no object: {value!r}")

@@ -43,6 +43,8 @@ class Vm:
             "vmId": f"00000000-0000-0000-0000-{abs(hash(self.id)) % 10**12:012d}",
             "networkProfile": {"networkInterfaces": [{"id": nic, "properties": {"primary": True}}]},
         }
+        if "networkInterfaces" in self.body["properties"]["networkProfile"]:
+            properties["networkProfile"] = self.body["properties"]["networkProfile"]
         if with_view:
             properties["instanceView"] = self.view()
         about = {"id": self.id, "name": self.bought.id, "type": "Microsoft.Compute/virtualMachines"}

@@ -58,6 +58,7 @@ def test_what_the_package_brings_along_is_what_lies_here() -> None:
     for listed, brought in (
         ("aws-controller.json", "aws/controller_policy.json"),
         ("gcp-controller.yaml", "gcp/controller_role.yaml"),
+        ("azure-controller.json", "azure/controller_role.json"),
     ):
         assert (PACKAGE / "clouds" / brought).read_text() == (DEPLOY / "iam" / listed).read_text()
 

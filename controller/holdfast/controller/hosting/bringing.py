@@ -142,7 +142,10 @@ def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock
     )
     here = [offer for offer in offers if offer.zone == disk.zone]
     if not here:
-        raise CannotHost(f"the state lies in {disk.zone}, where this is not sold: choose another --instance-type")
+        raise CannotHost(
+            f"the disk is in {disk.zone}, where this is not sold: choose another --instance-type, or delete the disk "
+            "if it holds nothing yet (`holdfast controller down --delete-disk`)"
+        )
     offer = here[0]
     record = replace(
         record,

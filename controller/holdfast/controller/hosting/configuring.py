@@ -32,7 +32,7 @@ def cloud_of(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
     clouds = enabled_clouds(sections, home, clock, local_home=settings.local_home)
     cloud = clouds.get(name)
     if cloud is None or not isinstance(cloud, Hosting | Absent):
-        raise SettingsError(f"--infra: `controller up` can not use {name} yet: use local, aws or gcp")
+        raise SettingsError(f"--infra: `controller up` can not use {name} yet: use local, aws, gcp or azure")
     if why := cloud.unusable():
         raise SettingsError(f"--infra: {name} can not be used: {why}")
     return cloud

@@ -6,7 +6,7 @@ raised; a machine that was accepted, and for which no room is found after all, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -14,14 +14,14 @@ from typing import TypeVar
 import structlog
 
 from holdfast.controller.clock import Clock
-from holdfast.controller.clouds.azure import catalog, faults, launching, market, reading
+from holdfast.controller.clouds.azure import catalog, faults, identities, launching, market, reading, standing
 from holdfast.controller.clouds.azure.checking import Checking
 from holdfast.controller.clouds.azure.connections import Connections
 from holdfast.controller.clouds.azure.ended import Ended
 from holdfast.controller.clouds.azure.notices import StorageQueue
 from holdfast.controller.clouds.azure.places import Places
 from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import Fault, Instance, LaunchRequest
+from holdfast.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, NotYet, Standing
 from holdfast.controller.clouds.checks import Finding
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.controller.clouds.offercache import OfferCache
@@ -44,7 +44,7 @@ Told = TypeVar("Told")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible` and `Telling`. `cache`: where what it sells is kept."""
+    """A `Cloud` that is `Interruptible`, `Telling` and `Hosting`. `cache`: where what it sells is kept."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -129,6 +129,42 @@ class AzureCloud:
         machines = self._connections.client().virtual_machines
         machines.simulate_eviction(self._places.group(region), instance_id)
 
+    def found_here(self) -> Mapping[str, str]:
+        return {"subscription": self._connections.subscription}
+
+    def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
+        kept = self._kept(name, region)
+        if (found := kept.find_disk()) is not None:
+            return found
+        self._places.forget(region)  # with its group the disk is not found, either
+        self._places.subnet(region)
+        return kept.make_disk(zone, gib)
+
+    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
+        region, name = request.offer.region, launching.name_of(request.owner.token, 0)
+        if before := self.describe(region, self._ended.known([name])):
+            return before[0]
+        try:
+            made = self._stand(request, needs, name)
+        except NotYet:
+            raise
+        except Exception as error:
+            told = self._in_our_words(region, error)
+            raise NotYet(str(told)) if faults.is_passing(told) else told from error
+        self._ended.bought([made], is_spot=False)
+        return made
+
+    def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - it has the disk from its birth on
+        if instance.state is not InstanceState.RUNNING:
+            return None
+        return self._kept(instance.owner.controller, instance.region).address()
+
+    def leave(self, name: str, region: str) -> None:
+        self._kept(name, region).leave()
+
+    def remove_disk(self, name: str, region: str) -> None:
+        self._kept(name, region).remove_disk()
+
     def check(self) -> Sequence[Finding]:
         return Checking(self.settings, self._connections, self.regions).findings()
 
@@ -137,6 +173,18 @@ class AzureCloud:
     def regions(self) -> Sequence[str]:
         """The regions that are used: those of the configuration, or all that the catalog knows."""
         return self.settings.regions or tuple(catalog.REGIONS)
+
+    def _stand(self, request: LaunchRequest, needs: Standing, name: str) -> Instance:
+        region = request.offer.region
+        kept, subnet = self._kept(request.owner.controller, region), self._places.subnet(region)
+        identity = identities.identity(self._connections, self._places.path(region), region, needs.role)
+        kept.require_interface(needs, subnet, is_public=self.settings.wants_public_ip(region))
+        kept.require_disk(name)
+        of_node = launching.virtual_machine(request, 0, self.settings, subnet=subnet, name=name)
+        return self._create(region, name, standing.virtual_machine(of_node, needs, kept, identity=identity))
+
+    def _kept(self, name: str, region: str) -> standing.Kept:
+        return standing.Kept(self._connections, self._places.path(region), region, name)
 
     def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
         return market.crawl_region(self._connections, region)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.clock import Clock
+from holdfast.controller.clouds.azure import faults
 from holdfast.controller.clouds.azure.settings import AzureSettings
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Connections:
             return self._made
 
     def call(self, method: str, path: str, api_version: str, body: object = None) -> Any:
-        """A call of Resource Manager's that is none of Compute's; what it answers. Raises azure's HttpResponseError."""
+        """A call of Resource Manager's; what it answers, None for nothing. Raises azure's HttpResponseError."""
         from azure.core.exceptions import HttpResponseError, map_error
         from azure.core.rest import HttpRequest
         from azure.mgmt.core.exceptions import ARMErrorFormat
@@ -66,7 +67,17 @@ class Connections:
         if response.status_code >= 400:
             map_error(response.status_code, response, {})
             raise HttpResponseError(response=response, error_format=ARMErrorFormat)
-        return response.json()
+        return response.json() if response.content else None
+
+    def find(self, path: str, api_version: str) -> dict[str, Any] | None:
+        """What is there; None if nothing is. Raises azure's HttpResponseError."""
+        try:
+            told: dict[str, Any] = self.call("GET", path, api_version)
+        except Exception as error:
+            if not faults.is_not_there(error):
+                raise
+            return None
+        return told
 
     def storage(self) -> PipelineClient[Any, Any]:
         """For calls of Storage's, by their whole URLs. It raises for no answer, whatever its status."""

@@ -164,6 +164,17 @@ MESSAGES: tuple[tuple[str, str, Row], ...] = tuple(
     )
 )
 
+# Another machine has it still. Azure keeps an interface for a machine that was not made for 180 seconds.
+IN_USE = {
+    "InUseNetworkSecurityGroupCannotBeDeleted",
+    "NicInUse",
+    "NicReservedForAnotherVm",
+    "PublicIPAddressCannotBeDeleted",
+    "AnotherOperationInProgress",
+    "RetryableError",
+    "RetryableErrorDueToAnotherOperation",
+}
+
 # By the answer's status, where it holds no code of Azure's.
 STATUSES: dict[int, str] = {
     401: "AuthenticationFailed",
@@ -209,6 +220,13 @@ def row_of(code: str, message: str) -> Row | None:
     """What `MESSAGES` says; None if nothing."""
     held = message.lower()
     return next((row for of, part, row in MESSAGES if of == code and part in held), None)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it is about something that was made a moment ago, or is gone in a moment: the same call again may do."""
+    code = code_of(error)
+    slow = code == "FailedIdentityOperation" and "was not found" in _message(error)
+    return slow or code in IN_USE or CODES.get(code) is _PASSING
 
 
 def is_not_there(error: Exception) -> bool:

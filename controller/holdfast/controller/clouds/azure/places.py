@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from holdfast.controller.clouds.azure import faults
 from holdfast.controller.clouds.azure.connections import Connections
 from holdfast.controller.clouds.azure.settings import AzureSettings
 
@@ -37,13 +36,17 @@ class Places:
         """The name of the region's resource group."""
         return f"{self._settings.resource_group}-{region}"
 
+    def path(self, region: str) -> str:
+        """The id of that group."""
+        return f"/subscriptions/{self._connections.subscription}/resourceGroups/{self.group(region)}"
+
     def subnet(self, region: str) -> str:
         """The id of the subnet for machines; it, and the group, are made if they are missing.
 
         A network that was just asked for may not be ready for a moment: machines are refused meanwhile.
         """
         own = self._settings.subnets.get(region)
-        group = f"/subscriptions/{self._connections.subscription}/resourceGroups/{self.group(region)}"
+        group = self.path(region)
         network = f"{group}/providers/Microsoft.Network/virtualNetworks/{NETWORK}"
         with self._lock:
             is_ready = region in self._ready
@@ -62,11 +65,7 @@ class Places:
 
     def _need(self, path: str, api_version: str, body: dict[str, Any]) -> None:
         """Made only if it is not there: what the user has set on it stays."""
-        try:
-            self._connections.call("GET", path, api_version)
-        except Exception as error:
-            if not faults.is_not_there(error):
-                raise
+        if self._connections.find(path, api_version) is None:
             self._connections.call("PUT", path, api_version, body)
 
 

@@ -1,0 +1,69 @@
+"""`holdfast controller up` on Azure: its machine boots from user data, and buys machines itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controllers import Controller
+from fake_azure import FakeAzure
+from fake_azure.holdings import ADDRESSES, DISKS, FIREWALLS, INTERFACES
+from holdfast.sdk import hosted
+from holdfast.sdk.client import Client
+
+pytestmark = [
+    pytest.mark.long,  # the machine fetches all that the controller needs
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the machine makes a user"),
+]
+
+
+class Laptop(Controller):
+    @property
+    def client(self) -> Client:
+        endpoint = hosted.serving(self.home)
+        assert endpoint is not None
+        return Client(endpoint)
+
+
+@pytest.fixture
+def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
+    monkeypatch.setattr("controllers.PATIENCE_S", 600.0)
+    (tmp_path / "home").mkdir()
+    with FakeAzure(tmp_path / "azure", hidden=tmp_path / "home") as azure:
+        for name, value in azure.environ.items():
+            monkeypatch.setenv(name, value)
+        yield azure
+
+
+def test_a_controller_on_azure_runs_a_job_there(azure: FakeAzure, tmp_path: Path) -> None:
+    azure.faults.delay_s = 0.5
+    azure.faults.identities_told_slowly = 2
+    (tmp_path / "home" / "config.yaml").write_text(azure.config)
+    laptop = Laptop(tmp_path / "home", azure.environ)
+    up = laptop.holdfast("controller", "up", "--infra", "azure/eastus")
+    assert "every command here goes to it now" in up.stdout
+    (machine,) = azure.living()
+    told = laptop.client.controller()
+    assert told["home"] == "/var/lib/holdfast"
+    record = hosted.read(laptop.home)
+    assert record is not None
+    assert record.disk == azure.holdings.of(DISKS)[0]["name"]
+
+    done = laptop.holdfast(
+        "jobs", "launch", "-y", "-n", "there", "--infra", "azure", "--cpus", "2+", "echo ran on $(hostname)"
+    )
+    (node,) = [one for one in azure.bought() if one.id != machine.id]
+    assert f"ran on {node.id}" in done.stdout
+    laptop.until(lambda: [one.id for one in azure.living()] == [machine.id], "the end of the job's machine")
+
+    assert "What stays is its disk" in laptop.holdfast("controller", "down", "-y").stdout
+    assert not azure.living()
+    assert not [one for kind in (INTERFACES, ADDRESSES, FIREWALLS) for one in azure.holdings.of(kind)]
+    assert [one["name"] for one in azure.holdings.of(DISKS)] == [record.disk]
+    assert "Nothing of it is left" in laptop.holdfast("controller", "down", "-y", "--delete-disk").stdout
+    assert not azure.holdings.of(DISKS)
+    assert hosted.read(laptop.home) is None
