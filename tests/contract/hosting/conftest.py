@@ -134,7 +134,9 @@ def aws_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench
         client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
 
         def kept() -> list[str]:
-            return [one["PublicIp"] for one in client.describe_addresses()["Addresses"]]
+            groups = client.describe_security_groups()["SecurityGroups"]
+            addresses = [one["PublicIp"] for one in client.describe_addresses()["Addresses"]]
+            return addresses + [one["GroupName"] for one in groups if one["GroupName"] != "default"]
 
         yield Bench(cloud, ("us-east-1a", "us-east-1b"), "c6a.large", kept, "us-east-1")
 

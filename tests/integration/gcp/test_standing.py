@@ -13,11 +13,17 @@ import yaml
 
 from fake_gce import FakeGce
 from fake_gce.fleet import PROJECT
+from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.base import Disk, Instance, LaunchRequest, NotYet, Standing
 from holdfast.controller.clouds.gcp import accounts
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.hosting import bringing
+from holdfast.controller.hosting.asking import CannotHost
 from holdfast.recovery.market import Market
 from holdfast.recovery.reasons import Reason
+from holdfast.sdk import hosted
+from holdfast.sdk.hosted import Hosted
 
 IAM = Path(__file__).parents[3] / "deploy" / "iam"
 REGION, ZONE = "us-central1", "us-central1-a"
@@ -215,3 +221,32 @@ def test_who_brings_it_up_needs_what_is_listed_and_nothing_more(
     assert set(gce.calls) == set(NEEDS), "every call that the code can make, made"
     assert needed - besides == listed
     assert not listed & besides
+
+
+def test_the_address_of_a_controller_that_was_lost_is_kept_when_it_can_not_be_replaced(
+    stand: Callable[..., tuple[Instance, Disk]], gce: FakeGce, tmp_path: Path
+) -> None:
+    """Its nodes call there, until it can."""
+    (tmp_path / "config.yaml").write_text(gce.config)
+    (lost, disk), said = stand(), list[str]()
+    (address,) = gce.holdings.of("addresses")
+    url = f"https://{address['address']}:8443"
+    up = Hosted(hosted.UP, "ctl", "gcp/us-central1", 8443, "gcp", REGION, ZONE, instance=lost.id, url=url, token="t")
+    hosted.write(tmp_path, up)
+    GcpCloud(tmp_path, GcpSettings(endpoint_url=gce.url), ManualClock()).terminate(REGION, [lost.id])
+    gce.faults.refuse[ZONE] = "ZONE_RESOURCE_POOL_EXHAUSTED"
+    wish = bringing.Wish("gcp", REGION, ZONE, "e2-standard-2")
+    with pytest.raises(CannotHost, match=r"buying a machine: .*does not have enough resources"):
+        bringing.up(tmp_path, wish, ManualClock(), said.append)
+    assert f"the disk {disk.id} and the address {url} stay" in said[-1]
+    assert gce.holdings.of("addresses") == [address | {"users": [], "status": "RESERVED"}]
+    assert hosted.serving(tmp_path) == up.endpoint, "no command starts another one here"
+
+    bringing.down(tmp_path, ManualClock(), said.append)
+    assert not gce.holdings.of("addresses")
+    with pytest.raises(CannotHost):
+        bringing.up(tmp_path, wish, ManualClock(), said.append)
+    assert not gce.holdings.of("addresses"), "nobody calls there any more"
+    bringing.down(tmp_path, ManualClock(), said.append, with_disk=True)
+    assert not gce.holdings.of("disks")
+    assert hosted.read(tmp_path) is None

@@ -93,13 +93,14 @@ def up(home: Path, wish: Wish, clock: Clock, say: Say) -> None:
                     "begin anew with `holdfast controller down --force` and `up`; its state stays"
                 )
             say(f"Its machine {record.instance} is gone; another gets its disk.")
+        was_lost = record is not None and record.stage != DOWN and bool(record.token)
         record = record or Hosted(
             MAKING, f"hosting-{uuid.uuid4().hex[:12]}", wish.infra, _free_port() if wish.cloud == "local" else 8443
         )
         try:
             _bring_up(home, cloud, record, wish, clock, say)
         except BaseException:
-            _give_back(home, cloud, record.id, say)
+            _give_back(home, cloud, record.id, say, was_lost=was_lost)
             raise
 
 
@@ -297,11 +298,18 @@ def _leave(cloud: Cloud, record: Hosted) -> None:
     asking.step("giving the address back", cloud, lambda: asking.hosting(cloud).leave(record.id, record.region))
 
 
-def _give_back(home: Path, cloud: Cloud, id: str, say: Say) -> None:
+def _give_back(home: Path, cloud: Cloud, id: str, say: Say, *, was_lost: bool) -> None:
     record = hosted.read(home)
     if record is None or record.id != id or record.stage != MAKING:
         return
     _end(cloud, record, say)
+    if was_lost:  # nodes of jobs that run call its address
+        hosted.write(home, replace(record, stage=UP, push=""))
+        say(
+            f"Nothing is left running; the disk {record.disk} and the address {record.url} stay for the next try. "
+            "`holdfast controller down --force` gives the address back."
+        )
+        return
     _leave(cloud, record)
     if record.token:
         hosted.write(home, replace(record, stage=DOWN, instance="", push=""))

@@ -180,6 +180,7 @@ class AwsCloud:
 
     def leave(self, name: str, region: str) -> None:
         standing.give_address_back(self._connections.ec2(region), name)
+        standing.close_port(self._connections.ec2(region), name)
 
     def remove_disk(self, name: str, region: str) -> None:
         standing.remove_disk(self._connections.ec2(region), name)

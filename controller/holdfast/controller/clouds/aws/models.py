@@ -25,6 +25,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
             "AuthorizeSecurityGroupIngress",
             "CreateSecurityGroup",
             "CreateVolume",
+            "DeleteSecurityGroup",
             "DeleteVolume",
             "DescribeAddresses",
             "DescribeAvailabilityZones",

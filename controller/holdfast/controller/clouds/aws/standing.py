@@ -75,7 +75,7 @@ def parameters(launch: Mapping[str, Any], request: LaunchRequest, standing: Stan
 
 def open_port(ec2: Any, request: LaunchRequest, standing: Standing, subnet: str | None) -> str:
     """The id of a security group that lets `standing.callers` reach the port, and nobody anything else."""
-    vpc, name = _vpc(ec2, subnet), f"holdfast-{request.owner.controller}"
+    vpc, name = _vpc(ec2, subnet), _group(request.owner.controller)
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
     found = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     if found:
@@ -92,6 +92,22 @@ def open_port(ec2: Any, request: LaunchRequest, standing: Standing, subnet: str 
             ec2.revoke_security_group_ingress(GroupId=id, IpPermissions=open_now)
         ec2.authorize_security_group_ingress(GroupId=id, IpPermissions=[wanted])
     return str(id)
+
+
+def close_port(ec2: Any, name: str) -> None:
+    """The security group is no more. Raises NotYet while a machine that ends has it still."""
+    filters = [{"Name": "group-name", "Values": [_group(name)]}]
+    for group in ec2.describe_security_groups(Filters=filters)["SecurityGroups"]:
+        try:
+            ec2.delete_security_group(GroupId=group["GroupId"])
+        except Exception as error:
+            if faults.code_of(error) != "DependencyViolation":
+                raise
+            raise NotYet(str(error)) from error
+
+
+def _group(name: str) -> str:
+    return f"holdfast-{name}"
 
 
 def _vpc(ec2: Any, subnet: str | None) -> str:

@@ -22,7 +22,7 @@ RESOURCE_MANAGER_URL = "https://cloudresourcemanager.googleapis.com"
 MADE = "Made by holdfast controller up"
 _ROLE = Path(__file__).with_name("controller_role.yaml")  # deploy/iam/gcp-controller.yaml
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
-_CHANGED_MEANWHILE = 409
+_CONFLICT = 409
 
 
 def account(connections: Connections, role: str) -> str:
@@ -42,7 +42,7 @@ def account(connections: Connections, role: str) -> str:
     if found is None:
         told = {"displayName": "Holdfast controller", "description": MADE}
         body = {"accountId": role, "serviceAccount": told}
-        found = connections.call("POST", IAM_URL, f"/v1/projects/{project}/serviceAccounts", body)
+        found = _make(connections, f"projects/{project}/serviceAccounts", body)
     if found.get("description") == MADE:
         _grant(connections, email, _give_role(connections, role.replace("-", "_")))
     return email
@@ -54,7 +54,7 @@ def _give_role(connections: Connections, id: str) -> str:
     name, wanted = f"{parent}/roles/{id}", yaml.safe_load(_ROLE.read_text())
     found = _get(connections, name)
     if found is None:
-        connections.call("POST", IAM_URL, f"/v1/{parent}/roles", {"roleId": id, "role": wanted})
+        _make(connections, f"{parent}/roles", {"roleId": id, "role": wanted})
     elif found.get("deleted"):
         raise Refused(
             "invalid", f"{name} was deleted: `gcloud iam roles undelete {id} --project={connections.project}`"
@@ -82,9 +82,20 @@ def _grant(connections: Connections, email: str, role: str) -> None:
         body = {"policy": {**policy, "bindings": bindings}}
         connections.call("POST", RESOURCE_MANAGER_URL, f"{path}:setIamPolicy", body)
     except Exception as error:
-        if is_unheard_of(error) or getattr(error, "code", None) == _CHANGED_MEANWHILE:
+        if is_unheard_of(error) or getattr(error, "code", None) == _CONFLICT:
             raise NotYet(str(error)) from error
         raise
+
+
+def _make(connections: Connections, among: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Raises NotYet for what is there although it was not found: that, too, is told slowly."""
+    try:
+        made: dict[str, Any] = connections.call("POST", IAM_URL, f"/v1/{among}", body)
+    except Exception as error:
+        if getattr(error, "code", None) == _CONFLICT:
+            raise NotYet(str(error)) from error
+        raise
+    return made
 
 
 def _get(connections: Connections, name: str) -> dict[str, Any] | None:
