@@ -230,13 +230,15 @@ def test_the_address_of_a_controller_that_was_lost_is_kept_when_it_can_not_be_re
     (tmp_path / "config.yaml").write_text(gce.config)
     (lost, disk), said = stand(), list[str]()
     (address,) = gce.holdings.of("addresses")
-    url = f"https://{address['address']}:8443"
-    up = Hosted(hosted.UP, "ctl", "gcp/us-central1", 8443, "gcp", REGION, ZONE, instance=lost.id, url=url, token="t")
+    url = f"https://{address['address']}:1"  # where nothing listens
+    up = Hosted(hosted.UP, "ctl", "gcp/us-central1", 1, "gcp", REGION, ZONE, instance=lost.id, url=url, token="t")
     hosted.write(tmp_path, up)
     GcpCloud(tmp_path, GcpSettings(endpoint_url=gce.url), ManualClock()).terminate(REGION, [lost.id])
     gce.faults.refuse[ZONE] = "ZONE_RESOURCE_POOL_EXHAUSTED"
     wish = bringing.Wish("gcp", REGION, ZONE, "e2-standard-2")
-    with pytest.raises(CannotHost, match=r"buying a machine: .*does not have enough resources"):
+    with pytest.raises(
+        CannotHost, match=r"buying a machine: .*not have enough resources.*; choose another --instance-type"
+    ):
         bringing.up(tmp_path, wish, ManualClock(), said.append)
     assert f"the disk {disk.id} and the address {url} stay" in said[-1]
     assert gce.holdings.of("addresses") == [address | {"users": [], "status": "RESERVED"}]

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.controller.__main__ import main
+from holdfast.controller.clock import ManualClock
+from holdfast.controller.clouds.base import NotYet
+from holdfast.controller.clouds.fake import FakeCloud, FakeError
+from holdfast.controller.hosting import asking
 from holdfast.sdk import hosted
 from holdfast.sdk.hosted import Hosted
 
@@ -48,6 +52,29 @@ def test_another_place_than_that_of_the_state(tmp_path: Path, capsys: pytest.Cap
     assert main(["host", "up", "--home", str(tmp_path), "--infra", "local"]) == 2
     assert "has its state in aws/us-east-1" in capsys.readouterr().err
     assert hosted.read(tmp_path) == before
+
+
+def test_who_may_not_bring_one_up_is_told_what_it_takes() -> None:
+    cloud = FakeCloud(ManualClock())
+    cloud.name = "gcp"
+
+    def refused() -> None:
+        raise FakeError("BadCredentials", "no")
+
+    with pytest.raises(
+        asking.CannotHost, match=r"making the disk: .*no; .*needs what deploy/iam/gcp-up\.yaml lists, too"
+    ):
+        asking.asked("making the disk", cloud, refused)
+
+
+def test_what_takes_too_long_is_told_with_what_it_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MACHINE_S", 0.0)
+
+    def never() -> None:
+        raise NotYet("the disk is not ready yet")
+
+    with pytest.raises(asking.CannotHost, match="buying a machine: the disk is not ready yet; do it again"):
+        asking.step("buying a machine", FakeCloud(ManualClock()), never, pause_s=0.0)
 
 
 def test_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,14 +26,14 @@ class CannotHost(Exception):
     """What was asked for could not be done. The text says what to do."""
 
 
-def step(doing: str, cloud: Cloud, do: Callable[[], T], pause_s: float = LOOK_S) -> T:
+def step(doing: str, cloud: Cloud, do: Callable[[], T], *, pause_s: float = LOOK_S, if_full: str = "") -> T:
     """What it gives, once it is no longer NotYet. Raises CannotHost."""
     done: list[T] = []
     said = [""]
 
     def once() -> bool:
         try:
-            done.append(asked(doing, cloud, do))
+            done.append(asked(doing, cloud, do, if_full=if_full))
         except NotYet as not_yet:
             said[0] = str(not_yet)
         return bool(done)
@@ -42,20 +42,18 @@ def step(doing: str, cloud: Cloud, do: Callable[[], T], pause_s: float = LOOK_S)
     return done[0]
 
 
-def asked(doing: str, cloud: Cloud, do: Callable[[], T]) -> T:
-    """Raises CannotHost for what the cloud refuses; NotYet."""
+def asked(doing: str, cloud: Cloud, do: Callable[[], T], *, if_full: str = "") -> T:
+    """Raises CannotHost for what the cloud refuses; NotYet. `if_full`: what to do when there is no room."""
     try:
         return do()
     except (CannotHost, NotYet):
         raise
     except Exception as error:
         fault = cloud.classify(error)
-        besides = (
-            f"; who brings a controller up needs what {beside} lists, too"
-            if (fault.reason is Reason.BAD_CREDENTIALS and (beside := _UP.get(cloud.name)))
-            else ""
-        )
-        raise CannotHost(f"{doing}: {fault.message}{besides}") from error
+        what_to_do = if_full if fault.reason is Reason.NO_CAPACITY else ""
+        if fault.reason is Reason.BAD_CREDENTIALS and (beside := _UP.get(cloud.name)):
+            what_to_do = f"who brings a controller up needs what {beside} lists, too"
+        raise CannotHost("; ".join(part for part in (f"{doing}: {fault.message}", what_to_do) if part)) from error
 
 
 def hosting(cloud: Cloud) -> HostingCloud:

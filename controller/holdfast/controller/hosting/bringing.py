@@ -46,6 +46,11 @@ from holdfast.sdk.pinning import WrongCertificate, connect
 
 Say = Callable[[str], None]
 
+_ELSEWHERE = (
+    "choose another --instance-type, or, if the disk holds nothing yet, delete it (`holdfast controller down "
+    "--delete-disk`) and name another zone"
+)
+
 LEAST_VCPUS, LEAST_MEMORY_GIB = 2.0, 4.0
 ROOT_GIB = 20
 DOOR_S = 900.0
@@ -143,10 +148,7 @@ def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock
     )
     here = [offer for offer in offers if offer.zone == disk.zone]
     if not here:
-        raise CannotHost(
-            f"the disk is in {disk.zone}, where this is not sold: choose another --instance-type, or delete the disk "
-            "if it holds nothing yet (`holdfast controller down --delete-disk`)"
-        )
+        raise CannotHost(f"the disk is in {disk.zone}, where this is not sold: {_ELSEWHERE}")
     offer = here[0]
     record = replace(
         record,
@@ -171,7 +173,9 @@ def _bring_up(home: Path, cloud: Cloud, record: Hosted, wish: Wish, clock: Clock
     )
     standing = Standing(program, configuring.home_on_machine(disk, cloud), disk, record.port, wish.callers, wish.role)
     say(f"Buying {offer.instance_type} in {offer.zone}, on demand, for ${offer.price_per_hour:.4f} an hour …")
-    instance = asking.step("buying a machine", cloud, lambda: hosting.stand(request, standing), STAND_AGAIN_S)
+    instance = asking.step(
+        "buying a machine", cloud, lambda: hosting.stand(request, standing), pause_s=STAND_AGAIN_S, if_full=_ELSEWHERE
+    )
     record = replace(record, instance=instance.id)
     hosted.write(home, record)
     address = asking.until(
