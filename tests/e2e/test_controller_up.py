@@ -28,7 +28,7 @@ pytestmark = [
 COUNTING = """
 name: counting
 run: |
-  i=0; until [ -e "$HOME/enough" ] || [ $i -ge 600 ]; do i=$((i+1)); echo "step $i"; sleep 0.1; done; echo "made it"
+  i=0; until [ -e "$HOME/enough" ] || [ $i -ge 3000 ]; do i=$((i+1)); echo "step $i"; sleep 0.1; done; echo "made it"
 """
 
 
