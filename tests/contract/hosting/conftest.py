@@ -27,6 +27,7 @@ from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
 from holdfast.controller.clouds.local.cloud import LocalCloud
 from holdfast.controller.clouds.local.settings import LocalSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.hosting import configuring
 from holdfast.recovery.market import Market
 from launch_requests import launch_request
@@ -130,7 +131,7 @@ def local_bench(tmp_path: Path) -> Bench:
 def aws_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with FakeEc2() as ec2:
         _environment(monkeypatch, ec2)
-        cloud = AwsCloud(tmp_path, AwsSettings(regions=ec2.regions, endpoint_url=ec2.url), SystemClock())
+        cloud = AwsCloud(InMemory(SystemClock()), AwsSettings(regions=ec2.regions, endpoint_url=ec2.url), SystemClock())
         client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
 
         def kept() -> list[str]:
@@ -146,7 +147,7 @@ def gcp_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench
     with FakeGce() as gce:
         gce.faults.operation_s = 0.05
         _environment(monkeypatch, gce)
-        cloud = GcpCloud(tmp_path, GcpSettings(regions=gce.regions, endpoint_url=gce.url), SystemClock())
+        cloud = GcpCloud(InMemory(SystemClock()), GcpSettings(regions=gce.regions, endpoint_url=gce.url), SystemClock())
 
         def kept() -> list[str]:
             return [one["name"] for kind in ("addresses", "firewalls") for one in gce.holdings.of(kind)]
@@ -159,7 +160,7 @@ def azure_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ben
     with FakeAzure() as azure:
         azure.faults.delay_s = 0.05
         _environment(monkeypatch, azure)
-        cloud = AzureCloud(tmp_path, AzureSettings.from_mapping(azure.section), SystemClock())
+        cloud = AzureCloud(InMemory(SystemClock()), AzureSettings.from_mapping(azure.section), SystemClock())
 
         def kept() -> list[str]:
             return [one["name"] for kind in NETWORK_KINDS for one in azure.holdings.of(kind)]

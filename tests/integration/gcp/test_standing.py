@@ -18,6 +18,7 @@ from holdfast.controller.clouds.base import Disk, Instance, LaunchRequest, NotYe
 from holdfast.controller.clouds.gcp import accounts
 from holdfast.controller.clouds.gcp.cloud import GcpCloud
 from holdfast.controller.clouds.gcp.settings import GcpSettings
+from holdfast.controller.clouds.offercache import InMemory
 from holdfast.controller.hosting import bringing
 from holdfast.controller.hosting.asking import CannotHost
 from holdfast.recovery.market import Market
@@ -233,7 +234,7 @@ def test_the_address_of_a_controller_that_was_lost_is_kept_when_it_can_not_be_re
     url = f"https://{address['address']}:1"  # where nothing listens
     up = Hosted(hosted.UP, "ctl", "gcp/us-central1", 1, "gcp", REGION, ZONE, instance=lost.id, url=url, token="t")
     hosted.write(tmp_path, up)
-    GcpCloud(tmp_path, GcpSettings(endpoint_url=gce.url), ManualClock()).terminate(REGION, [lost.id])
+    GcpCloud(InMemory(ManualClock()), GcpSettings(endpoint_url=gce.url), ManualClock()).terminate(REGION, [lost.id])
     gce.faults.refuse[ZONE] = "ZONE_RESOURCE_POOL_EXHAUSTED"
     wish = bringing.Wish("gcp", REGION, ZONE, "e2-standard-2")
     with pytest.raises(

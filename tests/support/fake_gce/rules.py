@@ -89,6 +89,8 @@ def _wrong_devices(properties: Mapping[str, Any]) -> Iterator[str]:
     only_hyperdisk = series in ("a4", "c4", "c4d", "n4") or properties["machineType"].startswith("a3-ultragpu")
     no_standard = series in ("a3", "c3", "c3d", "g2")
     for disk in properties["disks"]:
+        if "initializeParams" not in disk:
+            continue
         kind = disk["initializeParams"]["diskType"].rpartition("/")[2]
         if only_hyperdisk != kind.startswith("hyperdisk-") or (no_standard and kind == "pd-standard"):
             yield f"disks': [{kind}] features are not compatible for creating instance on {series}"
