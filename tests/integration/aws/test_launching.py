@@ -13,6 +13,7 @@ from fake_ec2 import FakeEc2
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.clouds.aws import launching
 from holdfast.controller.clouds.aws.cloud import AwsCloud
+from holdfast.controller.clouds.aws.fabric import Fabric, interfaces
 from holdfast.controller.clouds.aws.launching import Image
 from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest
 from holdfast.controller.clouds.fresh import FRESH_S
@@ -26,6 +27,10 @@ def as_ec2_tells(ec2: FakeEc2, id: str) -> dict[str, Any]:
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
     told: dict[str, Any] = dict(client.describe_instances(InstanceIds=[id])["Reservations"][0]["Instances"][0])
     return told
+
+
+def clients(ec2: FakeEc2) -> Callable[[str], Any]:
+    return lambda region: boto3.client("ec2", region_name=region, endpoint_url=ec2.url)
 
 
 def attribute(ec2: FakeEc2, id: str, name: str) -> Any:
@@ -179,35 +184,71 @@ def test_subnet_and_role_of_the_configuration(
     assert as_ec2_tells(ec2, machine.id)["SubnetId"] == subnet["SubnetId"]
 
 
-def test_the_best_network_is_an_adapter_where_the_type_takes_one(
-    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Requests
-) -> None:
+@pytest.fixture
+def place(ec2: FakeEc2) -> dict[str, str]:
+    """A private subnet of us-east-1a and a security group."""
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
     (vpc,) = client.describe_vpcs()["Vpcs"]
     group = client.create_security_group(GroupName="efa", Description="efa", VpcId=vpc["VpcId"])["GroupId"]
     (subnet,) = client.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1a"]}])["Subnets"]
-    cloud = new_cloud(subnets={"us-east-1a": subnet["SubnetId"]}, security_groups={"us-east-1": group})
-    image = Image("ami-1", "/dev/sda1", 8)
-    where = {"subnet": subnet["SubnetId"], "security_group": group}
+    client.modify_subnet_attribute(SubnetId=subnet["SubnetId"], MapPublicIpOnLaunch={"Value": False})
+    return {"subnet": subnet["SubnetId"], "security_group": group}
+
+
+@pytest.mark.parametrize(
+    ("kind", "adapters"),
+    [("p4d.24xlarge", 4), ("p5.48xlarge", 32), ("trn1.32xlarge", 8), ("g5.8xlarge", 1), ("c6a.large", 0)],
+)
+def test_the_best_network_is_an_adapter_on_each_card_that_takes_one(
+    ec2: FakeEc2, place: dict[str, str], request_of: Requests, kind: str, adapters: int
+) -> None:
+    cards = Fabric(clients(ec2)).cards("us-east-1", kind, place["subnet"])
+    assert cards == tuple(range(adapters))
+    asked = launching.run_instances(request_of(kind=kind), Image("ami-1", "/dev/sda1", 8), adapters=cards, **place)
+    found = asked.pop("NetworkInterfaces", [])
+    places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in found]
+    assert len(set(places)) == len(places)
+    assert sum(one["InterfaceType"].startswith("efa") for one in found) == adapters
+    if not adapters:
+        assert (asked["SubnetId"], asked["SecurityGroupIds"]) == (place["subnet"], [place["security_group"]])
+        return
+    assert not {"SubnetId", "SecurityGroupIds"} & asked.keys(), "EC2 takes them in one place alone"
+    assert {(one["SubnetId"], *one["Groups"]) for one in found} == {tuple(place.values())}
+    assert (places[0], found[0]["InterfaceType"]) == ((0, 0), "efa" if adapters == 1 else "interface")
+
+
+def test_a_card_may_carry_ip_alone(ec2: FakeEc2, place: dict[str, str]) -> None:
+    """As its first does of 17."""
+    fabric = Fabric(clients(ec2))
+    cards = fabric.cards("us-east-1", "p6-b300.48xlarge", place["subnet"])
+    assert cards == tuple(range(1, 17))
+    first, *others = interfaces(cards, subnet=None, security_group=None)
+    assert (first["NetworkCardIndex"], first["DeviceIndex"], first["InterfaceType"]) == (0, 0, "interface")
+    assert {(one["DeviceIndex"], one["InterfaceType"]) for one in others} == {(0, "efa-only")}
+    assert fabric.cards("us-east-1", "p6-b300.48xlarge", None) == ()
+
+
+def test_machines_that_need_a_public_address_have_one_interface(ec2: FakeEc2, place: dict[str, str]) -> None:
+    fabric = Fabric(clients(ec2))
+    assert fabric.cards("us-east-1", "p4d.24xlarge", None) == (0,)
+    assert len(fabric.cards("us-east-1", "p4d.24xlarge", place["subnet"])) == 4
+    client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
+    client.modify_subnet_attribute(SubnetId=place["subnet"], MapPublicIpOnLaunch={"Value": True})
+    assert fabric.cards("us-east-1", "p4d.24xlarge", place["subnet"]) == (0,)
+    assert ec2.calls["ec2:DescribeInstanceTypes"] == 1
+
+
+def test_only_the_best_network_has_adapters(
+    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Requests, place: dict[str, str]
+) -> None:
+    """Of four adapters and an interface moto keeps two: it tells them apart by DeviceIndex alone."""
+    where = {"subnets": {"us-east-1a": place["subnet"]}, "security_groups": {"us-east-1": place["security_group"]}}
+    cloud = new_cloud(**where)
     best = request_of(kind="p4d.24xlarge", network_tier="best")
-    asked = launching.run_instances(best, image, **where)
-    assert asked["NetworkInterfaces"] == [
-        {
-            "DeviceIndex": 0,
-            "NetworkCardIndex": 0,
-            "InterfaceType": "efa",
-            "DeleteOnTermination": True,
-            "SubnetId": subnet["SubnetId"],
-            "Groups": [group],
-        }
-    ]
-    assert "SubnetId" not in asked, "EC2 takes it in one place alone"
-    for other in (request_of(network_tier="best"), request_of(kind="p4d.24xlarge")):
-        asked = launching.run_instances(other, image, **where)
-        assert "NetworkInterfaces" not in asked
-        assert (asked["SubnetId"], asked["SecurityGroupIds"]) == (subnet["SubnetId"], [group])
-    for request in (best, request_of("t2")):
+    for request in (best, request_of("t2", kind="p4d.24xlarge")):
         (machine,) = cloud.launch(request)
-        (interface,) = as_ec2_tells(ec2, machine.id)["NetworkInterfaces"]
-        assert (interface["SubnetId"], interface["Groups"][0]["GroupId"]) == (subnet["SubnetId"], group)
+        interface, *others = as_ec2_tells(ec2, machine.id)["NetworkInterfaces"]
+        assert bool(others) == (request is best)
+        assert (interface["SubnetId"], interface["Groups"][0]["GroupId"]) == tuple(place.values())
+    assert ec2.calls["ec2:DescribeInstanceTypes"] == 1
     assert new_cloud().launch(replace(best, owner=replace(best.owner, token="t3")))

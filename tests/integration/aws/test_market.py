@@ -11,6 +11,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
 
 from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
@@ -136,6 +138,8 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     until(new_cloud(placement_scores=True).advice)
     (machine,) = cloud.launch(request_of())
     cloud.describe("us-east-1", [machine.id])
+    subnet = ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].get_default_subnets()["us-east-1a"].id
+    new_cloud(subnets={"us-east-1a": subnet}).launch(request_of("t2", kind="p4d.24xlarge", network_tier="best"))
     new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
     cloud.terminate("us-east-1", [machine.id])
     ec2.sqs("us-east-1").create_queue(QueueName="holdfast")

@@ -80,16 +80,6 @@ ACCELERATED = (
     ("p6-b200.48xlarge", 192, 2048, "B200", 8, 113.9328),
 )
 
-# Those that take an Elastic Fabric Adapter: docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html
-WITH_EFA = frozenset(
-    {
-        *(f"g4dn.{size}" for size in ("8xlarge", "12xlarge", "16xlarge", "metal")),
-        *(f"{family}.{size}" for family in ("g5", "g6", "g6e") for size in ("8xlarge", "12xlarge", "16xlarge")),
-        *(f"{family}.{size}" for family in ("g5", "g6", "g6e") for size in ("24xlarge", "48xlarge")),
-        *("p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge"),
-    }
-)
-
 # On-demand price of m5.large there ÷ that in us-east-1. A region that is not named counts as the dearest of its kind.
 REGION_FACTORS = {
     "us-east-1": 1.0,

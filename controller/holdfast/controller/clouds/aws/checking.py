@@ -62,10 +62,11 @@ def wanted(settings: AwsSettings) -> Iterator[Permission]:
     yield Permission("ec2:TerminateInstances", "machines are ended with it")
     yield Permission("ec2:DescribeInstances", "machines are watched with it")
     yield Permission("ec2:DescribeInstanceTypeOfferings", "it tells what zones sell")
-    yield Permission("ec2:DescribeInstanceTypes", "it tells what types there are besides the table's", is_needed=False)
+    yield Permission("ec2:DescribeInstanceTypes", "it tells of types, and of their adapters", is_needed=False)
     yield Permission("ec2:DescribeSpotPriceHistory", "it tells spot prices")
     yield Permission("pricing:GetProducts", "it tells on-demand prices, which are estimated else", is_needed=False)
     yield Permission("ec2:DescribeImages", "it tells what an image needs")
+    yield Permission("ec2:DescribeSubnets", "it tells `network_tier: best` if addresses are public", is_needed=False)
     if not settings.regions:
         yield Permission("ec2:DescribeRegions", "it tells the regions, as aws.regions names none")
     if not settings.images:

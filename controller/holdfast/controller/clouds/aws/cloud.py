@@ -22,6 +22,7 @@ from holdfast.controller.clouds.aws import (
 from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
 from holdfast.controller.clouds.aws.checking import Checking
 from holdfast.controller.clouds.aws.connections import HOME_REGION, Connections
+from holdfast.controller.clouds.aws.fabric import Fabric
 from holdfast.controller.clouds.aws.launching import TAG, Image
 from holdfast.controller.clouds.aws.notices import SqsQueue
 from holdfast.controller.clouds.aws.placement import PlacementScores
@@ -72,6 +73,7 @@ class AwsCloud:
         )
         self.prices = PriceList(source, cache, clock)
         self._scores = PlacementScores(name, clock, regions=self.regions, client=self._connections.ec2)
+        self._fabric = Fabric(self._connections.ec2)
         self._lock = threading.Lock()
         self._images: dict[tuple[str, str], tuple[float, Image]] = {}
         self._fresh = Fresh(clock)
@@ -93,10 +95,13 @@ class AwsCloud:
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         offer = request.offer
         image = self._image(request)
+        subnet = self.settings.subnets.get(offer.zone)
+        is_best = request.network_tier == "best"
         parameters = launching.run_instances(
             request,
             image,
-            subnet=self.settings.subnets.get(offer.zone),
+            subnet=subnet,
+            adapters=self._fabric.cards(offer.region, offer.instance_type, subnet) if is_best else (),
             instance_profile=self.settings.instance_profile,
             security_group=self.settings.security_groups.get(offer.region),
         )

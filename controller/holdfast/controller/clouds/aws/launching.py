@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.controller.clouds import booting, owners
-from holdfast.controller.clouds.aws.catalog import WITH_EFA
+from holdfast.controller.clouds.aws import fabric
 from holdfast.controller.clouds.base import LaunchRequest
 from holdfast.controller.clouds.faulting import Refused
 from holdfast.recovery.market import Market, Offer
@@ -60,11 +60,11 @@ def run_instances(
     subnet: str | None = None,
     instance_profile: str | None = None,
     security_group: str | None = None,
+    adapters: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The parameters of RunInstances: all of the request's machines, in one batch, or none.
 
-    `network_tier: best` is an Elastic Fabric Adapter where the type takes one: on its first network card alone, for
-    machines with several interfaces get no public address by which to call the controller.
+    `adapters`: the network cards that are to carry an Elastic Fabric Adapter (see `fabric`).
     """
     offer = request.offer
     tags = [{"Key": key, "Value": value} for key, value in tags_of(request).items()]
@@ -84,13 +84,11 @@ def run_instances(
     if offer.market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         wanted["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
-    where: dict[str, Any] = {} if subnet is None else {"SubnetId": subnet}
-    if request.network_tier == "best" and offer.instance_type in WITH_EFA:
-        groups = {} if security_group is None else {"Groups": [security_group]}
-        adapter = {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa", "DeleteOnTermination": True}
-        wanted["NetworkInterfaces"] = [{**adapter, **where, **groups}]
+    if adapters:
+        wanted["NetworkInterfaces"] = fabric.interfaces(adapters, subnet=subnet, security_group=security_group)
     else:
-        wanted |= where | ({} if security_group is None else {"SecurityGroupIds": [security_group]})
+        wanted |= {} if subnet is None else {"SubnetId": subnet}
+        wanted |= {} if security_group is None else {"SecurityGroupIds": [security_group]}
     if instance_profile is not None:
         wanted["IamInstanceProfile"] = {"Name": instance_profile}
     return wanted
