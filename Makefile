@@ -31,8 +31,8 @@ test-slow: $(INSTALLED) fuse net postgres azurite ## the slow ones: whole exampl
 test-long: $(INSTALLED) fuse net postgres azurite frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
-test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: HOLDFAST_REAL_CLOUD=aws; see tests/cloud
-	@test -n "$$HOLDFAST_REAL_CLOUD" || { echo "this buys machines: set HOLDFAST_REAL_CLOUD=aws, and see tests/cloud/test_real_aws.py" >&2; exit 1; }
+test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: HOLDFAST_REAL_CLOUD=aws|gcp|azure; see tests/cloud
+	@test -n "$$HOLDFAST_REAL_CLOUD" || { echo "this buys machines: set HOLDFAST_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
 test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test

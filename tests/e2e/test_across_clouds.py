@@ -6,11 +6,12 @@ again, so that it ends on Azure.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from on_clouds import on_clouds
+from on_clouds import keys_in, on_clouds
 from wandering import Wanderer
 
 PLACES = {"aws": "c6a.large", "gcp": "n2-standard-2", "azure": "Standard_F2s_v2"}
@@ -26,7 +27,7 @@ EVERYWHERE = {
 def test_a_job_moves_from_cloud_to_cloud_and_loses_nothing(tmp_path: Path) -> None:
     with on_clouds(tmp_path, "aws", "gcp", "azure") as three:
         ec2, gce, azure = (three.fakes[name] for name in PLACES)
-        wanderer = Wanderer(three.controller, ec2.s3, "wanderer-checkpoints")
+        wanderer = Wanderer(three.controller, "wanderer-checkpoints", partial(keys_in, ec2.s3))
         job = wanderer.launch(
             ordered=[{"infra": cloud, "instance_type": kind} for cloud, kind in PLACES.items()],
         )

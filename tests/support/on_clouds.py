@@ -89,20 +89,23 @@ def last_step(keys: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def on_clouds(folder: Path, *names: str, **settings: Any) -> Iterator[OnClouds]:
+def on_clouds(
+    folder: Path, *names: str, config: str = "", environ: Mapping[str, str] | None = None, **settings: Any
+) -> Iterator[OnClouds]:
     """Each cloud's machines live in a folder of its name, the controller in `home`; in the end no machine is left.
 
-    `settings`: more of `aws` in config.yaml.
+    `config`, `environ`: more of config.yaml and of the controller's environment. `settings`: more of the first cloud's
+    section.
     """
     home = folder / "home"
     home.mkdir()
     with contextlib.ExitStack() as stack:
         fakes = {name: stack.enter_context(FAKES[name](folder / name, hidden=home)) for name in names}
         if settings:
-            fakes["aws"].settings = settings
-        (home / "config.yaml").write_text("".join(fake.config for fake in fakes.values()))
-        environ = {key: value for fake in fakes.values() for key, value in fake.environ.items()}
-        with running_controller(home, environ=environ) as controller:
+            fakes[names[0]].settings = settings
+        (home / "config.yaml").write_text("".join(fake.config for fake in fakes.values()) + config)
+        known = {key: value for fake in fakes.values() for key, value in fake.environ.items()} | dict(environ or {})
+        with running_controller(home, environ=known) as controller:
             one = OnClouds(controller, fakes)
             one.until_prices_are_known()
             yield one

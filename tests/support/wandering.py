@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers import PATIENCE_S, Controller
-from on_clouds import UNDER_WAY, keys_in, last_step
+from on_clouds import UNDER_WAY, last_step
 
 LEGS = 3
 
@@ -32,14 +32,15 @@ done
 
 @dataclass(frozen=True)
 class Wanderer:
-    """`s3`: boto3's client for the bucket. `patience_s`: for anything that takes machines. `check`: raises what is to
-    end the wait at once."""
+    """`keys`: what a bucket holds. `patience_s`: for anything that takes machines. `check`: raises what is to end the
+    wait at once. `store`: the bucket's."""
 
     controller: Controller
-    s3: Any
     bucket: str
+    keys: Callable[[str], list[str]]
     patience_s: float = PATIENCE_S
     check: Callable[[], None] = lambda: None
+    store: str = "s3"
 
     def launch(self, **resources: Any) -> int:
         task = {
@@ -47,7 +48,7 @@ class Wanderer:
             "run": WORK,
             "envs": {"LEGS": str(LEGS)},
             "resources": {"use_spot": True, **resources},
-            "file_mounts": {"/ckpt": {"name": self.bucket, "store": "s3", "mode": "MOUNT_CACHED"}},
+            "file_mounts": {"/ckpt": {"name": self.bucket, "store": self.store, "mode": "MOUNT_CACHED"}},
         }
         return int(self.controller.client.submit("wanderer", [task], user="", key=self.bucket)["job_id"])
 
@@ -57,7 +58,7 @@ class Wanderer:
         found = self._until(lambda: begins.search(self.controller.log(job)), f"leg {leg}")
 
         def added() -> int:
-            keys = keys_in(self.s3, self.bucket)
+            keys = self.keys(self.bucket)
             return last_step(keys) if f"leg-{leg}" in keys and last_step(keys) >= int(found[1]) + 2 else 0
 
         return int(self._until(added, f"two steps of leg {leg} in the bucket"))

@@ -61,9 +61,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
 }
 """What is called of the services whose descriptions are large; a client has no other methods."""
 
-ENDPOINTS = frozenset(
-    {"api.pricing", "ec2", "fis", "iam", "oidc", "portal.sso", "servicequotas", "sqs", "ssm", "sts"}
-)
+ENDPOINTS = frozenset({"api.pricing", "ec2", "fis", "iam", "oidc", "portal.sso", "servicequotas", "sqs", "ssm", "sts"})
 """Of the services called, and of those that credentials may need, by their names in the list of endpoints."""
 
 
