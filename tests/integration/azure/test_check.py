@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
 
 from fake_azure import FakeAzure
 from fake_azure.server import CLIENT
@@ -10,7 +14,17 @@ from fake_azure.subscription import family
 from holdfast.controller.clouds.azure.catalog import TYPES
 from holdfast.controller.clouds.azure.checking import account
 from holdfast.controller.clouds.azure.cloud import AzureCloud
+from holdfast.controller.clouds.azure.permissions import (
+    wanted,
+    wanted_of_blobs,
+    wanted_of_containers,
+    wanted_of_messages,
+)
+from holdfast.controller.clouds.azure.settings import AzureSettings
 from holdfast.controller.clouds.checks import Finding, Outcome
+
+ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "azure-controller.json"
+BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
 
 
 def bad(found: Iterable[Finding]) -> list[Finding]:
@@ -30,7 +44,13 @@ def test_a_subscription_that_allows_all_is_told_so_and_nothing_is_bought(azure: 
 def test_what_the_role_lacks_is_named_with_what_it_is_for(
     azure: FakeAzure, cloud: AzureCloud, new_cloud: Callable[..., AzureCloud]
 ) -> None:
-    azure.faults.granted = ["Microsoft.Compute/*", "microsoft.network/*", "Microsoft.Resources/*/read", "*/read"]
+    azure.faults.granted = [
+        "Microsoft.Compute/*",
+        "microsoft.network/*",
+        "Microsoft.Resources/*/read",
+        "Microsoft.Storage/*",
+        "*/read",
+    ]
     azure.faults.taken_away = ["Microsoft.Compute/virtualMachines/simulateEviction/action"]
     lacking = {one.text.partition(" ")[0]: one.outcome for one in bad(cloud.check())}
     assert lacking == {
@@ -39,6 +59,31 @@ def test_what_the_role_lacks_is_named_with_what_it_is_for(
     }
     with_identity = bad(new_cloud(identity="/subscriptions/x").check())
     assert len(with_identity) == len(lacking) + 1
+
+
+def test_what_the_role_lacks_of_storage_may_be_given_in_the_account(
+    azure: FakeAzure, new_cloud: Callable[..., AzureCloud], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = ["https://acme.queue.core.windows.net/holdfast"]
+    azure.faults.granted_data = ["Microsoft.Storage/*/blobs/read", "Microsoft.Storage/*/add/action"]
+    azure.faults.taken_away = [f"{BLOBS}/generateUserDelegationKey/action"]
+    process = "Microsoft.Storage/storageAccounts/queueServices/queues/messages/process/action"
+    lacking = {f"{BLOBS}/{name}" for name in ("containers/blobs/write", "containers/blobs/delete")}
+    lacking |= {f"{BLOBS}/generateUserDelegationKey/action", process}
+    found = {one.text.partition(" ")[0]: one for one in bad(new_cloud(notice_queues=queue).check())}
+    assert found.keys() == lacking, "no action, not even all of them, is a data action"
+    assert {(one.outcome, one.about) for one in found.values()} == {(Outcome.UNKNOWN, "permissions")}
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "a key opens all containers")
+    assert [one.text.partition(" ")[0] for one in bad(new_cloud(notice_queues=queue).check())] == [process]
+    assert not bad(new_cloud().check())
+
+
+def test_all_of_the_role_is_looked_for() -> None:
+    role = json.loads(ROLE.read_text())
+    settings = AzureSettings(identity="any", notice_queues=("any",))
+    actions, data = [*wanted(settings), *wanted_of_containers()], [*wanted_of_blobs(), *wanted_of_messages(settings)]
+    assert {one.name for one in actions} == set(role["Actions"])
+    assert {one.name for one in data} == set(role["DataActions"])
 
 
 def test_a_quota_of_nothing_is_told_of_spot_and_of_families_with_gpus(azure: FakeAzure, cloud: AzureCloud) -> None:

@@ -59,6 +59,7 @@ class Faults:
     deny: str | None = None
     granted: list[str] = field(default_factory=lambda: ["*"])  # what the caller's role allows
     taken_away: list[str] = field(default_factory=list)  # the role's notActions
+    granted_data: list[str] = field(default_factory=lambda: ["*"])  # and its dataActions
     quotas: dict[tuple[str, str], int] = field(default_factory=dict)  # (region, family) → limit, if not as usual
     prices_away: bool = False  # the list of retail prices does not answer
     closed: set[tuple[str, str]] = field(default_factory=set)  # (region or zone, size) that may not be had

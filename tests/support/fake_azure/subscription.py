@@ -15,7 +15,8 @@ LIMIT, USED = 100, 12
 
 
 def permissions(faults: Faults) -> Answer:
-    role = {"actions": faults.granted, "notActions": faults.taken_away, "dataActions": [], "notDataActions": []}
+    role = {"actions": faults.granted, "notActions": faults.taken_away, "notDataActions": []}
+    role["dataActions"] = faults.granted_data
     return Answer(200, {"value": [role]})
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from holdfast.controller.clouds.azure import faults, permissions, skus
 from holdfast.controller.clouds.azure.catalog import TYPES
@@ -15,6 +17,7 @@ from holdfast.controller.clouds.checks import permissions as permission_findings
 
 PERMISSIONS_API = "2022-04-01"
 ROLE_FIX = "give it the role of deploy/iam/azure-controller.json in this subscription"
+STORAGE_FIX = "if you use containers or queues: give that role in their storage account, unless it has it already"
 QUOTA_FIX = "ask for more under Quotas in Azure's portal, or use other machines or regions"
 SKU_FIX = "leave the region out of azure.regions, or ask Azure's support to open it for the subscription"
 
@@ -46,12 +49,30 @@ class Checking:
         who = account(self._connections.token())
         yield Finding("credentials", Outcome.OK, f"{who} in subscription {self._connections.subscription}")
 
-    def _permissions(self) -> Iterable[Finding]:
+    def _permissions(self) -> Iterator[Finding]:
         """Of the subscription as a whole: what is granted in single resource groups is not told here."""
         path = f"/subscriptions/{self._connections.subscription}/providers/Microsoft.Authorization/permissions"
         granted = self._connections.call("GET", path, PERMISSIONS_API).get("value", [])
         found = list(permissions.wanted(self._settings))
-        return permission_findings(found, permissions.missing((one.name for one in found), granted), ROLE_FIX)
+        yield from permission_findings(found, permissions.missing((one.name for one in found), granted), ROLE_FIX)
+        yield from self._of_storage(granted)
+
+    def _of_storage(self, granted: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+        """Roles are often given in the storage account, of which is not told: what is missing may be there."""
+        has_key = bool(os.environ.get("AZURE_STORAGE_KEY"))
+        actions = [] if has_key else list(permissions.wanted_of_containers())
+        data = [] if has_key else list(permissions.wanted_of_blobs())
+        data += permissions.wanted_of_messages(self._settings)
+        missing = permissions.missing((one.name for one in actions), granted)
+        missing |= permissions.missing((one.name for one in data), granted, of_data=True)
+        there = sum(one.name not in missing for one in [*actions, *data])
+        if there:
+            text = f"{there} of {len(actions) + len(data)} that buckets and queues use are there"
+            yield Finding("permissions", Outcome.OK, text)
+        for one in [*actions, *data]:
+            if one.name in missing:
+                text = f"{one.name} is not given in the subscription as a whole: {one.lets}"
+                yield Finding("permissions", Outcome.UNKNOWN, text, STORAGE_FIX)
 
     def _sold(self) -> Iterator[Finding]:
         regions = self._regions()

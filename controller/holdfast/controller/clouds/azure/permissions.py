@@ -14,6 +14,8 @@ _MACHINES = "Microsoft.Compute/virtualMachines"
 _INTERFACES = "Microsoft.Network/networkInterfaces"
 _ADDRESSES = "Microsoft.Network/publicIPAddresses"
 _NETWORKS = "Microsoft.Network/virtualNetworks"
+_BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
+_QUEUES = "Microsoft.Storage/storageAccounts/queueServices"
 
 
 def wanted(settings: AzureSettings) -> Iterator[Permission]:
@@ -42,16 +44,39 @@ def wanted(settings: AzureSettings) -> Iterator[Permission]:
     yield Permission("Microsoft.Authorization/permissions/read", "it tells permissions", is_needed=False)
 
 
-def missing(names: Iterable[str], granted: Sequence[Mapping[str, Any]]) -> set[str]:
+def wanted_of_containers() -> Iterator[Permission]:
+    """By whoever has no key of the storage account."""
+    for verb, lets in (("read", "looked at"), ("write", "made"), ("delete", "removed")):
+        yield Permission(f"{_BLOBS}/containers/{verb}", f"containers are {lets} with it", is_needed=False)
+    lets = "what nodes show for their container is signed with it"
+    yield Permission(f"{_BLOBS}/generateUserDelegationKey/action", lets, is_needed=False)
+
+
+def wanted_of_blobs() -> Iterator[Permission]:
+    """As `wanted_of_containers`; data actions."""
+    for verb in ("read", "write", "delete", "add/action"):
+        yield Permission(f"{_BLOBS}/containers/blobs/{verb}", "what is in containers is used with it", is_needed=False)
+
+
+def wanted_of_messages(settings: AzureSettings) -> Iterator[Permission]:
+    """Data actions."""
+    if settings.notice_queues:
+        action = f"{_QUEUES}/queues/messages/process/action"
+        yield Permission(action, "azure.notice_queues are read with it", is_needed=False)
+
+
+def missing(names: Iterable[str], granted: Sequence[Mapping[str, Any]], *, of_data: bool = False) -> set[str]:
     """Those that none of `granted` allows: each has `actions` and takes its own `notActions` away from them.
 
+    `of_data`: the names are those of data actions, which no action allows.
     learn.microsoft.com/azure/role-based-access-control/role-definitions
     """
-    return {name for name in names if not any(_allows(one, name) for one in granted)}
-
-
-def _allows(role: Mapping[str, Any], name: str) -> bool:
-    return _fits(role.get("actions"), name) and not _fits(role.get("notActions"), name)
+    allows, takes_away = ("dataActions", "notDataActions") if of_data else ("actions", "notActions")
+    return {
+        name
+        for name in names
+        if not any(_fits(one.get(allows), name) and not _fits(one.get(takes_away), name) for one in granted)
+    }
 
 
 def _fits(patterns: Iterable[str] | None, name: str) -> bool:
