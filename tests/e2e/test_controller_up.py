@@ -50,7 +50,8 @@ class Laptop(Controller):
     def machines(self) -> dict[str, dict[str, Any]]:
         """Those that live, by id: their state.json."""
         found = {
-            path.parent.name: json.loads(path.read_text()) for path in self.home.glob("local/instances/*/state.json")
+            path.parent.name: json.loads(path.read_text())
+            for path in self.home.glob("local/instances/[!.]*/state.json")
         }
         return {id: state for id, state in found.items() if state["state"] != layout.ENDED}
 
