@@ -168,6 +168,7 @@ class Incoming:
         with self._database.connect() as conn:
             waiting = letters.waiting(conn, self._owner, room, but=self._unreadable | in_hand, after=after)
         self._all_read_at = now if is_for_all else self._all_read_at
+        self._is_full = len(waiting) >= room
         posted = 0
         for letter in waiting:
             if letter.id in self._reading:

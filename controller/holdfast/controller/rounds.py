@@ -28,6 +28,7 @@ _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
 
 # A report is on its way for a while: it is said again only after this long.
 _SAY_AGAIN_S = 3.0
+_UNREAD_S = 60.0  # an older letter may be one that its reader does not understand
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Rounds:
         if not jobs:
             return set()
         with self.database.connect() as conn:
-            return letters.addressed(conn, jobs)
+            return letters.addressed(conn, jobs, self.attendance.clock.now() - _UNREAD_S)
 
     def _is_behind(self, attempt: AttemptView, connection: Connection) -> bool:
         """Whether what is recorded of the node is older than what it said here."""

@@ -31,7 +31,11 @@ _PUT = insert(Letters).from_select(
         Job.c.id == bindparam("to_job"), Job.c.settled.is_(False)
     ),
 )
-_ADDRESSED = select(Letters.c.job_id).where(Letters.c.job_id.in_(bindparam("job_ids", expanding=True))).distinct()
+_ADDRESSED = (
+    select(Letters.c.job_id)
+    .where(Letters.c.job_id.in_(bindparam("job_ids", expanding=True)), Letters.c.at > bindparam("since"))
+    .distinct()
+)
 _AT_ONCE = 1000  # parameters of one statement
 
 _TAKE = delete(Letters).where(Letters.c.id.in_(bindparam("letters", expanding=True)))
@@ -76,11 +80,13 @@ def put_all(conn: Connection, job_ids: Sequence[int], body: dict[str, Any], now:
     return left
 
 
-def addressed(conn: Connection, job_ids: Collection[int]) -> set[int]:
-    """Those of these jobs that have letters."""
+def addressed(conn: Connection, job_ids: Collection[int], since: float) -> set[int]:
+    """Those of these jobs that have letters which were written since then."""
     ids = list(job_ids)
     parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
-    return {job_id for part in parts for job_id in conn.execute(_ADDRESSED, {"job_ids": part}).scalars()}
+    return {
+        job_id for part in parts for job_id in conn.execute(_ADDRESSED, {"job_ids": part, "since": since}).scalars()
+    }
 
 
 def waiting(conn: Connection, owner: str, limit: int = 1000, but: Collection[int] = (), after: int = 0) -> list[Letter]:
