@@ -28,7 +28,7 @@ from benchmarks.scale.shares import hold, shared
 _AT_ONCE = 50  # jobs a call: so are they spread evenly
 _PATIENCE_S = 900.0
 _BUDGET_S = 0.012  # of CPU, for each job
-_LEAST = 0.85  # of what one more controller is worth: two do 1.7 times the work of one
+_LEAST = 0.85  # of what one more controller is worth: two do 1.7 times the work of one; and of a share, that it is used
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def _figures(one: Rate, many: Rate, share: float, server: Server) -> list[Figure
         ratio = [
             Figure(f"1, {held}", one.jobs_s, "jobs/s", -share / _BUDGET_S),
             Figure(f"{count}, the same", many.jobs_s, "jobs/s", -_LEAST * count * share / _BUDGET_S),
+            Figure("… of their shares used, the least", 100 * min(one.used, many.used), "%", -_LEAST * 100),
             Figure(f"{count} beside 1", many.jobs_s / one.jobs_s, "×", -_LEAST * count),
             *ratio,
         ]

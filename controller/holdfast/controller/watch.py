@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 _ROUND_S = 2.0
 _PAUSES = 20  # … and so many times what the last one took: with thousands of nodes it is work
-_GATHER_S = 0.01  # what others say comes in crowds; the longer a look takes, the larger the next
+_GATHER_S = 0.05  # what others say comes in crowds; the longer a look takes, the larger the next
 _LISTEN_S = 1.0
 _RETRY_S = 1.0
 _NAME = "holdfast-listen"
@@ -93,7 +93,7 @@ class Watch:
                 self._ended.wait(_RETRY_S)
             took_s = self._monotonic() - looked_at
             if self._poked.wait(LOOK_S):
-                self._ended.wait(max(_GATHER_S, took_s))
+                self._ended.wait(max(_GATHER_S, 2 * took_s))
 
     def _listen(self, url: str, told: Callable[[Topic, Sequence[int]], None]) -> None:
         while not self._ended.is_set():
