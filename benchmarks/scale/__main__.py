@@ -25,6 +25,7 @@ from pathlib import Path
 from benchmarks.latency import Figure, report
 from benchmarks.scale import scenarios, several
 from benchmarks.scale.daemon import Daemon
+from benchmarks.scale.following import followed
 from benchmarks.scale.nodes import World
 
 RESULTS = Path(__file__).parent.parent / "RESULTS.md"
@@ -77,6 +78,7 @@ async def a_daemon(database: str) -> AsyncIterator[Daemon]:
         await daemon.start()
         yield daemon
     finally:
+        await world.end()
         daemon.stop()
         shutil.rmtree(home, ignore_errors=True)
 
@@ -86,6 +88,7 @@ async def whole(jobs: int, database: str) -> list[Figure]:
         figures = await scenarios.submitted(daemon, jobs)
         for measure in (
             scenarios.steady,
+            followed,
             scenarios.noticed,
             scenarios.zone_dies,
             scenarios.broken,

@@ -51,7 +51,7 @@ class Node(asyncio.Protocol):
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def boot(self) -> None:
-        """Read the spec, as an agent does first, and call."""
+        """Read the spec, as an agent does first, again and again until the controller gives it; and call."""
         backoff = Backoff()
         while not self.is_off:
             try:
@@ -248,11 +248,22 @@ class World:
         self._tasks: set[asyncio.Task[None]] = set()
         self._daemons: list[asyncio.StreamWriter] = []
         self._calls = itertools.count()
+        self._serving: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
         self._changed = asyncio.Event()
 
     async def begin(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=2**24)
+
+    async def end(self) -> None:
+        """Every machine is off, and nothing is under way any more."""
+        for node in self.living():
+            node.power_off()
+        for task in self._tasks:
+            task.cancel()
+        for daemon in self._daemons:
+            daemon.close()
+        await asyncio.gather(*self._tasks, *self._serving, return_exceptions=True)
 
     def spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -319,6 +330,7 @@ class World:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._daemons.append(writer)
+        self._serving.update(filter(None, [asyncio.current_task()]))
         writer.write(json.dumps({"machines": [node.machine for node in self.living()]}).encode() + b"\n")
         try:
             await self._hear(reader, writer)

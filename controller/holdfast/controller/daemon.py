@@ -179,7 +179,7 @@ class Daemon:
             pace=pace,
             offload=Together(self.logs, attendance),
         )
-        channel.on_log = changes.tell
+        channel.on_log = changes.grew
 
         def tell_nodes(key: AttemptKey, wanted: Directive) -> None:
             channel.push(key, wanted)

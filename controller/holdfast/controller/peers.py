@@ -73,7 +73,8 @@ class Peers:
         own = [job_id for job_id in jobs if self._reconciler.view(job_id) is not None]
         match topic:
             case Topic.LOG:
-                self._have_changed(jobs)
+                for job_id in jobs:
+                    self._changes.grew(job_id)
             case Topic.JOB:
                 self._have_changed(jobs)
                 if len(own) < len(jobs):

@@ -36,6 +36,7 @@ class Transcript:
         self._logs = logs
         self._list = list_attempts
         self._at = 0
+        self._current: AttemptInfo | None = None
         self._reader: ChunkReader | None = None
         self._partial: dict[int, bytes] = {}
         self._ends_line = True
@@ -47,6 +48,7 @@ class Transcript:
             if self._at >= len(attempts):
                 return
             attempt = attempts[self._at]
+            self._current = attempt
             if self._reader is None:
                 self._reader = self._logs.reader(attempt.key)
                 yield self._own_line(_headline(attempt))
@@ -54,6 +56,11 @@ class Transcript:
             if not attempt.is_over:
                 return
             yield from self._close(attempt)
+
+    def printed(self) -> Iterator[bytes]:
+        """What the attempt at which `more` stopped has printed since: of `more`, what takes no look at the attempts."""
+        if self._current is not None and self._reader is not None:
+            yield from self._new_bytes(self._current, self._reader)
 
     def _new_bytes(self, attempt: AttemptInfo, reader: ChunkReader) -> Iterator[bytes]:
         for chunk in reader.new():

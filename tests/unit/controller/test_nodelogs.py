@@ -88,6 +88,22 @@ def test_attempts_come_in_order_each_marked_and_only_when_the_one_before_is_over
     assert rest.endswith("two\n")
 
 
+def test_what_is_printed_is_read_without_asking_for_attempts_and_comes_once(tmp_path: Path) -> None:
+    logs = NodeLogs(tmp_path)
+    attempts, asked = [info(1, nodes=2, is_over=False)], []
+    transcript = Transcript(logs, lambda: asked.append(1) or attempts)
+    assert list(transcript.printed()) == []
+    logs.append((1, 0, 1), 0, 0, b"one\nhalf")
+    pieces = [*transcript.more()]
+    logs.append((1, 0, 1), 0, 8, b" a line\n")
+    pieces += transcript.printed()
+    assert len(asked) == 1
+    attempts[:] = [info(1, nodes=2), info(2, is_over=False)]
+    pieces += [*transcript.more(), *transcript.printed()]
+    assert b"".join(pieces) == b"".join(Transcript(logs, lambda: attempts).more())
+    assert b"".join(pieces).count(b"(rank 0) half a line\n") == 1
+
+
 def test_ranks_are_told_apart_line_by_line(tmp_path: Path) -> None:
     logs = NodeLogs(tmp_path)
     logs.append(KEY, 0, 0, b"a1\na2 is ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated
@@ -44,7 +45,7 @@ async def job_logs(
     if tail:
         offset = await run_in_threadpool(start_of_tail, _Reader(daemon, job_id, task).more(), tail)
     headers = {"Holdfast-Offset": str(offset)}
-    return StreamingResponse(_stream(reader, offset, follow), media_type="text/plain", headers=headers)
+    return StreamingResponse(_stream(daemon, reader, offset, follow), media_type="text/plain", headers=headers)
 
 
 @router.get("/controller/logs", response_class=StreamingResponse)
@@ -60,7 +61,7 @@ async def controller_logs(
         with path.open("rb") as file:
             yield b"".join(deque(file, maxlen=tail or None))
             while follow:
-                await daemon.changes.wait(0, _LOOK_AGAIN_S)
+                await asyncio.sleep(_LOOK_AGAIN_S)
                 if data := file.read():
                     yield data
 
@@ -83,13 +84,13 @@ class _Reader:
     def more(self) -> Iterator[bytes]:
         return self._transcript.more()
 
+    def printed(self) -> Iterator[bytes]:
+        return self._transcript.printed()
+
     def has_ended(self) -> bool:
         with self._daemon.database.connect() as conn:
             tasks = queries.describe(conn, [self.job_id], self._daemon.clock.now())
         return all(Status(t["status"]).is_terminal for t in tasks if self._task in (None, t["task_index"]))
-
-    async def wait(self) -> None:
-        await self._daemon.changes.wait(self.job_id, _LOOK_AGAIN_S)
 
     def _attempts(self) -> list[AttemptInfo]:
         with self._daemon.database.connect() as conn:
@@ -110,14 +111,19 @@ class _Reader:
         ]
 
 
-async def _stream(reader: _Reader, skip: int, follow: bool) -> AsyncIterator[bytes]:
-    """The transcript less its first `skip` bytes; as it grows, until the job's end, when following."""
-    while True:
-        ended = not follow or await run_in_threadpool(reader.has_ended)
-        async for data in iterate_in_threadpool(reader.more()):
-            if skip < len(data):
-                yield data[skip:]
-            skip = max(0, skip - len(data))
-        if ended:
-            return
-        await reader.wait()
+async def _stream(daemon: Services, reader: _Reader, skip: int, follow: bool) -> AsyncIterator[bytes]:
+    """The transcript less its first `skip` bytes; as it grows, until the job's end, when following.
+
+    A line that is printed costs no look at the database: only its bytes are read.
+    """
+    with daemon.changes.follow(reader.job_id, _LOOK_AGAIN_S) as follower:
+        has_changed = True
+        while True:
+            ended = not follow or (has_changed and await run_in_threadpool(reader.has_ended))
+            async for data in iterate_in_threadpool(reader.more() if has_changed else reader.printed()):
+                if skip < len(data):
+                    yield data[skip:]
+                skip = max(0, skip - len(data))
+            if ended:
+                return
+            has_changed = await follower.wait()
