@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import le
 
 GAP = "  "
 Paint = Callable[[str], str]
@@ -40,13 +42,20 @@ class Layout:
 
     def lines(self, rows: Sequence[Sequence[str]], paints: Mapping[str, Paint] | None = None) -> list[str]:
         """The rows' lines. `paints`: colours, by title."""
-        shown = self._shown()
-        chosen = ([row[i] for i in self.kept] for row in rows)
-        return [
-            _line(shown, self.widths, part, paints or {})
-            for row in chosen
-            for part in _wrapped(shown, self.widths, row)
-        ]
+        shown, lines = self._shown(), []
+        painted = [(n, paints[column.title]) for n, column in enumerate(shown) if paints and column.title in paints]
+        plain = _plain_form(shown, self.widths, {n for n, _ in painted})
+        for row in rows:
+            cells = [row[i] for i in self.kept]
+            if all(map(le, map(len, cells), self.widths)) and _is_plain(cells):
+                for n, paint in painted:
+                    padding = " " * (self.widths[n] - len(cells[n]))
+                    cells[n] = padding + paint(cells[n]) if shown[n].right else paint(cells[n]) + padding
+                lines.append((plain % tuple(cells)).rstrip())
+            else:
+                wrapped = _wrapped(shown, self.widths, cells)
+                lines += [_line(shown, self.widths, part, paints or {}) for part in wrapped]
+        return lines
 
     def widened(self, rows: Sequence[Sequence[str]]) -> Layout:
         """As wide as these rows like, too."""
@@ -113,7 +122,8 @@ def _natural_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) ->
 
 
 def _natural(column: Column, cells: Sequence[str]) -> int:
-    return max([len(column.title), *map(_length, cells)])
+    lengths = map(len if "".join(cells).isascii() else _length, cells)
+    return max(len(column.title), max(lengths, default=0))
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], paints: Mapping[str, Paint]) -> str:
@@ -124,6 +134,13 @@ def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]
         painted = paints[column.title](text) if column.title in paints else text
         shown.append(padding + painted if column.right else painted + padding)
     return GAP.join(shown).rstrip()
+
+
+def _plain_form(columns: Sequence[Column], widths: Sequence[int], painted: Collection[int]) -> str:
+    """A line as `%` fills it in, where every cell fits and has one column of the terminal for each letter."""
+    sides = ("" if column.right else "-" for column in columns)
+    parts = (f"%{side}{width}s" for side, width in zip(sides, widths, strict=True))
+    return GAP.join("%s" if n in painted else part for n, part in enumerate(parts))
 
 
 def _wrapped(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str]) -> Iterator[list[str]]:
@@ -146,10 +163,18 @@ def _cut(text: str, width: int, *, keep_end: bool) -> str:
     return "…" + text if keep_end else text + "…"
 
 
+def _is_plain(cells: Sequence[str]) -> bool:
+    """Whether each letter takes one column of a terminal."""
+    return "".join(cells).isascii() or all(_length(cell) == len(cell) for cell in cells)
+
+
 def _length(text: str) -> int:
     """Columns of a terminal that `text` takes."""
-    if text.isascii():
-        return len(text)
+    return len(text) if text.isascii() else _drawn_length(text)
+
+
+@lru_cache(maxsize=4096)
+def _drawn_length(text: str) -> int:
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 STATUS_COLOURS = {
@@ -17,6 +18,7 @@ STATUS_COLOURS = {
 }
 
 
+@lru_cache(maxsize=256)
 def painted_status(text: str) -> str:
     """A status in its colour. (`click.echo` takes colours away again where they are not wanted.)"""
     from click import style

@@ -11,7 +11,7 @@ import http.client
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 120.0
 STREAM_SILENCE_S = 60.0  # a stream that says nothing for so long may be dead: it is opened again where it stopped
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a call: a controller is started anew in less
-PAGE = 500  # jobs
+PAGE = 1000  # jobs
 BUSY_PATIENCE_S = 120.0  # with a controller that asks to be called later
 OFFSET_HEADER = "Holdfast-Offset"
 
@@ -155,16 +155,16 @@ class Client:
     def job_pages(
         self, *, skip_finished: bool = False, statuses: Sequence[str] = (), name: str | None = None
     ) -> Iterator[records.JobPage]:
-        """Every job, newest first: one call a page, made when the page before was taken. However many there are, both
-        ends hold one page. Jobs that are launched meanwhile are not among them."""
-        before = None
-        while True:
-            page = self.jobs(limit=PAGE, skip_finished=skip_finished, statuses=statuses, name=name, before=before)
-            yield page
-            ids = {job["job_id"] for job in page["jobs"]}
-            if len(ids) < PAGE:
-                return
-            before = min(ids)
+        """Every job, newest first: one call a page, made just before the page before is handed out, so that the
+        controller is at work on the one while the caller is at the other. However many there are, each end holds two
+        pages at most. Jobs that are launched meanwhile are not among them."""
+        query = {"limit": PAGE, "skip_finished": int(skip_finished), "status": ",".join(statuses) or None, "name": name}
+        page: records.JobPage = self._call("GET", "/jobs", query=query)
+        while len(ids := {job["job_id"] for job in page["jobs"]}) == PAGE:
+            with self._asked("/jobs", {**query, "before": min(ids)}) as answer:
+                yield page
+                page = answer()
+        yield page
 
     def job(self, job_id: int) -> records.JobDetail:
         return cast(records.JobDetail, self._call("GET", f"/jobs/{job_id}"))
@@ -199,8 +199,8 @@ class Client:
         """The job's log. `offset` counts bytes of the whole rendered stream; without it, `tail` lines or everything."""
         query = {"task": task, "follow": int(follow), "tail": tail, "offset": offset}
         with self._answer("GET", f"/jobs/{job_id}/logs", query=query, silence_s=STREAM_SILENCE_S) as response:
-            said = response.headers.get(OFFSET_HEADER, "")
             if offset is None:
+                said = response.headers.get(OFFSET_HEADER, "")
                 offset = int(said) if said.isdigit() else None if tail else 0
             yield LogStream(response, offset)
 
@@ -249,7 +249,34 @@ class Client:
             raise _not_a_controller(self.endpoint.url) from error
 
     @contextlib.contextmanager
-    def _answer(
+    def _asked(self, path: str, query: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
+        """A GET that is under way while the block does other things; what is yielded waits for its answer. If anything
+        goes wrong with it before, another call is made, of the usual kind."""
+        with contextlib.ExitStack() as sent:
+            link = None
+            with contextlib.suppress(ConnectionLost):
+                link = sent.enter_context(self._sent("GET", path, query=query))
+
+            def answer() -> Any:
+                with contextlib.suppress(ConnectionLost, ValueError), _losses_named():
+                    if link is not None and (response := link.getresponse()).status == 200:
+                        return json.loads(response.read())
+                return self._call("GET", path, query=query)
+
+            yield answer
+
+    @contextlib.contextmanager
+    def _answer(self, method: str, path: str, **call: Any) -> Iterator[http.client.HTTPResponse]:
+        """An open answer whose status is good; `call`: as `_sent` takes it. Errors of the block pass through."""
+        with self._sent(method, path, **call) as link:
+            with _losses_named():
+                response = link.getresponse()
+                if response.status >= 400:
+                    raise _refusal(response, self.endpoint)
+            yield response
+
+    @contextlib.contextmanager
+    def _sent(
         self,
         method: str,
         path: str,
@@ -258,8 +285,8 @@ class Client:
         data: bytes | IO[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = ANSWER_TIMEOUT_S,
-    ) -> Iterator[http.client.HTTPResponse]:
-        """An open answer whose status is good. Errors of the block that uses it pass through untouched."""
+    ) -> Iterator[http.client.HTTPConnection]:
+        """A connection on which the call was made and whose answer is to be read."""
         target = urlsplit(self.endpoint.url).path + "/api/v1" + path
         if filled := {key: value for key, value in (query or {}).items() if value is not None}:
             target += "?" + urlencode(filled)
@@ -270,13 +297,9 @@ class Client:
                 link.sock.settimeout(silence_s)
                 # A server may refuse (401, 413) before it has read all of the body; its answer matters more.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    link.request(
-                        method, target, data, {"Authorization": f"Bearer {self.endpoint.token}", **(headers or {})}
-                    )
-                response = link.getresponse()
-                if response.status >= 400:
-                    raise _refusal(response, self.endpoint)
-            yield response
+                    token = {"Authorization": f"Bearer {self.endpoint.token}"}
+                    link.request(method, target, data, {**token, **(headers or {})})
+            yield link
 
     def _connected(self) -> http.client.HTTPConnection:
         """A connection; to where the embedded controller is now. One that crashed is started anew."""
@@ -356,7 +379,7 @@ def _refusal(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiError
 
 
 def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
-    text = (response.headers.get("Retry-After") or "").strip()
+    text = response.headers.get("Retry-After", "").strip()
     return float(text) if text.isascii() and text.isdecimal() else None
 
 

@@ -149,8 +149,8 @@ def queue(
 def every(
     *, name: str | None = None, statuses: Sequence[str] = (), skip_finished: bool = False, client: Client | None = None
 ) -> Iterator[records.Job]:
-    """Every job, newest first: one record per task. They are fetched page by page as they are taken, so a million of
-    them take no more memory than a page."""
+    """Every job, newest first: one record per task. They are fetched page by page, one page ahead, so a million of
+    them take no more memory than two pages."""
     for page in (client or _client()).job_pages(skip_finished=skip_finished, statuses=statuses, name=name):
         yield from page["jobs"]
 

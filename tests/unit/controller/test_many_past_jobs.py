@@ -120,6 +120,14 @@ def test_pages_join_to_the_whole(many: Many) -> None:
     assert found == many.matching(replace(wanted, limit=None, before=None))
 
 
+@pytest.mark.parametrize("ids", [[], [7], [31, 30, 29, 28], [60, 58, 57, 55, 54], [50, 20, 3, 2]])
+def test_a_page_is_what_its_jobs_are_one_by_one(many: Many, ids: list[int]) -> None:
+    with many.engine.connect() as conn:
+        one_by_one = [task for id in ids for task in queries.describe(conn, [id], NOW)]
+        assert queries.describe(conn, ids, NOW) == one_by_one
+    assert [task["job_id"] for task in one_by_one] == [id for id in ids for _ in many.known[id][1]]
+
+
 def test_counts_are_exact_whenever_they_are_asked_for(many: Many) -> None:
     told = Counts()
     assert many.tally(NOW, told) == many.true_tally()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import threading
 
 import pytest
@@ -240,6 +241,23 @@ def test_every_job_comes_page_by_page(controller, client):
         controller.add("SUCCEEDED", name="odd" if number % 2 else "even")
     taken = jobs.every(client=client)
     assert [next(taken)["job_id"] for _ in range(PAGE)] == list(range(PAGE + 2, 2, -1))
-    assert len(controller.called("GET .*/jobs.*")) == 1
+    assert len(controller.called("GET .*/jobs.*")) <= 2, "at most one page ahead"
     assert [job["job_id"] for job in taken] == [2, 1]
     assert [job["job_id"] for job in jobs.every(name="odd", client=client)] == list(range(PAGE + 2, 0, -2))
+
+
+def test_a_page_that_is_lost_is_asked_for_again(controller, client, monkeypatch):
+    for _ in range(PAGE + 2):
+        controller.add("SUCCEEDED")
+    served = sys.modules["holdfast_contract_server"].ROUTES
+    lost, answer = [], served["GET", "/jobs"]
+
+    def lose_two(handler):
+        if "before" not in handler.query or len(lost) == 2:
+            return answer(handler)
+        lost.append(handler)
+        handler.close_connection = True
+
+    monkeypatch.setitem(served, ("GET", "/jobs"), lose_two)
+    assert [job["job_id"] for job in jobs.every(client=client)] == list(range(PAGE + 2, 0, -1))
+    assert len(lost) == 2

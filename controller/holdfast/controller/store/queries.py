@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindparam, exists, func, select, union_all
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    exists,
+    func,
+    select,
+    union_all,
+)
 
 from holdfast.controller.store.jobs import Attempt, EventT, Job, Node, Task
 from holdfast.recovery.reasons import Reason
@@ -17,29 +32,33 @@ _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
 FEW = 10_000
 _Other = Task.alias()
 
+_EPOCH = datetime(1970, 1, 1)
+_MOST_OFFERS = 4096
+
 _JOB_IDS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
+_LOW, _HIGH = bindparam("low", type_=BigInteger), bindparam("high", type_=BigInteger)
 _OF_TASK = (
     *("job_id", "index", "name", "status", "reason", "message", "task_id", "wake_at", "started_at", "ended_at"),
     *("run_since", "run_seconds", "recovery_count", "restarts_on_errors", "num_nodes"),
 )
-# Of a page's jobs only what it shows is read: a task's own text may be long.
+# Of a page's jobs only what it shows is read: a task's own text may be long. `_job` takes the columns in this order.
 _TASKS = (
     select(*(Task.c[name] for name in _OF_TASK), Task.c.spec["resources"].as_string().label("resources"))
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
     .add_columns(Job.c.submitted_at)
     .join(Job, Job.c.id == Task.c.job_id)
-    .where(Task.c.job_id.in_(_JOB_IDS))
     .order_by(Task.c.job_id.desc(), Task.c.index)
 )
-_NODES = select(Node).where(Node.c.job_id.in_(_JOB_IDS)).order_by(Node.c.rank)
-_ATTEMPTS = select(Attempt).where(Attempt.c.job_id.in_(_JOB_IDS)).order_by(Attempt.c.task_index, Attempt.c.generation)
+_NODES = select(Node).order_by(Node.c.rank)
+_ATTEMPTS = select(Attempt).order_by(Attempt.c.task_index, Attempt.c.generation)
 _KEY = ("job_id", "task_index", "generation")
-_SHORT_NODES = _NODES.with_only_columns(
-    *(Node.c[name] for name in (*_KEY, "rank", "launched_at", "ended_at", "exit_code"))
-)
+_SHORT_NODES = _NODES.with_only_columns(*(Node.c[name] for name in (*_KEY, "launched_at", "ended_at", "exit_code")))
 _SHORT_ATTEMPTS = _ATTEMPTS.with_only_columns(
-    *(Attempt.c[name] for name in (*_KEY, "state", "offer", "booted_at", "gone_at"))
+    *(Attempt.c[name] for name in (*_KEY, "state", "booted_at", "gone_at")), cast(Attempt.c.offer, Text)
 )
+_PARTS = ((_TASKS, Task), (_SHORT_NODES, Node), (_SHORT_ATTEMPTS, Attempt))
+_BY_ID = tuple(part.where(table.c.job_id.in_(_JOB_IDS)) for part, table in _PARTS)
+_BY_RANGE = tuple(part.where(table.c.job_id.between(_LOW, _HIGH)) for part, table in _PARTS)
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,7 @@ class Filter:
 
 def iso(at: float | None) -> str | None:
     """Epoch seconds as ISO 8601 UTC."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    return None if at is None else (_EPOCH + timedelta(seconds=at)).isoformat() + "Z"
 
 
 def find_ids(conn: Connection, wanted: Filter) -> list[int]:
@@ -125,30 +144,89 @@ def _is_rarer(conn: Connection, name: str, statuses: Sequence[str]) -> bool:
 
 def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[str, Any]]:
     """The API's Job objects: one per task, jobs newest first, tasks in order."""
-    tasks = conn.execute(_TASKS, {"job_ids": job_ids}).mappings().all()
-    attempts = _attempts(conn, job_ids, _SHORT_ATTEMPTS, _SHORT_NODES)
-    return [_job(row, attempts.get((row["job_id"], row["index"]), []), now) for row in tasks]
+    if not job_ids:
+        return []
+    tasks, billed, short = _read(conn, job_ids)
+    nodes: dict[tuple[int, int, int], list[_Billed]] = {}
+    for job_id, task_index, generation, launched_at, ended_at, exit_code in billed:
+        of = nodes.setdefault((job_id, task_index, generation), [])
+        of.append(_Billed(launched_at, ended_at, exit_code))
+    attempts: dict[tuple[int, int], list[_Short]] = {}
+    for job_id, task_index, generation, state, booted_at, gone_at, offer in short:
+        its_nodes = nodes.get((job_id, task_index, generation), ())
+        of_task = attempts.setdefault((job_id, task_index), [])
+        of_task.append(_Short(generation, state, booted_at, gone_at, _offer(offer), its_nodes))
+    return [_job(row, attempts.get((row[0], row[1]), ()), now) for row in tasks]
 
 
-def _wait_text(row: Mapping[Any, Any]) -> str:
+def _read(conn: Connection, job_ids: Sequence[int]) -> Sequence[Sequence[Sequence[Any]]]:
+    """Rows of `_PARTS`. Ids that lie close together are read as a range: to name each costs as much as to read it."""
+    low, high, wanted = min(job_ids), max(job_ids), frozenset(job_ids)
+    if high - low >= 2 * len(wanted):
+        return [conn.execute(part, {"job_ids": job_ids}).all() for part in _BY_ID]
+    found = [conn.execute(part, {"low": low, "high": high}).all() for part in _BY_RANGE]
+    if high - low + 1 == len(wanted):
+        return found
+    return [[row for row in rows if row[0] in wanted] for rows in found]
+
+
+class _Billed(NamedTuple):
+    launched_at: float | None
+    ended_at: float | None
+    exit_code: int | None
+
+
+class _Offer(NamedTuple):
+    """`machine`: its name, with its accelerators."""
+
+    machine: str
+    cloud: str
+    region: str
+    zone: str
+    market: str
+    price_per_hour: float
+    on_demand_price_per_hour: float
+
+
+class _Short(NamedTuple):
+    """What the queue tells of an attempt."""
+
+    generation: int
+    state: str
+    booted_at: float | None
+    gone_at: float | None
+    offer: _Offer
+    nodes: Sequence[_Billed]
+
+
+@lru_cache(maxsize=_MOST_OFFERS)
+def _offer(text: str) -> _Offer:
+    """Of an offer as JSON: many attempts have the same."""
+    offer = json.loads(text)
+    machine = ", ".join(part for part in (offer["instance_type"], _accelerators(offer)) if part)
+    names = ("cloud", "region", "zone", "market", "price_per_hour", "on_demand_price_per_hour")
+    return _Offer(machine, *(offer[name] for name in names))
+
+
+def _accelerators(offer: Mapping[str, Any]) -> str:
+    return f"{offer['accelerators'][0]}:{offer['accelerators'][1]:g}" if offer.get("accelerators") else ""
+
+
+def _wait_text(reason: str | None, message: str, wake_at: float | None) -> str:
     """Why a task that waits for an offer waits, and until when."""
-    if row["reason"] != Reason.BACKING_OFF or row["wake_at"] is None:
-        return str(row["message"])
-    at = datetime.fromtimestamp(row["wake_at"], UTC)
+    if reason != Reason.BACKING_OFF or wake_at is None:
+        return message
+    at = datetime.fromtimestamp(wake_at, UTC)
     return f"every offer that fits has refused lately; the next try is at {at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _bought(offer: dict[str, Any], num_nodes: int) -> str:
-    """An attempt's machines: `2x(local-v100x1, V100:1, spot)`."""
-    accelerators = f"{offer['accelerators'][0]}:{offer['accelerators'][1]:g}" if offer.get("accelerators") else ""
-    named = ", ".join(part for part in (offer["instance_type"], accelerators, offer["market"]) if part)
-    return f"{num_nodes}x({named})"
 
 
 def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
     """The API's Attempt objects of a job, in order."""
-    found = _attempts(conn, [job_id], _ATTEMPTS, _NODES)
-    return [_attempt(a, now) for _, group in sorted(found.items()) for a in group]
+    nodes_of: dict[tuple[int, int], list[Mapping[Any, Any]]] = {}
+    for row in conn.execute(_NODES.where(Node.c.job_id == job_id)).mappings():
+        nodes_of.setdefault((row["task_index"], row["generation"]), []).append(row)
+    rows = conn.execute(_ATTEMPTS.where(Attempt.c.job_id == job_id)).mappings().all()
+    return [_attempt(row, nodes_of.get((row["task_index"], row["generation"]), []), now) for row in rows]
 
 
 def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
@@ -157,84 +235,76 @@ def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
     return [{"at": iso(row["at"]), **{name: row[name] for name in names}} for row in rows]
 
 
-def _attempts(
-    conn: Connection, job_ids: Sequence[int], attempts: Select[Any], nodes: Select[Any]
-) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """What these two queries find of the jobs' attempts, by (job, task), each with its `nodes`."""
-    nodes_of: dict[tuple[int, int, int], list[Mapping[Any, Any]]] = {}
-    for row in conn.execute(nodes, {"job_ids": job_ids}).mappings().all():
-        nodes_of.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(row)
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in conn.execute(attempts, {"job_ids": job_ids}).mappings().all():
-        key = (row["job_id"], row["task_index"])
-        its_nodes = nodes_of.get((*key, row["generation"]), [])
-        found.setdefault(key, []).append({**row, "nodes": its_nodes})
-    return found
-
-
-def _hours(attempt: dict[str, Any], now: float) -> float:
-    """Machine hours billed, summed over the nodes."""
+def _hours(nodes: Sequence[_Billed], booted_at: float | None, gone_at: float | None, now: float) -> float:
+    """Machine hours billed, summed over the nodes of an attempt."""
     total = 0.0
-    for node in attempt["nodes"]:
-        begun = node["launched_at"] if node["launched_at"] is not None else attempt["booted_at"]
-        if begun is None:
-            continue
-        ended = node["ended_at"] if node["ended_at"] is not None else attempt["gone_at"]
-        total += max(0.0, (now if ended is None else ended) - begun) / 3600
+    for launched_at, ended_at, _ in nodes:
+        begun = launched_at if launched_at is not None else booted_at
+        if begun is not None:
+            ended = ended_at if ended_at is not None else gone_at
+            total += max(0.0, (now if ended is None else ended) - begun) / 3600
     return total
 
 
-def _job(row: Mapping[Any, Any], attempts: list[dict[str, Any]], now: float) -> dict[str, Any]:
+def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str, Any]:
+    """`row`: of `_TASKS`. Taken apart at once, because a page has hundreds."""
+    job_id, index, task_name, status, reason, message, task_id, wake_at, started_at, ended_at, *rest = row
+    run_since, run_seconds, recovery_count, restarts_on_errors, num_nodes, resources, job_name, *rest = rest
+    user, priority, num_tasks, cleanup, submitted_at = rest
     newest = attempts[-1] if attempts else None
-    has_place = newest is not None and (newest["booted_at"] is not None or newest["state"] != AttemptState.GONE)
-    offer = newest["offer"] if newest and has_place else {}
-    hours = [(_hours(a, now), a["offer"]) for a in attempts]
-    running = now - row["run_since"] if row["run_since"] is not None else 0.0
-    exits = [n["exit_code"] for n in newest["nodes"] if n["exit_code"] is not None] if newest else []
+    has_place = newest is not None and (newest.booted_at is not None or newest.state != AttemptState.GONE)
+    offer = newest.offer if newest is not None and has_place else None
+    cost = on_demand_cost = 0.0
+    for attempt in attempts:
+        hours = _hours(attempt.nodes, attempt.booted_at, attempt.gone_at, now)
+        cost += hours * attempt.offer.price_per_hour
+        on_demand_cost += hours * attempt.offer.on_demand_price_per_hour
+    exits = [node.exit_code for node in newest.nodes if node.exit_code is not None] if newest else []
     return {
-        "job_id": row["job_id"],
-        "task_index": row["index"],
-        "num_tasks": row["num_tasks"],
-        "name": row["job_name"],
-        "task_name": row["name"],
-        "status": row["status"],
-        "reason": row["reason"],
-        "message": _wait_text(row),
-        "task_id": row["task_id"],
-        "user": row["user"],
-        "priority": row["priority"],
-        "submitted_at": iso(row["submitted_at"]),
-        "started_at": iso(row["started_at"]),
-        "ended_at": iso(row["ended_at"]),
-        "job_duration_s": round(row["run_seconds"] + running, 3),
-        "total_duration_s": round((row["ended_at"] or now) - row["submitted_at"], 3),
-        "recovery_count": row["recovery_count"],
-        "restarts_on_errors": row["restarts_on_errors"],
-        "resources": row["resources"] or "",
-        "cluster_resources": _bought(offer, row["num_nodes"]) if offer else "",
-        "num_nodes": row["num_nodes"],
-        "cloud": offer.get("cloud"),
-        "region": offer.get("region"),
-        "zone": offer.get("zone"),
-        "market": offer.get("market"),
-        "generation": newest["generation"] if newest else 0,
-        "cost_usd": sum(h * o["price_per_hour"] for h, o in hours),
-        "on_demand_cost_usd": sum(h * o["on_demand_price_per_hour"] for h, o in hours),
+        "job_id": job_id,
+        "task_index": index,
+        "num_tasks": num_tasks,
+        "name": job_name,
+        "task_name": task_name,
+        "status": status,
+        "reason": reason,
+        "message": _wait_text(reason, message, wake_at),
+        "task_id": task_id,
+        "user": user,
+        "priority": priority,
+        "submitted_at": iso(submitted_at),
+        "started_at": iso(started_at),
+        "ended_at": iso(ended_at),
+        "job_duration_s": round(run_seconds + (now - run_since if run_since is not None else 0.0), 3),
+        "total_duration_s": round((ended_at or now) - submitted_at, 3),
+        "recovery_count": recovery_count,
+        "restarts_on_errors": restarts_on_errors,
+        "resources": resources or "",
+        "cluster_resources": f"{num_nodes}x({offer.machine}, {offer.market})" if offer else "",
+        "num_nodes": num_nodes,
+        "cloud": offer.cloud if offer else None,
+        "region": offer.region if offer else None,
+        "zone": offer.zone if offer else None,
+        "market": offer.market if offer else None,
+        "generation": newest.generation if newest else 0,
+        "cost_usd": cost,
+        "on_demand_cost_usd": on_demand_cost,
         "exit_code": next((code for code in exits if code != 0), exits[0] if exits else None),
-        "cleanup": row["cleanup"] or _unfinished(row, attempts),
+        "cleanup": cleanup or _unfinished(ended_at, attempts),
     }
 
 
-def _unfinished(row: Mapping[Any, Any], attempts: list[dict[str, Any]]) -> str | None:
+def _unfinished(ended_at: float | None, attempts: Sequence[_Short]) -> str | None:
     """What is still being cleared away after the end."""
-    left = [a for a in attempts if a["state"] != AttemptState.GONE.value]
-    if row["ended_at"] is None or not left:
+    if ended_at is None:
         return None
-    return f"ending {sum(len(a['nodes']) for a in left)} machine(s)"
+    left = [attempt for attempt in attempts if attempt.state != AttemptState.GONE]
+    return f"ending {sum(len(attempt.nodes) for attempt in left)} machine(s)" if left else None
 
 
-def _attempt(row: dict[str, Any], now: float) -> dict[str, Any]:
+def _attempt(row: Mapping[Any, Any], nodes: Sequence[Mapping[Any, Any]], now: float) -> dict[str, Any]:
     offer = row["offer"]
+    billed = [_Billed(node["launched_at"], node["ended_at"], node["exit_code"]) for node in nodes]
     node_fields = ("rank", "instance_id", "ip", "phase", "connected", "exit_code")
     return {
         "task_index": row["task_index"],
@@ -246,6 +316,6 @@ def _attempt(row: dict[str, Any], now: float) -> dict[str, Any]:
         "running_at": iso(row["running_at"]),
         "stopped_at": iso(row["stopped_at"]),
         "gone_at": iso(row["gone_at"]),
-        "cost_usd": _hours(row, now) * offer["price_per_hour"],
-        "nodes": [{name: node[name] for name in node_fields} for node in row["nodes"]],
+        "cost_usd": _hours(billed, row["booted_at"], row["gone_at"], now) * offer["price_per_hour"],
+        "nodes": [{name: node[name] for name in node_fields} for node in nodes],
     }
