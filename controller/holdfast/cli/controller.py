@@ -87,7 +87,7 @@ def stop(yes: bool) -> None:
     click.echo("The controller is stopped; running jobs go on.")
 
 
-@controller.command()
+@controller.command(short_help="Move your controller from SQLite to PostgreSQL.")
 @click.option("--to", required=True, metavar="URL", help="postgresql://user@host/database, a new and empty one.")
 def migrate(to: str) -> None:
     """Move your controller from its SQLite file to PostgreSQL, where several can share it.

@@ -26,6 +26,8 @@ def load(entrypoint: Sequence[str], *, envs: dict[str, str], secrets: dict[str, 
             return Dag.from_yaml(sys.stdin.read() + "\n", envs=envs, secrets=secrets, name=name)
         if is_yaml(word):
             return Dag.from_yaml(existing(Path(word).expanduser()), envs=envs, secrets=secrets, name=name)
+        if Path(word).is_dir():
+            raise Failure(f"{word} is a directory\n  give a task YAML, or a command", EXIT_WRONG_INPUT)
     dag = Dag.from_command(command(entrypoint), name=name)
     for task in dag.tasks:
         task.update_envs(envs)

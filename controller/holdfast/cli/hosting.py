@@ -14,7 +14,7 @@ from holdfast.sdk.client import ApiError, Client, ConnectionLost
 from holdfast.sdk.endpoint import Endpoint
 
 
-@click.command()
+@click.command(short_help="Bring one up on a machine of its own.")
 @click.option("--infra", required=True, metavar="CLOUD/REGION[/ZONE]", help="Where, such as aws/us-east-1; or local.")
 @click.option("-t", "--instance-type", metavar="TYPE", help="Default: the cheapest with 2 vCPUs and 4 GiB.")
 @click.option("--disk-size", type=click.IntRange(min=1), default=20, metavar="GB", help="Of the disk for its state.")
@@ -45,7 +45,7 @@ def up(infra: str, instance_type: str | None, disk_size: int, role: str, callers
         click.echo("Your own controller, on this computer, had no jobs and is stopped.")
 
 
-@click.command()
+@click.command(short_help="Give it the Holdfast that is installed here.")
 def upgrade() -> None:
     """Give the controller that is up the version of Holdfast that is installed here, and this config.yaml.
 

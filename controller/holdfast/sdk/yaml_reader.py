@@ -234,6 +234,9 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
     )
     problem = Problem("", message, fix, file)
     mark = error.problem_mark or error.context_mark
+    begun = error.context_mark
+    if mark and begun and mark.column == 0 and "expected" in message:
+        mark = begun  # what was not ended is noticed only where another line, or nothing, follows
     return replace(problem, line=mark.line + 1, column=mark.column + 1) if mark else problem
 
 

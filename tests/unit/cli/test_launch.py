@@ -168,6 +168,9 @@ def test_a_yaml_that_is_not_there_names_the_nearest(holdfast, named, project):
     result = holdfast("jobs", "launch", "qqq.yaml", "-y")
     assert result.exit_code == 2
     assert "qqq.yaml does not exist" in result.stderr
+    result = holdfast("jobs", "launch", "sub", "-y")
+    assert (result.exit_code, named.calls) == (2, [])
+    assert "sub is a directory" in result.stderr
 
 
 def test_what_the_controller_refuses_is_shown_as_it_says_it(holdfast, named):

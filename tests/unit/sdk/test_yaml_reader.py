@@ -92,7 +92,11 @@ def test_documents_and_empty_ones_between() -> None:
         ),
         (
             "a: [1,\nb: 2\n",
-            "t.yaml:3: not YAML: did not find expected ',' or ']'; check indentation, colons and quotes near here",
+            "t.yaml:1: not YAML: did not find expected ',' or ']'; check indentation, colons and quotes near here",
+        ),
+        (
+            "a: 1\nrun echo\n",
+            "t.yaml:2: not YAML: could not find expected ':'; check indentation, colons and quotes near here",
         ),
         ("? [a, b]\n: 1\n", "t.yaml:1: a key is a list or a mapping; write keys as plain text"),
         (
