@@ -2,31 +2,26 @@
 
 `--growth`: the cost of a job at 100, 1,000 and 10,000 of them instead. `--controllers 2`: what several beside one
 another do, each held to `--share` of a core (`several`). `--write` adds the table to
-benchmarks/RESULTS.md.
+benchmarks/RESULTS.md; with `--growth` it also draws docs/figures/growth.svg.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import platform
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
-from benchmarks.scale import scenarios, several
-from benchmarks.scale.daemon import Daemon
+from benchmarks.scale import growth, scenarios, several
+from benchmarks.scale.daemon import a_daemon
 from benchmarks.scale.following import followed
-from benchmarks.scale.nodes import World
 
 RESULTS = Path(__file__).parent.parent / "RESULTS.md"
 
@@ -40,12 +35,15 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.25, help="of a core, for each of several; 0: not held")
     parser.add_argument("--write", action="store_true", help=f"add the table to {RESULTS.name}")
     words = parser.parse_args()
+    grown: list[growth.Growth] = []
     if words.controllers > 1:
         if not words.database:
             parser.error("--controllers: several need a PostgreSQL; give the URL of an empty database with --database")
         figures = asyncio.run(several.measure(words.jobs, words.database, words.controllers, words.share))
     elif words.growth:
-        figures = [figure for count in _sizes(words.jobs) for figure in asyncio.run(growth(count, words.database))]
+        sizes = [size for size in growth.SIZES if size <= words.jobs]
+        grown = [asyncio.run(growth.measure(size, words.database)) for size in sizes]
+        figures = [figure for one in grown for figure in one.figures()]
     else:
         figures = asyncio.run(whole(words.jobs, words.database))
     text = StringIO()
@@ -56,6 +54,8 @@ def main() -> int:
         what = "growth" if words.growth else f"{words.jobs:,} jobs"
         what += f", {words.controllers} controllers" if words.controllers > 1 else ""
         write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}")
+        if grown:
+            growth.draw(grown, day=str(datetime.now(UTC).date()))
     missed = [figure.name for figure in figures if is_missed(figure)]
     if missed:
         print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
@@ -65,22 +65,6 @@ def main() -> int:
 def is_missed(figure: Figure) -> bool:
     """A target below zero is one to be reached rather than kept below."""
     return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
-
-
-@contextlib.asynccontextmanager
-async def a_daemon(database: str) -> AsyncIterator[Daemon]:
-    """A daemon of its own, and nothing left of it."""
-    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
-    world = World(home / "cloud.sock")
-    daemon = Daemon(home, world, database)
-    await world.begin()
-    try:
-        await daemon.start()
-        yield daemon
-    finally:
-        await world.end()
-        daemon.stop()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 async def whole(jobs: int, database: str) -> list[Figure]:
@@ -101,17 +85,6 @@ async def whole(jobs: int, database: str) -> list[Figure]:
             figures += await measure(daemon)
             print(f"{measure.__name__}: {time.monotonic() - began:.0f} s", file=sys.stderr)
         return figures
-
-
-async def growth(jobs: int, database: str) -> list[Figure]:
-    """What a job costs where there are so many."""
-    async with a_daemon(database) as daemon:
-        figures = await scenarios.submitted(daemon, jobs)
-        return [Figure(f"{jobs:,}: {f.name}", f.value, f.unit, f.target) for f in figures[-2:]]
-
-
-def _sizes(jobs: int) -> list[int]:
-    return [size for size in (100, 1_000, 10_000) if size <= jobs]
 
 
 def write(table: str, what: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,22 @@ LAUNCH_S = 0.05
 _CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
 
 
+@contextlib.asynccontextmanager
+async def a_daemon(database: str) -> AsyncIterator[Daemon]:
+    """A daemon of its own, and nothing left of it."""
+    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
+    world = World(home / "cloud.sock")
+    daemon = Daemon(home, world, database)
+    await world.begin()
+    try:
+        await daemon.start()
+        yield daemon
+    finally:
+        await world.end()
+        daemon.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
 class Daemon:
     """`database`: the URL of an empty PostgreSQL database; "": SQLite. `keyring`: the folder of one that several share,
     whose nodes and users call any of them."""
@@ -26,7 +46,7 @@ class Daemon:
     def __init__(self, home: Path, world: World, database: str = "", keyring: Path | None = None) -> None:
         self.home = home
         self.world = world
-        self._tokens = keyring or home
+        self.tokens = keyring or home
         config = _CONFIG + (f"database: {{url: '{database}'}}\n" if database else "")
         if keyring is not None:
             config += f"keyring: {keyring}\nlisten: {{port: 0, advertise: 'http://127.0.0.1:1'}}\n"
@@ -35,12 +55,13 @@ class Daemon:
         self.address = ("127.0.0.1", 0)
         self.pid = 0
 
-    async def start(self) -> float:
-        """Returns the seconds until it answered."""
+    async def start(self, begun: Callable[[], None] = lambda: None) -> float:
+        """Returns the seconds until it answered. `begun` is called before, when the process is there."""
         (self.home / "controller.json").unlink(missing_ok=True)
         began = time.monotonic()
         command = [sys.executable, "-m", "benchmarks.scale.simulated", self.home, self.world.path, str(LAUNCH_S)]
         self._process = subprocess.Popen(command)
+        begun()
         while not await asyncio.to_thread(self._answers):
             if self._process.poll() is not None:
                 raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
@@ -70,6 +91,11 @@ class Daemon:
             self._process.wait()
 
     @property
+    def process_id(self) -> int:
+        """Known as soon as the daemon is started, before it answers."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
     def cpu_s(self) -> float:
         return cpu_s(self.pid)
 
@@ -82,7 +108,7 @@ class Daemon:
         return await asyncio.to_thread(self.caller().ask, method, path, body)
 
     def caller(self) -> Caller:
-        return Caller(self.address, (self._tokens / "token").read_text().strip())
+        return Caller(self.address, (self.tokens / "token").read_text().strip())
 
 
 class Caller:

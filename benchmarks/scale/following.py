@@ -80,7 +80,7 @@ def _print_now(node: Node) -> None:
 @contextlib.asynccontextmanager
 async def _a_follower(daemon: Daemon, node: Node, delays: list[float]) -> AsyncIterator[None]:
     """The command, in a process of its own; for each line that it writes, `delays` gets the seconds since its stamp."""
-    (host, port), token = daemon.address, (daemon.home / "token").read_text().strip()
+    (host, port), token = daemon.address, (daemon.tokens / "token").read_text().strip()
     where = {"HOLDFAST_ENDPOINT": f"http://{host}:{port}", "HOLDFAST_TOKEN": token}
     command = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "holdfast.cli", "jobs", "logs", str(node.machine["owner"][1])),

@@ -10,7 +10,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.latency import Figure
 from benchmarks.scale.daemon import LAUNCH_S, Daemon
@@ -133,15 +133,15 @@ async def shipped(daemon: Daemon, *, nodes: int = 64, seconds: float = 10.0) -> 
     return [Figure("logs shipped by 64 nodes at once", mb_s, "MB/s", -50.0)]
 
 
-async def restarted(daemon: Daemon) -> list[Figure]:
-    """Killed, and started again."""
+async def restarted(daemon: Daemon, *, begun: Callable[[], None] = lambda: None) -> list[Figure]:
+    """Killed, and started again. `begun` is called when the new process is there."""
     world = daemon.world
     running, launched = len(world.living()), len(world.launched_at)
     daemon.kill()
     for node in world.living():
         node.hang_up()
     began = time.monotonic()
-    serving_s = await daemon.start()
+    serving_s = await daemon.start(begun)
     await world.until(lambda: sum(node.is_welcome for node in world.living()) >= running, _PATIENCE_S)
     return [
         Figure(f"killed with {running:,} running → serving", serving_s, "s", 3.0),

@@ -76,7 +76,8 @@ class Peers:
                 for job_id in jobs:
                     self._changes.grew(job_id)
             case Topic.JOB:
-                self._have_changed(jobs)
+                for job_id in jobs:
+                    self._changes.tell(job_id)
                 if len(own) < len(jobs):
                     self._watch.poke(set(jobs) - set(own))
             case Topic.LETTER:
@@ -87,7 +88,3 @@ class Peers:
                     self._watch.poke(own)
             case Topic.CLAIM:
                 self._ownership.tick()
-
-    def _have_changed(self, jobs: Sequence[int]) -> None:
-        for job_id in jobs:
-            self._changes.tell(job_id)
