@@ -52,6 +52,20 @@ def test_a_client_has_those_methods() -> None:
     assert client.can_paginate("describe_instances")
 
 
+@pytest.mark.parametrize("region", ["us-east-1", "ap-northeast-3", "cn-north-1", "us-gov-west-1"])
+def test_clients_call_where_they_would(region: str) -> None:
+    called = ("ec2", "fis", "iam", "pricing", "service-quotas", "sqs", "ssm", "sts")
+    whole, cut = botocore.session.Session(), botocore.session.Session()
+    cut.register_component("data_loader", models.loader(None))
+    for service in called:
+        one, other = (
+            session.create_client(service, region, aws_access_key_id="a", aws_secret_access_key="b")
+            for session in (whole, cut)
+        )
+        assert one.meta.endpoint_url == other.meta.endpoint_url
+        assert one.meta.region_name == other.meta.region_name
+
+
 def test_what_finds_credentials_is_whole() -> None:
     assert described("sts", cut=True) == undocumented(described("sts", cut=False))
 
