@@ -28,6 +28,7 @@ _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
 
 # A report is on its way for a while: it is said again only after this long.
 _SAY_AGAIN_S = 3.0
+_BUSY = 100  # so many wait to be taken here
 _UNREAD_S = 60.0  # an older letter may be one that its reader does not understand
 
 
@@ -57,6 +58,8 @@ class Rounds:
                 self.channel.push(connection.place[0], wanted)
             if attempt is not None and connection.answers(wanted) and self._is_behind(attempt, connection):
                 behind.append(connection)
+        if self.reconciler.backlog() > _BUSY:
+            return  # what is on its way may not have left this daemon yet
         unread = self._unread({c.place[0][0] for c in behind})
         for connection in behind:
             if connection.place[0][0] not in unread and connection.report is not None:
