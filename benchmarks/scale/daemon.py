@@ -20,6 +20,7 @@ from benchmarks.scale.nodes import World
 from benchmarks.scale.queue import cpu_s, memory_mib
 
 LAUNCH_S = 0.05
+_START_S = 120.0
 _CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
 
 
@@ -62,22 +63,19 @@ class Daemon:
         command = [sys.executable, "-m", "benchmarks.scale.simulated", self.home, self.world.path, str(LAUNCH_S)]
         self._process = subprocess.Popen(command)
         begun()
-        while not await asyncio.to_thread(self._answers):
-            if self._process.poll() is not None:
-                raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
-            await asyncio.sleep(0.02)
-        return time.monotonic() - began
+        found = await self._first_answer()
+        self.pid, self.address = found["pid"], ("127.0.0.1", found["port"])
+        self.world.addresses[self.home] = self.address
+        return float(found["at"]) - began
 
-    def _answers(self) -> bool:
-        try:
-            found = json.loads((self.home / "controller.json").read_text())
-            self.pid, port = found["pid"], int(found["endpoint"].rsplit(":", 1)[1])
-            self.world.addresses[self.home] = self.address = ("127.0.0.1", port)
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("GET", "/healthz")
-            return connection.getresponse().status == 200
-        except (OSError, ValueError):
-            return False
+    async def _first_answer(self) -> dict[str, Any]:
+        asking = [sys.executable, "-m", "benchmarks.scale.user", str(self.home), str(_START_S)]
+        user = await asyncio.create_subprocess_exec(*asking, stdout=asyncio.subprocess.PIPE)
+        told, _ = await user.communicate()
+        if user.returncode != 0:
+            raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
+        found: dict[str, Any] = json.loads(told)
+        return found
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
