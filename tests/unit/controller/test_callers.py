@@ -65,6 +65,7 @@ async def test_it_does_not_stay_shut_for_good(monkeypatch: pytest.MonkeyPatch) -
     inside = entered(Turnstile(), 1)
     while not inside:
         await asyncio.sleep(0.001)
+    assert inside == [0]
 
 
 @on_a_loop
