@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 _ROUND_S = 2.0
 _PAUSES = 20  # … and so many times what the last one took: with thousands of nodes it is work
 _GATHER_S = 0.05  # what others say comes in crowds; the longer a look takes, the larger the next
+_LONGEST_ROUND_S = 10.0  # a look may have taken long because this process stood still
 _LISTEN_S = 1.0
 _RETRY_S = 1.0
 _NAME = "holdfast-listen"
@@ -82,7 +83,7 @@ class Watch:
                     self._is_round_due = False
                     self._round()
                     ended_at = self._monotonic()
-                    round_at = ended_at + max(_ROUND_S, _PAUSES * (ended_at - began_at))
+                    round_at = ended_at + min(max(_ROUND_S, _PAUSES * (ended_at - began_at)), _LONGEST_ROUND_S)
                 elif changed:
                     self._some(changed)
             except UNAVAILABLE as error:
@@ -93,7 +94,7 @@ class Watch:
                 self._ended.wait(_RETRY_S)
             took_s = self._monotonic() - looked_at
             if self._poked.wait(LOOK_S):
-                self._ended.wait(max(_GATHER_S, 2 * took_s))
+                self._ended.wait(min(max(_GATHER_S, 2 * took_s), LOOK_S))
 
     def _listen(self, url: str, told: Callable[[Topic, Sequence[int]], None]) -> None:
         while not self._ended.is_set():

@@ -46,7 +46,7 @@ OF_SEVERAL = {"the_guard_ignores_the_epoch", "whom_we_do_not_know_is_told_to_sto
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "an_unknown_result_is_taken_for_no_capacity": ("lost-answers", "partial-launch", "outage"),
     "a_new_start_takes_nodes_for_connected": ("agent-vanish", "stop", "kill"),
-    "the_guard_ignores_the_epoch": ("freeze", "take-over", "notice"),
+    "the_guard_ignores_the_epoch": ("freeze", "take-over"),
     "a_failed_rank_is_blamed_at_once": ("preempt", "crash"),
     "a_failed_rank_is_blamed_on_its_clouds_word": ("forget",),
     "a_broken_line_ends_the_wait_for_a_log": ("break",),
