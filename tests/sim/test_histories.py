@@ -40,3 +40,9 @@ def test_a_seed_is_one_history() -> None:
     first, again = run(scenario_of(7)), run(scenario_of(7))
     assert first.story == again.story
     assert first.story != run(scenario_of(8)).story
+
+
+@pytest.mark.parametrize("seed", range(58, 64))
+def test_controllers_that_stand_still_lose_no_wish(seed: int) -> None:
+    """In the 61st one stood still in the middle of a look, and then did not look for what users wanted for a minute."""
+    assert run(scenario_of(seed, kinds=("freeze", "take-over"), controllers=(2, 3))).violation is None
