@@ -35,6 +35,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from holdfast.controller.settings import SettingsError
+from holdfast.controller.store.inline import in_line
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -44,6 +45,7 @@ UNAVAILABLE = (DBAPIError, PoolTimeout)
 _USED_AT = "holdfast.used_at"
 _MIGRATING = 0x686F6C6466617374  # the advisory lock of those who migrate
 _CONNECT_TIMEOUT_S = 5
+_BUSY_S = 30.0  # how long a writer of SQLite waits for others
 # A connection that is quiet within a transaction belongs to a process that is frozen or cut off. It holds rows that
 # others wait for, so it is ended well before its lease is.
 _SERVER_SIDE = "-c statement_timeout=30s -c lock_timeout=15s -c idle_in_transaction_session_timeout=4s"
@@ -125,6 +127,7 @@ def make_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(parsed, hide_parameters=True)
         event.listen(engine, "connect", _sqlite_pragmas)
+        in_line(engine, _BUSY_S)
         return engine
     if parsed.get_backend_name() != "postgresql":
         raise CannotOpen(url, "it is neither SQLite nor PostgreSQL; begin database.url with postgresql://")
@@ -281,6 +284,6 @@ def _sqlite_pragmas(connection: DBAPIConnection, _record: ConnectionPoolEntry) -
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_S * 1000:.0f}")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
