@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
@@ -19,7 +19,7 @@ class Found:
     """`standing`: those of the claims that no other controller has taken since."""
 
     standing: Collection[Claim]
-    views: dict[int, JobView]
+    views: Mapping[int, JobView]
     open_intents: list[Intent]
 
 
@@ -29,6 +29,11 @@ def read(database: Engine, claims: Sequence[Claim]) -> Found:
     with database.connect() as conn:
         standing = jobs.still_standing(conn, claims)
         return Found(standing, jobs.load(conn, ids), intents.open_intents(conn, ids))
+
+
+def new(claims: Sequence[Claim], views: Mapping[int, JobView]) -> Found:
+    """Jobs of which the database has not more than `views` say."""
+    return Found(set(claims), views, [])
 
 
 def heard(database: Engine, claims: Sequence[Claim], now: float) -> Collection[Place]:

@@ -35,6 +35,7 @@ from holdfast.controller.dispatch import Dispatcher, Performed, Seen
 from holdfast.controller.fetched import DatabaseCache
 from holdfast.controller.files import FolderFiles, SharedFiles
 from holdfast.controller.hearing import hearings
+from holdfast.controller.intake import Intake
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring, keyring_of
 from holdfast.controller.leases import Lease, remembered
@@ -50,7 +51,7 @@ from holdfast.controller.ownership import Ownership
 from holdfast.controller.pacing import pace_of, paced
 from holdfast.controller.pools import LOOK_S as LOOK_EVERY_S
 from holdfast.controller.pools import Pools
-from holdfast.controller.probing import TICK_S, Prober, read_probing
+from holdfast.controller.probing import TICK_S, prober_of
 from holdfast.controller.reconcile import Reconciler
 from holdfast.controller.server import Server
 from holdfast.controller.services import Services
@@ -190,19 +191,16 @@ class Daemon:
         self.incoming = Incoming(self.database, self.lease.owner, self.reconciler.post)
         self.peers = None if settings.is_alone else self._peers(attendance, channel, market, changes)
         self.sweep = Sweep(self.clouds, controller, self.reconciler.owned_views, self._live, self.reconciler.look_later)
-        owner, renew, most_jobs = self.lease.owner, self.files.renew, bounds.most_jobs_per_user
-        submissions = Submissions(self.database, clock, keyring, market, storage, owner, renew, most_jobs)
-        probing = read_probing(settings)
-        self.prober = None
-        if probing is not None:
-            self.prober = Prober(
-                probing,
-                database=self.database,
-                clock=clock,
-                market=market,
-                submissions=submissions,
-                reconciler=self.reconciler,
-            )
+        renew, most_jobs = self.files.renew, bounds.most_jobs_per_user
+        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, renew, most_jobs)
+        self.prober = prober_of(
+            settings,
+            database=self.database,
+            clock=clock,
+            market=market,
+            submissions=submissions,
+            reconciler=self.reconciler,
+        )
         self.hearings = hearings(self.clouds.values(), self.database, self.reconciler)
         self.services = Services(
             settings=settings,
@@ -217,6 +215,7 @@ class Daemon:
             logs=self.logs,
             specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
             submissions=submissions,
+            intake=Intake(submissions, self.reconciler),
             files=self.files,
             counts=Counts(),
             controller_id=controller,
@@ -265,7 +264,7 @@ class Daemon:
             self._ticker.add_job(
                 self._look_what_stands, "interval", seconds=LOOK_EVERY_S, max_instances=1, coalesce=True
             )
-        self.reconciler.start()
+        self.reconciler.start(self.services.intake.courtesy)
         taken_up = self.ownership.begin()
         if self.peers is not None:
             self.peers.start(self.settings.url)

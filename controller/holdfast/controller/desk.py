@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from sqlalchemy import Engine
@@ -55,10 +55,13 @@ class Desk:
     def tell(self, job_id: int, event: events.Event) -> None:
         self._agenda.put(Turn(job_id, event))
 
-    def adopt(self, claims: Sequence[Claim]) -> Future[None]:
-        """Take up jobs that were claimed: their views, their open intents, their wake times."""
+    def adopt(self, claims: Sequence[Claim], views: Mapping[int, JobView] | None = None) -> Future[None]:
+        """Take up jobs that were claimed: their views, their open intents, their wake times.
+
+        `views`: of all of them, where they were just accepted; they are not read then.
+        """
         parts = [tuple(claims[i : i + _MOST_ADOPTED]) for i in range(0, len(claims), _MOST_ADOPTED)]
-        return [self._command(Adopt(part)) for part in parts or [()]][-1]
+        return [self._command(Adopt(part, views or None)) for part in parts or [()]][-1]
 
     def recheck(self) -> Future[None]:
         """Let go of jobs that others have claimed, before anything more is done for them."""

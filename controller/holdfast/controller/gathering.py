@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -16,24 +17,30 @@ _MOST_AT_ONCE = 256
 
 class Gathering(Generic[Asked, Answer]):
     """`do` gets what was asked, and gives as many answers in the same order; an exception among them is raised where
-    its answer is awaited. What `do` raises itself is raised for all. Used from one event loop; its thread begins with
-    the first that is asked, and ends with the process."""
+    its answer is awaited. What `do` raises itself is raised for all. Its thread begins with the first that is asked,
+    and ends with the process."""
 
     def __init__(self, name: str, do: Callable[[Sequence[Asked]], Sequence[Answer | Exception]]) -> None:
         self._name = name
         self._do = do
         self._waiting: queue.SimpleQueue[tuple[Asked, asyncio.Future[Answer]]] = queue.SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beginning = threading.Lock()
+        self._has_begun = False
 
     async def ask(self, asked: Asked) -> Answer:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True).start()
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        if not self._has_begun:
+            self._begin()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.put((asked, answer))
         return await answer
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self) -> None:
+        with self._beginning:
+            if not self._has_begun:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._has_begun = True
+
+    def _run(self) -> None:
         while True:
             taken = [self._waiting.get()]
             while len(taken) < _MOST_AT_ONCE and not self._waiting.empty():
@@ -43,14 +50,16 @@ class Gathering(Generic[Asked, Answer]):
                 answers = self._do([asked for asked, _ in taken])
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 answers = [error] * len(taken)
-            try:
-                loop.call_soon_threadsafe(_tell, [future for _, future in taken], answers)
-            except RuntimeError:  # the loop has ended
-                return
+            told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Answer], Answer | Exception]]] = {}
+            for (_, future), answer in zip(taken, answers, strict=True):
+                told.setdefault(future.get_loop(), []).append((future, answer))
+            for loop, those in told.items():
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(_tell, those)
 
 
-def _tell(futures: Sequence[asyncio.Future[Answer]], answers: Sequence[Answer | Exception]) -> None:
-    for future, answer in zip(futures, answers, strict=True):
+def _tell(told: Sequence[tuple[asyncio.Future[Answer], Answer | Exception]]) -> None:
+    for future, answer in told:
         if future.done():
             continue  # whoever asked has gone
         if isinstance(answer, Exception):

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import structlog
 from sqlalchemy import Engine, select
@@ -25,11 +26,12 @@ from sqlalchemy import Engine, select
 from holdfast.controller.clock import Clock
 from holdfast.controller.market import Market
 from holdfast.controller.reconcile import Reconciler
+from holdfast.controller.refusing import Refused
 from holdfast.controller.settings import ConfigFile, Settings
 from holdfast.controller.store import queries
 from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.jobs import Job
-from holdfast.controller.submission import Refused, Submissions
+from holdfast.controller.submission import Submission, Submissions
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
@@ -165,10 +167,16 @@ class Prober:
         }
         # It is ended once it was answered, which has to come first wherever a machine boots at once.
         config = {"resources": resources, "run": "sleep 60"}
-        accepted = self._submissions.accept(name="probe", configs=[config], user=USER, key=key)
+        accepted = self._submissions.accept(Submission("probe", [config], USER, key))
         if accepted.claims:
             log.info("probe.sent", job=accepted.job_id, offer=str(offer.key), price_per_hour=offer.price_per_hour)
-            self._reconciler.adopt(accepted.claims)
+            self._reconciler.adopt(accepted.claims, accepted.views)
+
+
+def prober_of(settings: Settings, **parts: Any) -> Prober | None:
+    """A `Prober` made of `parts`, where the settings ask for one. Raises SettingsError."""
+    probing = read_probing(settings)
+    return Prober(probing, **parts) if probing is not None else None
 
 
 def next_offer(probing: Probing, market: MarketView, now: float) -> Offer | None:

@@ -15,6 +15,7 @@ from holdfast.controller import adopting, crowd, turns
 from holdfast.controller.acting import Later
 from holdfast.controller.agenda import Nothing
 from holdfast.controller.clock import Clock
+from holdfast.controller.courtesy import Courtesy
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.desk import Desk, Item, Timed
 from holdfast.controller.dispatch import Dispatcher
@@ -67,8 +68,15 @@ class Reconciler(Desk):
         self._paused_until = 0.0
         self.dispatcher: Dispatcher
 
-    def start(self) -> None:
-        self._agenda.begin("reconcile", lambda: self.turn(block=True))
+    def start(self, courtesy: Courtesy) -> None:
+        """Begin the thread. It stands back for those to whom `courtesy` is due."""
+
+        def turn() -> bool:
+            goes_on = self.turn(block=True)
+            courtesy.give_way()
+            return goes_on
+
+        self._agenda.begin("reconcile", turn)
 
     def stop(self) -> None:
         """End the thread after what is queued. Jobs stay as they are."""
@@ -156,11 +164,12 @@ class Reconciler(Desk):
     def _take_adoption(self, command: Adopt) -> None:
         for claim in command.claims:
             self._record_first(claim.job_id)
-        new = [claim for claim in command.claims if not self._has(claim)]
+        # One that was accepted and then claimed anew is known by its later claim.
+        new = [c for c in command.claims if not (c.job_id in self._jobs if command.views else self._has(c))]
         if not new:
             return command.done.set_result(None)
         try:
-            found = adopting.read(self._database, new)
+            found = adopting.new(new, command.views) if command.views else adopting.read(self._database, new)
         except UNAVAILABLE as error:
             self._try_again(command, error)
             return

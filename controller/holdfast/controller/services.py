@@ -12,6 +12,7 @@ from holdfast.controller.channel import Channel
 from holdfast.controller.clock import Clock, Pace
 from holdfast.controller.clouds.base import Cloud
 from holdfast.controller.files import Files
+from holdfast.controller.intake import Intake
 from holdfast.controller.keyring import Keyring
 from holdfast.controller.mail import Incoming
 from holdfast.controller.nodelogs import Logs
@@ -41,6 +42,7 @@ class Services:
     logs: Logs
     specs: NodeSpecs
     submissions: Submissions
+    intake: Intake
     files: Files
     counts: Counts
     controller_id: str

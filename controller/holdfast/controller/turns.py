@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -53,9 +53,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Adopt:
-    """Jobs to take up, as claimed."""
+    """Jobs to take up, as claimed. `views`: where they were just accepted, and nothing was done for them yet."""
 
     claims: tuple[Claim, ...]
+    views: Mapping[int, JobView] | None = None
     done: Future[None] = field(default_factory=Future, compare=False)
 
 

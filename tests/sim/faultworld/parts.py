@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from holdfast.controller.clock import REAL_TIME
 from holdfast.controller.clouds.base import Fault
 from holdfast.controller.dispatch import Dispatcher, Seen
 from holdfast.controller.files import FolderFiles
+from holdfast.controller.intake import Intake
 from holdfast.controller.intending import Intending
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.leases import Lease
@@ -36,7 +37,7 @@ from holdfast.controller.store.jobs import Claim
 from holdfast.controller.submission import Submissions
 from holdfast.controller.sweep import Sweep
 from holdfast.recovery.directive import Directive
-from holdfast.recovery.job import Limits
+from holdfast.recovery.job import JobView, Limits
 from holdfast.recovery.market import FaultKind
 from holdfast.recovery.reasons import Reason
 
@@ -130,8 +131,8 @@ class _Reconciler(Reconciler):
 
     process: Process
 
-    def adopt(self, claims: Sequence[Claim]) -> Any:
-        return Awaited(self.process.threads, super().adopt(claims))
+    def adopt(self, claims: Sequence[Claim], views: Mapping[int, JobView] | None = None) -> Any:
+        return Awaited(self.process.threads, super().adopt(claims, views))
 
     def recheck(self) -> Any:
         return Awaited(self.process.threads, super().recheck())
@@ -175,14 +176,15 @@ class Parts:
         self.peers = None if alone else self._peers(attendance, market, changes)
         self.sweep = Sweep(slow, CONTROLLER, self.reconciler.owned_views, self._live, self.reconciler.look_later)
         self.specs = NodeSpecs(KEYRING, storage, DIGESTS, LIMITS)
+        submissions = Submissions(
+            database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest, _now: True
+        )
         self.services = Services(
             settings=Settings(home, limits=LIMITS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
             reconciler=self.reconciler, channel=self.channel, changes=changes, incoming=self.incoming, logs=self.logs,
             specs=self.specs,
             files=FolderFiles(home, home), controller_id=CONTROLLER, started_at=clock.now(),
-            submissions=Submissions(
-                database, clock, KEYRING, market, storage, self.lease.owner, lambda _digest, _now: True
-            ),
+            submissions=submissions, intake=Intake(submissions, self.reconciler),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held,
             pace=REAL_TIME, prober=None, counts=Counts(),
         )  # fmt: skip

@@ -175,13 +175,17 @@ class World:
         body = api.Launch(name=job.name, tasks=job.configs(), user="u", key=f"key-{job.name}")
         assert process.parts is not None
         try:
-            answer = api.launch(process.parts.services, body)
+            (answer,) = process.parts.services.intake.take_all([api.submission(body)])
         except DBAPIError:
             return
-        if answer["job_id"] not in self.accepted[job.name]:
-            self.tell("user", f"is told that {job.name} is job {answer['job_id']}")
-        self.accepted[job.name].add(answer["job_id"])
-        self.task_ids.setdefault(answer["job_id"], list(answer["task_ids"]))
+        if isinstance(answer, DBAPIError):
+            return
+        if isinstance(answer, Exception):
+            raise answer
+        if answer.job_id not in self.accepted[job.name]:
+            self.tell("user", f"is told that {job.name} is job {answer.job_id}")
+        self.accepted[job.name].add(answer.job_id)
+        self.task_ids.setdefault(answer.job_id, list(answer.task_ids))
 
     def _cancel(self, job: JobPlan, grace_s: float, wish: float) -> None:
         if (job.name, wish) in self._acknowledged:

@@ -26,6 +26,7 @@ from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.database import open_database
 from holdfast.controller.store.intents import Intent
 from holdfast.controller.store.jobs import Claim, NewTask
+from holdfast.controller.store.writes import Writes
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.directive import Directive, Want
@@ -97,7 +98,9 @@ class World:
         with self.database.begin() as conn:
             columns = {"name": "job", "user": "", "priority": 0, "num_tasks": tasks, "submitted_at": now}
             (job_id,) = jobs.reserve(conn, columns | {"key": None, "owner": self.owner})
-            jobs.add_tasks(conn, new, {job_id: [f"sky-managed-x_job_{job_id}-{i}" for i in range(tasks)]})
+            writes = Writes(conn)
+            jobs.add_tasks(writes, new, {job_id: [f"sky-managed-x_job_{job_id}-{i}" for i in range(tasks)]})
+            writes.flush()
         self.reconciler.adopt([Claim(job_id, self.owner, 1)])
         self.settle()
         return job_id

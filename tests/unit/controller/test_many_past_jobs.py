@@ -17,6 +17,7 @@ from holdfast.controller.store.counts import MARGIN_S, RENEW_S, Counts
 from holdfast.controller.store.database import open_database
 from holdfast.controller.store.jobs import NewTask, Task
 from holdfast.controller.store.queries import Filter
+from holdfast.controller.store.writes import Writes
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import TERMINAL, TaskState
@@ -74,7 +75,9 @@ class Many:
         new = [NewTask(view, "t", {}, {"resources": "cpus=4"}, None) for view in views]
         with self.engine.begin() as conn:
             (id,) = jobs.reserve(conn, columns)
-            jobs.add_tasks(conn, new, {id: [f"{id}-{i}" for i in range(len(views))]})
+            writes = Writes(conn)
+            jobs.add_tasks(writes, new, {id: [f"{id}-{i}" for i in range(len(views))]})
+            writes.flush()
         self.known[id] = (name, tuple(view.status.value for view in views))
         return id
 

@@ -16,8 +16,11 @@ from holdfast.controller.api.app import create_app
 from holdfast.controller.bounds import Bounds
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.daemon import Daemon
+from holdfast.controller.refusing import Refused
 from holdfast.controller.settings import Settings
+from holdfast.controller.store import jobs
 from holdfast.controller.store.jobs import Task
+from holdfast.controller.submission import Accepted, Submission
 
 MOST = 3
 
@@ -76,6 +79,47 @@ def test_those_who_come_at_the_same_moment_are_counted_one_by_one(controller: Co
         answers = list(threads.map(lambda _: controller.launch().status_code, range(8)))
     assert sorted(answers) == [201] * MOST + [429] * (8 - MOST)
     assert controller.jobs() == MOST
+
+
+def test_those_who_are_accepted_together_get_each_their_own_answer(controller: Controller) -> None:
+    def asked(user: str, key: str | None = None, *, num_jobs: int = 1, task: str = "true") -> Submission:
+        return Submission("j", [{"run": task}], user, key, num_jobs)
+
+    before = controller.launch("eve", key="known").json()
+    wanted = [
+        asked("ada", num_jobs=2),
+        Submission("j", [{"resources": {"cpus": "many"}}], "ada", None),
+        asked("ada", num_jobs=2),
+        asked("bob", key="twice"),
+        asked("bob", key="twice"),
+        asked("eve", key="known"),
+        asked("eve"),
+    ]
+    told = controller.daemon.services.submissions.accept_all(wanted)
+    assert [one.status for one in told if isinstance(one, Refused)] == [400, 429]
+    ids = {i: one.job_ids for i, one in enumerate(told) if isinstance(one, Accepted)}
+    assert list(ids) == [0, 3, 4, 5, 6]
+    assert ids[3] == ids[4]
+    assert ids[5] == tuple(before["job_ids"])
+    new = [*ids[0], *ids[3], *ids[6]]
+    assert (len(new), len(set(new)), controller.jobs()) == (4, 4, 5)
+
+
+def test_a_job_is_taken_up_as_it_would_be_read(controller: Controller) -> None:
+    asked = {"strategy": "FAILOVER", "max_restarts_on_errors": 3}
+    wanted = [
+        [{"run": "true"}],
+        [{"run": "a", "num_nodes": 3, "resources": {"cpus": "4+", "memory": "2+", "disk_size": 100}}],
+        [{"run": "a", "resources": {"any_of": [{"cpus": 2, "use_spot": True}, {"cpus": 1}], "job_recovery": asked}}],
+        [{"run": "a", "resources": {"job_recovery": {"deadline": "60h", "work": "48h", "patience": 0.1}}}],
+        [{"name": "one", "run": "a", "envs": {"A": "1"}}, {"name": "two", "run": "b", "secrets": {"T": "x"}}],
+    ]
+    submissions = controller.daemon.services.submissions
+    told = submissions.accept_all([Submission("j", tasks, f"user-{i}", None) for i, tasks in enumerate(wanted)])
+    assert not [one for one in told if isinstance(one, Exception)]
+    views = {id: view for one in told if isinstance(one, Accepted) for id, view in one.views.items()}
+    with controller.daemon.database.connect() as conn:
+        assert jobs.load(conn, list(views)) == views
 
 
 def test_a_controller_that_has_fallen_behind_asks_for_time(controller: Controller) -> None:

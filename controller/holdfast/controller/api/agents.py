@@ -19,9 +19,9 @@ from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.api.uploads import Digest, checked
 from holdfast.controller.callers import LINE
 from holdfast.controller.crashpoints import reach
+from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store.database import UNAVAILABLE
-from holdfast.controller.submission import Refused
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=refusals(400, 401, 503))
 

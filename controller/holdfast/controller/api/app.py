@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 from holdfast.controller.api import agents, control, jobs, logs, software, uploads
 from holdfast.controller.api.gate import Gate
+from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
-from holdfast.controller.submission import Refused
 from holdfast.sdk.problems import printable
 
 log = structlog.get_logger(__name__)

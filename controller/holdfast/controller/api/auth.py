@@ -15,9 +15,9 @@ from sqlalchemy import bindparam, select
 
 from holdfast.controller.api.gate import NO_TOKEN
 from holdfast.controller.channel import Place
+from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store.jobs import Attempt, Task
-from holdfast.controller.submission import Refused
 from holdfast.controller.turns import attempt_of
 from holdfast.recovery.statuses import AttemptState
 

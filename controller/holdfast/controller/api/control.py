@@ -16,8 +16,8 @@ from holdfast.controller.clouds.checks import Checkable
 from holdfast.controller.clouds.pricelist import Listing
 from holdfast.controller.gpus import date, gpu_rows
 from holdfast.controller.probing import Prober
+from holdfast.controller.refusing import Refused
 from holdfast.controller.store import queries
-from holdfast.controller.submission import Refused
 from holdfast.recovery.market import Offer
 from holdfast.sdk import records
 

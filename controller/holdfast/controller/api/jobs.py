@@ -14,10 +14,11 @@ from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
 from holdfast.controller.clouds.base import Interruptible
 from holdfast.controller.crashpoints import reach
+from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store import jobs, queries
 from holdfast.controller.store.queries import Filter
-from holdfast.controller.submission import FallenBehind, Refused
+from holdfast.controller.submission import Submission
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
@@ -34,10 +35,9 @@ _ID_DIGITS = len(str(_HIGHEST_ID))
 JobId = Annotated[int, Path(ge=0, le=_HIGHEST_ID, description="the job's id")]
 ListedId = Annotated[int, Field(ge=0, le=_HIGHEST_ID)]
 _MAY_LAUNCH = (Status.STARTING, Status.RECOVERING)
+_TOLD = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
-# With more than this to decide on, the reconciler is some seconds behind: new jobs would make it later for all.
-_OVERLOADED = 5_000
 # How long a call waits for the reconciler to have recorded what it asked for.
 _RECORDED_WITHIN_S = 30.0
 # More jobs than that are cancelled by letters: safe at once, and recorded one by one afterwards.
@@ -57,6 +57,11 @@ class Job(Body):
 
 class Launch(Job):
     num_jobs: int = Field(1, ge=1, le=_MOST_IDS)
+
+
+def submission(body: Launch) -> Submission:
+    """What a launch asks for."""
+    return Submission(body.name, body.tasks, body.user, body.key, body.num_jobs)
 
 
 class Plan(Job):
@@ -84,21 +89,13 @@ def plan(daemon: User, body: Plan) -> dict[str, Any]:
 
 
 @router.post("/jobs", status_code=201, responses=answer(records.Submitted, status=201) | refusals(429))
-def launch(daemon: User, body: Launch) -> dict[str, Any]:
+async def launch(daemon: User, body: Launch) -> JSONResponse:
     """Accept a job, or `num_jobs` alike. A repeated `key` is answered with what it made the first time.
 
     503 with `Retry-After`: the controller has fallen behind.
     """
-    if daemon.reconciler.backlog() > _OVERLOADED:
-        behind = "the controller has fallen behind and takes no new jobs for the moment; those it has are safe"
-        raise FallenBehind(behind, fix="launch it again in a while", status=503)
-    accepted = daemon.submissions.accept(
-        name=body.name, configs=body.tasks, user=body.user, key=body.key, num_jobs=body.num_jobs
-    )
-    if accepted.claims:
-        daemon.reconciler.adopt(accepted.claims)
-    names = ("job_id", "job_ids", "name", "task_ids", "warnings")
-    return {name: getattr(accepted, name) for name in names}
+    accepted = await daemon.intake.take(submission(body))
+    return JSONResponse({name: getattr(accepted, name) for name in _TOLD}, 201)
 
 
 @router.get("/jobs", responses=answer(records.JobPage))

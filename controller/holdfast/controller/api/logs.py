@@ -14,10 +14,10 @@ from fastapi.responses import StreamingResponse
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.jobs import JobId, no_such_job
 from holdfast.controller.api.schemas import content, refusals
+from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store import queries
 from holdfast.controller.store.queries import Filter
-from holdfast.controller.submission import Refused
 from holdfast.controller.transcript import AttemptInfo, Transcript, start_of_tail
 from holdfast.recovery.statuses import AttemptState, Status
 

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import answer, refusals
-from holdfast.controller.submission import Refused
+from holdfast.controller.refusing import Refused
 from holdfast.sdk import records
 
 router = APIRouter(tags=["controller"])

@@ -17,7 +17,7 @@ from holdfast.controller.api.auth import User
 from holdfast.controller.api.schemas import Responses, refusals
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.files import ASIDE
-from holdfast.controller.submission import Refused
+from holdfast.controller.refusing import Refused
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"], responses=refusals(400, 401, 503))
 

@@ -13,6 +13,7 @@ from holdfast.recovery.market import FaultKind, Market, Offer, OfferKey, Refusal
 from holdfast.recovery.needs import Amount, Need
 from holdfast.recovery.reasons import Reason
 from holdfast.recovery.statuses import AttemptState, NodePhase, TaskState
+from holdfast.recovery.values import replace
 
 Value = TypeVar("Value")
 
@@ -109,6 +110,11 @@ def _changed(names: Sequence[str], old: object, new: object) -> dict[str, object
 def _shared(value: Value) -> Value:
     """The one that was read first of values that are equal: ten thousand jobs ask for the same, and hold it once."""
     return value
+
+
+def shared(task: TaskView) -> TaskView:
+    """`task` with what it has in common with others."""
+    return replace(task, needs=_shared(task.needs), recovery=_shared(task.recovery))
 
 
 def _reason(value: str | None) -> Reason | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, bindparam, insert, or_, select, update
@@ -34,7 +35,9 @@ _SETTLE = update(Job).where(Job.c.id == bindparam("key_id")).values(settled=True
 _UPDATE_TASK = _by_key(Task, "job_id", "index")
 _UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
 _UPDATE_NODE = _by_key(Node, "job_id", "task_index", "generation", "rank")
-_INSERT_EVENT, _INSERT_ATTEMPT, _INSERT_NODE = insert(EventT), insert(Attempt), insert(Node)
+_INSERT_TASK, _INSERT_ATTEMPT, _INSERT_NODE, _INSERT_EVENT = insert(Task), insert(Attempt), insert(Node), insert(EventT)
+_INSERT_JOB = insert(Job).returning(Job.c.id, sort_by_parameter_order=True)
+_KNOWN_KEYS = select(Job.c.key).where(Job.c.key.in_(bindparam("keys", expanding=True)))
 _NODE_BY_KEY = tuple(
     Node.c[name] == bindparam(f"key_{name}") for name in ("job_id", "task_index", "generation", "rank")
 )
@@ -107,24 +110,36 @@ def find_by_key(conn: Connection, key: str) -> list[int]:
     return [first.id, *(found.scalars() if found else ())]
 
 
+def known_keys(conn: Connection, keys: Sequence[str]) -> set[str]:
+    """Those of these idempotency keys with which a job was accepted before."""
+    return set(conn.execute(_KNOWN_KEYS, {"keys": list(keys)}).scalars()) if keys else set()
+
+
 def reserve(conn: Connection, columns: Mapping[str, Any], *, batch_size: int = 1) -> list[int]:
     """Insert the rows of a job, or of a batch of them, and return their ids by rank. An id is never given again.
 
     `columns` are those of all; the key is the first's, and the others' are made of it.
     """
-    key = columns.get("key")
+    return reserve_all(conn, [(columns, batch_size)])[0]
+
+
+def reserve_all(conn: Connection, batches: Sequence[tuple[Mapping[str, Any], int]]) -> list[list[int]]:
+    """`reserve` for several, all with the same columns: (columns, batch size) of each."""
     rows = [
-        {**columns, "epoch": 1, "batch_rank": rank, "batch_size": batch_size, "key": key and _key_in_batch(key, rank)}
-        for rank in range(batch_size)
+        {**columns, "epoch": 1, "batch_rank": rank, "batch_size": size, "key": key and _key_in_batch(key, rank)}
+        for columns, size in batches
+        for key in [columns.get("key")]
+        for rank in range(size)
     ]
-    return list(conn.execute(insert(Job).returning(Job.c.id, sort_by_parameter_order=True), rows).scalars())
+    ids = iter(conn.execute(_INSERT_JOB, rows).scalars().all() if rows else ())
+    return [list(islice(ids, size)) for _, size in batches]
 
 
 def _key_in_batch(key: str, rank: int) -> str:
     return f"{key}\x1f{rank}" if rank else key
 
 
-def add_tasks(conn: Connection, tasks: Sequence[NewTask], task_ids: Mapping[int, Sequence[str]]) -> None:
+def add_tasks(writes: Writes, tasks: Sequence[NewTask], task_ids: Mapping[int, Sequence[str]]) -> None:
     """Insert the same tasks for every job of `task_ids`."""
     columns = [
         {
@@ -140,12 +155,9 @@ def add_tasks(conn: Connection, tasks: Sequence[NewTask], task_ids: Mapping[int,
         }
         for new in tasks
     ]
-    rows = [
-        {"job_id": job_id, "task_id": task_id, **task}
-        for job_id, ids in task_ids.items()
-        for task, task_id in zip(columns, ids, strict=True)
-    ]
-    conn.execute(insert(Task), rows)
+    for job_id, ids in task_ids.items():
+        for task, task_id in zip(columns, ids, strict=True):
+            writes.put(_INSERT_TASK, {"job_id": job_id, "task_id": task_id, **task})
 
 
 def claim(conn: Connection, owner: str, now: float, *, limit: int, take_all: bool = False) -> list[Claim]:
