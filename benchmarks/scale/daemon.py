@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import shutil
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 from benchmarks.scale.nodes import World
 from benchmarks.scale.queue import cpu_s, memory_mib
+from benchmarks.scale.user import Caller
 
 LAUNCH_S = 0.05
 _START_S = 120.0
@@ -69,8 +69,7 @@ class Daemon:
         return float(found["at"]) - began
 
     async def _first_answer(self) -> dict[str, Any]:
-        asking = [sys.executable, "-m", "benchmarks.scale.user", str(self.home), str(_START_S)]
-        user = await asyncio.create_subprocess_exec(*asking, stdout=asyncio.subprocess.PIPE)
+        user = await _a_user("answer", str(self.home), str(_START_S))
         told, _ = await user.communicate()
         if user.returncode != 0:
             raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
@@ -103,23 +102,35 @@ class Daemon:
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
         """One call of the API; what it answered, decoded."""
-        return await asyncio.to_thread(self.caller().ask, method, path, body)
+        return await asyncio.to_thread(Caller(self.address, self.tokens / "token").ask, method, path, body)
 
-    def caller(self) -> Caller:
-        return Caller(self.address, (self.tokens / "token").read_text().strip())
+    async def submit(self, body: object, *, count: int, users: int) -> tuple[float, list[float]]:
+        """So many jobs, each by a call of its own: the seconds that all took, and each call."""
+        submitting = await _a_user("submit", *self._where(), str(count), str(users))
+        told, _ = await submitting.communicate(json.dumps(body).encode())
+        if submitting.returncode != 0:
+            raise SystemExit(f"a job was refused; see {self.home / 'controller.log'}")
+        found = json.loads(told)
+        return found["s"], found["calls_s"]
+
+    @contextlib.asynccontextmanager
+    async def looked_at(self, calls_s: list[float], *, each_s: float = 0.1) -> AsyncIterator[None]:
+        """Meanwhile a user asks for a page of the queue, again and again; `calls_s` gets how long each took."""
+        looking = await _a_user("look", *self._where(), str(each_s))
+        try:
+            yield
+        finally:
+            told, _ = await looking.communicate(b"")
+        if looking.returncode != 0:
+            raise SystemExit(f"the queue was refused; see {self.home / 'controller.log'}")
+        calls_s += json.loads(told)["calls_s"]
+
+    def _where(self) -> tuple[str, str, str]:
+        return self.address[0], str(self.address[1]), str(self.tokens / "token")
 
 
-class Caller:
-    """A user with one connection, that stays."""
-
-    def __init__(self, address: tuple[str, int], token: str) -> None:
-        self._connection = http.client.HTTPConnection(*address, timeout=600)
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-
-    def ask(self, method: str, path: str, body: object = None) -> Any:
-        self._connection.request(method, path, None if body is None else json.dumps(body), self._headers)
-        answer = self._connection.getresponse()
-        data = answer.read()
-        if answer.status >= 300:
-            raise SystemExit(f"{method} {path}: {answer.status} {data[:500].decode()}")
-        return json.loads(data)
+async def _a_user(*words: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.scale.user", *words), stdin=pipe, stdout=pipe
+    )

@@ -24,11 +24,15 @@ class Nothing(Exception):
 
 
 class Agenda(Generic[Item, Timed]):
-    """`put` and `backlog` from any thread; the rest is the reconcile thread's. `speed`: of `clock` beside the world."""
+    """`put` and `backlog` from any thread; the rest is the reconcile thread's. `speed`: of `clock` beside the world.
+    `presses`: whether an item can not wait as others can; see `is_pressed`."""
 
-    def __init__(self, clock: Clock, speed: float) -> None:
+    def __init__(self, clock: Clock, speed: float, presses: Callable[[Item], bool] = lambda _item: False) -> None:
         self._clock = clock
         self._speed = speed
+        self._presses = presses
+        self._pressing = 0
+        self._counting = threading.Lock()
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._first: deque[Item] = deque()
         self._timers: list[tuple[float, int, Timed]] = []
@@ -53,6 +57,7 @@ class Agenda(Generic[Item, Timed]):
 
     def put(self, item: Item | None) -> None:
         """None: the last that there is to do."""
+        self._count(item, 1)
         self._queue.put(item)
 
     def put_back(self, items: Iterable[Item]) -> None:
@@ -97,6 +102,18 @@ class Agenda(Generic[Item, Timed]):
         next_due = self.next_due
         due_s = max(0.0, next_due - self._clock.now()) / self._speed if next_due is not None else IDLE_S
         try:
-            return self._queue.get(block, min(IDLE_S, due_s))
+            item = self._queue.get(block, min(IDLE_S, due_s))
         except queue.Empty:
             raise Nothing from None
+        self._count(item, -1)
+        return item
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether something is queued that can not wait as others can."""
+        return self._pressing > 0
+
+    def _count(self, item: Item | None, by: int) -> None:
+        if item is not None and self._presses(item):
+            with self._counting:
+                self._pressing += by

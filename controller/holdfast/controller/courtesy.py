@@ -10,8 +10,9 @@ import threading
 import time
 from types import TracebackType
 
-# At the worst, while users call without a pause, the background has a quarter of its time left.
-_TIMES = 3.0
+# At the worst, while users call without a pause, the background has a tenth of its time left; it comes round so often.
+_TIMES = 9.0
+_LONGEST_S = 0.5
 
 
 class Courtesy:
@@ -34,9 +35,10 @@ class Courtesy:
                 self._nobody_waits.notify_all()
 
     def give_way(self) -> None:
-        """Wait until nobody is being answered, for up to three times the processor time since the last call."""
+        """Wait until nobody is being answered: nine times the processor time since the last call, or half a second, at
+        most."""
         worked_s = time.thread_time() - self._worked_s
         with self._nobody_waits:
             if self._answering:
-                self._nobody_waits.wait(_TIMES * worked_s)
+                self._nobody_waits.wait(min(_TIMES * worked_s, _LONGEST_S))
         self._worked_s = time.thread_time()

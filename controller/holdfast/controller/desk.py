@@ -38,7 +38,7 @@ class Desk:
         self._clock = clock
         self._market = market
         self._speed = speed
-        self._agenda: Agenda[Item, Timed] = Agenda(clock, speed)
+        self._agenda: Agenda[Item, Timed] = Agenda(clock, speed, turns.presses)
         self.backlog = self._agenda.backlog
         self._jobs: dict[int, Owned] = {}
         self._outage = Outage(database, clock, speed)

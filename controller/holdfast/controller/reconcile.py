@@ -69,11 +69,12 @@ class Reconciler(Desk):
         self.dispatcher: Dispatcher
 
     def start(self, courtesy: Courtesy) -> None:
-        """Begin the thread. It stands back for those to whom `courtesy` is due."""
+        """Begin the thread. It stands back for those to whom `courtesy` is due, unless machines are in danger."""
 
         def turn() -> bool:
             goes_on = self.turn(block=True)
-            courtesy.give_way()
+            if not self._agenda.is_pressed:
+                courtesy.give_way()
             return goes_on
 
         self._agenda.begin("reconcile", turn)

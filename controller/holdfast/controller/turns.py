@@ -103,6 +103,14 @@ class Owned:
     is_doubtful: bool = False
 
 
+_PRESSING = (events.NoticeGiven, events.NodeSilent, events.MachinesSeen, events.CancelRequested)
+
+
+def presses(item: object) -> bool:
+    """Whether it is one that others can wait for: a machine that is being taken, or was; a user's word to end a job."""
+    return isinstance(item, Turn) and isinstance(item.event, _PRESSING)
+
+
 def turn_of(answer: Performed | Seen) -> Turn | TryLater:
     """What follows from a worker's answer."""
     if isinstance(answer, Seen):
