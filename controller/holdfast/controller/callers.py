@@ -17,6 +17,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from holdfast.controller.smallqueue import SmallQueue
+
 HEAD_S = 15.0
 MAX_MESSAGE_BYTES = 1024 * 1024
 _MOST_HEAD_BYTES = 64 * 1024
@@ -128,10 +130,14 @@ class HeadInTime(HttpToolsProtocol):
 
 class AgentLine(WebSocketsSansIOProtocol):
     """A WebSocket that reads on while some messages wait to be taken: stopping and starting again costs more than most
-    of what nodes say."""
+    of what nodes say. There are thousands, and they last for weeks, so each keeps little."""
 
     heard_at = 0.0
     """When anything came, by the loop's clock; a ping is not told to the application."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.queue = SmallQueue()  # type: ignore[assignment]  # with all of asyncio's that is used here
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self.loop.time()
@@ -152,8 +158,11 @@ class AgentLine(WebSocketsSansIOProtocol):
             self.transport.pause_reading()
 
     def forget(self, scope: Any) -> None:
-        """Keep no more than `scope` of the request."""
+        """Keep no more than `scope` of the request. Others refer to it still, from frames that last as long as this."""
+        self.scope.clear()  # type: ignore[attr-defined]
         self.scope = scope
+        self.request.headers.clear()
+        self.response.headers.clear()
         del self.request, self.response
 
 

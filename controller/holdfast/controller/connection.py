@@ -11,6 +11,7 @@ from typing import Any
 from starlette.websockets import WebSocket
 
 from holdfast.controller.clock import Pace
+from holdfast.controller.smallqueue import SmallQueue
 from holdfast.controller.store.connections import Place
 from holdfast.recovery.directive import Directive
 from holdfast.recovery.statuses import NodePhase
@@ -19,7 +20,7 @@ _MOST_UNREAD = 1000
 _MOST_UNRECORDED = 64
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Connection:
     """One agent's connection. `outbox` keeps what is sent in order; None closes.
 
@@ -31,7 +32,7 @@ class Connection:
     place: Place
     beat_s: float = 5.0
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    outbox: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
+    outbox: SmallQueue[dict[str, Any] | None] = field(default_factory=SmallQueue)
     told_seq: int = 0  # of its checkpoint messages
     # When the work in each step's checkpoint had been done, until that checkpoint is durable.
     saved_at: dict[int, float] = field(default_factory=dict)

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 _DATABASE_RETRY_S = 1.0
 _ERROR_RETRY_S = 30.0
 _IDLE_S = 5.0
+# With so much to do it stands back for nobody: with twice that, new jobs are refused.
+_MUCH = 2_500
 # So many turns that wait are recorded in one transaction; a longer one would keep others from the database for long.
 _MOST_AT_ONCE = 64
 # The loop comes round at least every `_IDLE_S`: when so much time has passed unseen, the process or its computer slept.
@@ -69,11 +71,12 @@ class Reconciler(Desk):
         self.dispatcher: Dispatcher
 
     def start(self, courtesy: Courtesy) -> None:
-        """Begin the thread. It stands back for those to whom `courtesy` is due, unless machines are in danger."""
+        """Begin the thread. It stands back for those to whom `courtesy` is due, unless machines are in danger or much
+        waits already."""
 
         def turn() -> bool:
             goes_on = self.turn(block=True)
-            if not self._agenda.is_pressed:
+            if not self._agenda.is_pressed and self._agenda.backlog() < _MUCH:
                 courtesy.give_way()
             return goes_on
 

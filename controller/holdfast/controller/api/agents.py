@@ -102,10 +102,12 @@ class Nodes:
             await self._app(scope, receive, send)
 
     async def _connect(self, socket: AgentSocket) -> None:
-        if socket.scope["path"] != CHANNEL or not is_ours(socket.headers.get("host", ""), self._hosts):
+        headers = Headers(scope=socket.scope)  # of its own: the socket would keep them
+        if socket.scope["path"] != CHANNEL or not is_ours(headers.get("host", ""), self._hosts):
             await socket.close(1008)
             return
-        shown = _shown(socket.headers)
+        shown = _shown(headers)
+        del headers
         node = known(self._daemon, *shown) or await asyncio.to_thread(admit, self._daemon, *shown)
         if node is None:
             with contextlib.suppress(OSError):  # it went away without waiting for the answer
