@@ -79,7 +79,11 @@ class Agenda(Generic[Item, Timed]):
     @property
     def has_more(self) -> bool:
         """Whether there is something to be had without waiting."""
-        return bool(self._first) or not self._queue.empty() or self._is_due
+        return self.has_queued or self._is_due
+
+    @property
+    def has_queued(self) -> bool:
+        return bool(self._first) or not self._queue.empty()
 
     @property
     def _is_due(self) -> bool:

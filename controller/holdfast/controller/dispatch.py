@@ -91,7 +91,7 @@ class Dispatcher:
     answer: Answer
     may_act: Callable[[], bool] = lambda: True
     _tries: dict[int, int] = field(default_factory=dict)
-    _launching: set[AttemptKey] = field(default_factory=set)
+    _launching: dict[int, set[AttemptKey]] = field(default_factory=dict)
     _held: dict[AttemptKey, Intent] = field(default_factory=dict)
     _in_line: dict[AttemptKey, tuple[Intent, Future[Any]]] = field(default_factory=dict)
     _open: dict[int, set[int]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Dispatcher:
         self._open.setdefault(intent.job_id, set()).add(intent.id)
         self._tries.setdefault(intent.id, intent.tries)
         if intent.kind is IntentKind.LAUNCH:
-            self._launching.add(_key(intent))
+            self._launching.setdefault(intent.job_id, set()).add(_key(intent))
 
     def knows(self, intent: Intent) -> bool:
         """Whether `intent` was taken up, and not settled since."""
@@ -109,7 +109,7 @@ class Dispatcher:
 
     def perform(self, intent: Intent, machines: Machines) -> None:
         """Perform an intent that was taken up. `machines`: the attempt's, as far as they are known."""
-        if intent.kind is IntentKind.TERMINATE and _key(intent) in self._launching:
+        if intent.kind is IntentKind.TERMINATE and _key(intent) in self._launching.get(intent.job_id, ()):
             self._held[_key(intent)] = intent
             self._take_back(_key(intent))
             return
@@ -146,7 +146,7 @@ class Dispatcher:
         self._tries.pop(intent.id, None)
         if intent.kind is not IntentKind.LAUNCH:
             return None
-        self._launching.discard(_key(intent))
+        self._launching.get(intent.job_id, set()).discard(_key(intent))
         self._in_line.pop(_key(intent), None)
         return self._held.pop(_key(intent), None)
 
@@ -162,10 +162,10 @@ class Dispatcher:
         """The job is settled, or another's. What is under way for it is answered to nobody."""
         for intent_id in self._open.pop(job_id, ()):
             self._tries.pop(intent_id, None)
-        self._launching = {key for key in self._launching if key[0] != job_id}
-        self._held = {key: intent for key, intent in self._held.items() if key[0] != job_id}
-        for key in [key for key in self._in_line if key[0] == job_id]:
-            self._in_line.pop(key)[1].cancel()
+        for key in self._launching.pop(job_id, ()):
+            self._held.pop(key, None)
+            if key in self._in_line:
+                self._in_line.pop(key)[1].cancel()
 
     def _work(self, intent: Intent, machines: Machines, tries: int) -> Answered:
         result: Outcome | Later

@@ -16,6 +16,7 @@ from holdfast.controller.store.tables import RefusalRow, SightingRow
 from holdfast.controller.store.writes import Writes
 from holdfast.recovery.history import Advice, History, Sighting, advised, learn
 from holdfast.recovery.market import FaultKind, MarketView, Offer, Refusal
+from holdfast.recovery.refusals import RefusalMemory
 
 Refusals = RefusalRow.__table__  # type: ignore[attr-defined]
 Sightings = SightingRow.__table__  # type: ignore[attr-defined]
@@ -51,7 +52,7 @@ class Market:
         self.clouds = clouds
         self._clock = clock
         self._lock = threading.Lock()
-        self._refusals: dict[Refusal, None] = {}
+        self._refusals = RefusalMemory()
         self._of_job: dict[int, dict[Refusal, None]] = {}
         self._history = History()
         self._offers: tuple[Offer, ...] = ()
@@ -95,7 +96,7 @@ class Market:
                 self._read_offers()
                 self._read_at = now
             if self._common is None or now - self._common_at >= _FORGET_EVERY_S:
-                self._refusals = {r: None for r in self._refusals if r.until > now - _MEMORY_S}
+                self._refusals.forget(now - _MEMORY_S)
                 refusals, disabled = tuple(self._refusals), dict(self._disabled)
                 self._common, self._common_at = MarketView(self._offers, refusals, disabled, self._history), now
             own = self._of_job.get(job_id) if job_id is not None else None
@@ -115,10 +116,15 @@ class Market:
             self._of_job.pop(job_id, None)
 
     def _add(self, refusal: Refusal, job_id: int | None) -> None:
-        known = self._refusals if job_id is None else self._of_job.setdefault(job_id, {})
-        known[refusal] = None
-        if job_id is None:
+        if job_id is not None:
+            self._of_job.setdefault(job_id, {})[refusal] = None
+        elif self._refusals.add(refusal):
             self._common = None
+
+    def is_news(self, refusal: Refusal) -> bool:
+        """Whether it says more than what is known: only then is it worth being kept."""
+        with self._lock:
+            return concerns_one_job(refusal) or self._refusals.is_news(refusal)
 
     def forget_offers(self) -> None:
         """The next view reads every price list again."""

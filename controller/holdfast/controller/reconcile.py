@@ -68,6 +68,7 @@ class Reconciler(Desk):
         self._recorder = Recorder(database, market, intending, lambda job, but: self.dispatcher.has_open(job, but=but))
         self._sleep = Sleep(clock, speed)
         self._paused_until = 0.0
+        self._was_due = False
         self.dispatcher: Dispatcher
 
     def start(self, courtesy: Courtesy) -> None:
@@ -87,8 +88,8 @@ class Reconciler(Desk):
         self._agenda.end()
 
     def turn(self, *, block: bool) -> bool:
-        """Take one item, what is due first, else what is queued, and what waits behind it. False once stopped, or when
-        not `block` and idle."""
+        """Take one item, of what is due or of what is queued, and what waits behind it. False once stopped, or when not
+        `block` and idle."""
         goes_on = self._take_next(block=block)
         for _ in range(2 * self.most_at_once - 1):
             if not goes_on or not self._decided or not self._agenda.has_more:
@@ -103,9 +104,12 @@ class Reconciler(Desk):
             self._give_time(now)
         if self._outage.is_on and now >= self._paused_until:
             self._await_database(now)
-        if (due := self._agenda.due()) is not None:
+        # In turn, where both wait: however many times have come, what comes in is heard.
+        if not (self._was_due and self._agenda.has_queued) and (due := self._agenda.due()) is not None:
+            self._was_due = True
             self._due(*due)
             return True
+        self._was_due = False
         try:
             item = self._agenda.next(block=block)
         except Nothing:

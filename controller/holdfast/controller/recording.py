@@ -98,7 +98,8 @@ class Recorder:
                 raise RecordedBefore
             jobs.guard_all(conn, [(decision.owned.claim, decision.columns) for decision in news])
             added = {decision.step.job.id: self._write(writes, decision, now) for decision in news}
-            record_refusals(writes, [(d.step.job.id, refusal) for d in news for refusal in d.refusals], now)
+            refused = [(d.step.job.id, r) for d in news for r in d.refusals if self.market.is_news(r)]
+            record_refusals(writes, refused, now)
             record_sightings(writes, [sighting for d in news for sighting in d.sightings], now)
             writes.flush()
             wake.notify_all(conn, Topic.JOB, [d.step.job.id for d in news if d.concerns_nodes])
