@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from controllers import Controller
 from holdfast.controller.clouds.local import layout
 from holdfast.sdk import hosted
-from holdfast.sdk.client import Client
 from holdfast.sdk.endpoint import recorded_pid
+from laptops import Laptop
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,20 +31,8 @@ run: |
 """
 
 
-class Laptop(Controller):
-    """Whose commands go to the controller that is up."""
-
-    @property
-    def client(self) -> Client:
-        endpoint = hosted.serving(self.home)
-        assert endpoint is not None, "no controller is up"
-        return Client(endpoint)
-
-    @property
-    def record(self) -> hosted.Hosted:
-        found = hosted.read(self.home)
-        assert found is not None
-        return found
+class WithMachines(Laptop):
+    """Whose controller's machine, and every other, is one of the local cloud here."""
 
     def machines(self) -> dict[str, dict[str, Any]]:
         """Those that live, by id: their state.json."""
@@ -84,11 +71,11 @@ class Laptop(Controller):
 
 
 @pytest.fixture
-def laptop(tmp_path: Path) -> Iterator[Laptop]:
+def laptop(tmp_path: Path) -> Iterator[WithMachines]:
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.yaml").write_text("local: {accelerators: {V100: 1}}\nnodes: {beat_s: 1}\n")
-    one = Laptop(home)
+    one = WithMachines(home)
     yield one
     if hosted.serving(home) is not None:
         with contextlib.suppress(AssertionError):
@@ -98,7 +85,9 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
     assert not one.machines()
 
 
-def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(laptop: Laptop, tmp_path: Path) -> None:
+def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
+    laptop: WithMachines, tmp_path: Path
+) -> None:
     laptop.holdfast("controller", "start")
     said = laptop.holdfast("controller", "up", "--infra", "local").stdout
     assert "every command here goes to it now" in said
@@ -150,7 +139,7 @@ def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
     assert (Path(laptop.record.disk) / "holdfast.db").exists()
 
 
-def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: Laptop) -> None:
+def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: WithMachines) -> None:
     killed = laptop.starting()
     laptop.until(laptop.machines, "a machine")
     os.killpg(killed.pid, signal.SIGKILL)
@@ -172,7 +161,7 @@ def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: La
     assert "No controller is up" in laptop.holdfast("controller", "down").stdout
 
 
-def test_what_can_not_be_installed_changes_nothing(laptop: Laptop) -> None:
+def test_what_can_not_be_installed_changes_nothing(laptop: WithMachines) -> None:
     laptop.holdfast("controller", "up", "--infra", "local")
     before = laptop.client.controller()
     for junk in (b"", b"no zip", sys.executable.encode() * 1000):

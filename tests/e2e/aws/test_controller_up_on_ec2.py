@@ -9,10 +9,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from controllers import Controller
 from fake_ec2 import FakeEc2
-from holdfast.sdk import hosted
-from holdfast.sdk.client import Client
+from laptops import a_cloud, a_laptop
 
 pytestmark = [
     pytest.mark.long,  # the machine fetches all that the controller needs
@@ -21,32 +19,19 @@ pytestmark = [
 ]
 
 
-class Laptop(Controller):
-    @property
-    def client(self) -> Client:
-        endpoint = hosted.serving(self.home)
-        assert endpoint is not None
-        return Client(endpoint)
-
-
 @pytest.fixture
-def ec2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEc2]:
-    monkeypatch.setattr("controllers.PATIENCE_S", 600.0)
-    (tmp_path / "home").mkdir()
-    with FakeEc2(tmp_path / "ec2", hidden=tmp_path / "home") as ec2:
-        for name, value in ec2.environ.items():
-            monkeypatch.setenv(name, value)
+def ec2(tmp_path: Path) -> Iterator[FakeEc2]:
+    with a_cloud(FakeEc2, tmp_path) as ec2:
         yield ec2
 
 
 def test_a_controller_on_ec2_runs_a_job_there(ec2: FakeEc2, tmp_path: Path) -> None:
-    (tmp_path / "home" / "config.yaml").write_text(ec2.config)
-    laptop = Laptop(tmp_path / "home", ec2.environ)
+    laptop = a_laptop(ec2, tmp_path)
     assert "every command here goes to it now" in laptop.holdfast("controller", "up", "--infra", "aws/us-east-1").stdout
     (machine,) = ec2.living()
     told = laptop.client.controller()
     assert told["home"] == "/var/lib/holdfast"
-    assert hosted.read(laptop.home).disk.startswith("vol-")
+    assert laptop.record.disk.startswith("vol-")
 
     done = laptop.holdfast(
         "jobs", "launch", "-y", "-n", "there", "--infra", "aws", "--cpus", "2+", "echo ran on $(hostname)"
@@ -59,4 +44,4 @@ def test_a_controller_on_ec2_runs_a_job_there(ec2: FakeEc2, tmp_path: Path) -> N
     assert not ec2.living()
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
     assert client.describe_addresses()["Addresses"] == []
-    assert [volume["VolumeId"] for volume in client.describe_volumes()["Volumes"]] == [hosted.read(laptop.home).disk]
+    assert [volume["VolumeId"] for volume in client.describe_volumes()["Volumes"]] == [laptop.record.disk]

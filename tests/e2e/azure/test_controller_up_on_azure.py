@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from controllers import Controller
 from fake_azure import FakeAzure
 from fake_azure.holdings import ADDRESSES, DISKS, FIREWALLS, INTERFACES
 from holdfast.sdk import hosted
-from holdfast.sdk.client import Client
+from laptops import a_cloud, a_laptop
 
 pytestmark = [
     pytest.mark.long,  # the machine fetches all that the controller needs
@@ -21,36 +20,22 @@ pytestmark = [
 ]
 
 
-class Laptop(Controller):
-    @property
-    def client(self) -> Client:
-        endpoint = hosted.serving(self.home)
-        assert endpoint is not None
-        return Client(endpoint)
-
-
 @pytest.fixture
-def azure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
-    monkeypatch.setattr("controllers.PATIENCE_S", 600.0)
-    (tmp_path / "home").mkdir()
-    with FakeAzure(tmp_path / "azure", hidden=tmp_path / "home") as azure:
-        for name, value in azure.environ.items():
-            monkeypatch.setenv(name, value)
+def azure(tmp_path: Path) -> Iterator[FakeAzure]:
+    with a_cloud(FakeAzure, tmp_path) as azure:
         yield azure
 
 
 def test_a_controller_on_azure_runs_a_job_there(azure: FakeAzure, tmp_path: Path) -> None:
     azure.faults.delay_s = 0.5
     azure.faults.identities_told_slowly = 2
-    (tmp_path / "home" / "config.yaml").write_text(azure.config)
-    laptop = Laptop(tmp_path / "home", azure.environ)
+    laptop = a_laptop(azure, tmp_path)
     up = laptop.holdfast("controller", "up", "--infra", "azure/eastus")
     assert "every command here goes to it now" in up.stdout
     (machine,) = azure.living()
     told = laptop.client.controller()
     assert told["home"] == "/var/lib/holdfast"
-    record = hosted.read(laptop.home)
-    assert record is not None
+    record = laptop.record
     assert record.disk == azure.holdings.of(DISKS)[0]["name"]
 
     done = laptop.holdfast(

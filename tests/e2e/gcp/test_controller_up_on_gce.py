@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controllers import Controller
 from fake_gce import FakeGce
 from holdfast.sdk import hosted
-from holdfast.sdk.client import Client
+from laptops import a_cloud, a_laptop
 
 pytestmark = [
     pytest.mark.long,  # the machine fetches all that the controller needs
@@ -20,36 +19,22 @@ pytestmark = [
 ]
 
 
-class Laptop(Controller):
-    @property
-    def client(self) -> Client:
-        endpoint = hosted.serving(self.home)
-        assert endpoint is not None
-        return Client(endpoint)
-
-
 @pytest.fixture
-def gce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
-    monkeypatch.setattr("controllers.PATIENCE_S", 600.0)
-    (tmp_path / "home").mkdir()
-    with FakeGce(tmp_path / "gce", hidden=tmp_path / "home") as gce:
-        for name, value in gce.environ.items():
-            monkeypatch.setenv(name, value)
+def gce(tmp_path: Path) -> Iterator[FakeGce]:
+    with a_cloud(FakeGce, tmp_path) as gce:
         yield gce
 
 
 def test_a_controller_on_compute_engine_runs_a_job_there(gce: FakeGce, tmp_path: Path) -> None:
     gce.faults.operation_s = 0.5
     gce.faults.accounts_told_slowly = 2
-    (tmp_path / "home" / "config.yaml").write_text(gce.config)
-    laptop = Laptop(tmp_path / "home", gce.environ)
+    laptop = a_laptop(gce, tmp_path)
     up = laptop.holdfast("controller", "up", "--infra", "gcp/us-central1")
     assert "every command here goes to it now" in up.stdout
     (machine,) = gce.living()
     told = laptop.client.controller()
     assert told["home"] == "/var/lib/holdfast"
-    record = hosted.read(laptop.home)
-    assert record is not None
+    record = laptop.record
     assert record.disk == gce.holdings.of("disks")[0]["name"]
 
     done = laptop.holdfast(
