@@ -21,6 +21,7 @@ from holdfast.controller.store.tables import AttemptRow, EventRow, IntentRow, Jo
 
 SPAN_S = 365 * 86_400.0
 NAMES = 1_000
+SWEEP = "gpt"  # whose copies have each a name of its own; of the others' copies, some hundreds share one
 FAR_S = 30 * 86_400.0
 _CHUNK = 20_000  # copies of every original in one transaction
 
@@ -49,7 +50,7 @@ class Filled:
 def fill(engine: Engine, *, past: int, waiting: int, say: Callable[[str], None] = lambda _: None) -> Filled:
     """Have `past` settled jobs in all, spread over a year, and `waiting` newer ones that wait for a far time.
 
-    Every settled job that is there already is an original.
+    Every settled job that is there already is an original. Its copies are named `train-<name>-<number>`.
     """
     begun = time.monotonic()
     with engine.connect() as conn:
@@ -91,7 +92,9 @@ def _copy(
         columns |= {name: f"{said} || '-' || s.i" for name, said in columns.items() if name in _DISTINCT}
         columns[of] = new_id
         if table.name == "job":
-            columns |= {"name": f"t.name || '-' || (s.i % {NAMES})", "key": "NULL"}
+            of_sweep = f"t.name = '{SWEEP}'"
+            which = f"CASE WHEN {of_sweep} THEN s.i ELSE s.i % {NAMES} END"
+            columns |= {"name": f"'train-' || t.name || '-' || {which}", "key": "NULL"}
         _insert(conn, table, columns, f"t.{of} IN ({', '.join(map(str, originals))})", values)
 
 

@@ -40,10 +40,15 @@ PAGES: dict[str, dict[str, Any]] = {
     "--skip-finished": {"skip_finished": True},
     "--status SUCCEEDED": {"statuses": ["SUCCEEDED"]},
     "--status RUNNING (none)": {"statuses": ["RUNNING"]},
-    "--name (many)": {"name": "bert-7"},
+    "--name (many)": {"name": "train-bert-7"},
     "--name (none)": {"name": "nobody"},
-    "--name --status": {"name": "bert-7", "statuses": ["SUCCEEDED", "FAILED"]},
-    "newest of a name": {"name": "bert-7", "limit": 1},
+    "--name --status": {"name": "train-bert-7", "statuses": ["SUCCEEDED", "FAILED"]},
+    "newest of a name": {"name": "train-bert-7", "limit": 1},
+    # Of a million names 203,000 are different (`past`); in brackets, how many jobs match.
+    "--name 'train-gpt-1234*' (111)": {"name": "train-gpt-1234*"},
+    "--name 'train-*' (all)": {"name": "train-*"},
+    "--name '*-7' (801)": {"name": "*-7"},
+    "--name '*t-4321' (1)": {"name": "*t-4321"},
 }
 TARGET_MS = 20.0
 

@@ -100,6 +100,11 @@ def test_several_jobs_alike_are_told_apart_by_their_rank(fresh: Any) -> None:
     for rank, job_id in enumerate((1, 2, 3)):
         assert ended(fresh, job_id)["status"] == "SUCCEEDED"
         assert fresh.holdfast("jobs", "logs", str(job_id)).stdout.count(f"{rank} of 3") == 1
+    listed = json.loads(fresh.holdfast("jobs", "queue", "-a", "-n", "sw??p", "-o", "json").stdout)
+    assert [job["job_id"] for job in listed] == [3, 2, 1]
+    refused = fresh.holdfast("jobs", "queue", "-n", "sw[ee", check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "no ] follows the [" in refused.stderr
 
 
 def test_many_jobs_are_cancelled_at_once_even_if_the_controller_dies_of_it(fresh: Any) -> None:

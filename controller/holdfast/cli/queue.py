@@ -40,6 +40,7 @@ Examples:
   holdfast jobs queue
   holdfast jobs queue --watch --skip-finished
   holdfast jobs queue -s RUNNING,RECOVERING -n bert
+  holdfast jobs queue -n 'train-1234*'    quoted, so that the shell leaves the pattern alone
   holdfast jobs queue -a -o json | jq '.[] | select(.cost_usd > 10) | .job_id'
 """
 )
@@ -47,7 +48,7 @@ Examples:
 @click.option("-l", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
 @click.option("--skip-finished", is_flag=True, help="Only jobs that have not ended.")
 @click.option("-s", "--status", "statuses", metavar="STATUS[,…]", multiple=True, help="Only these statuses.")
-@click.option("-n", "--name", help="Only jobs of this name.")
+@click.option("-n", "--name", help="Only jobs of this name, or whose names match a pattern with * ? or [a-z].")
 @click.option("-w", "--watch", is_flag=True, help="Keep the table up to date until Ctrl-C.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def queue(

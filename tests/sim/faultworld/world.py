@@ -25,7 +25,7 @@ from faultworld.workload import Progress
 from holdfast.controller.api import jobs as api
 from holdfast.controller.clouds.fake import Faults
 from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.store import queries
+from holdfast.controller.store import queries, search
 from holdfast.controller.store.wake import Topic
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
@@ -201,7 +201,7 @@ class World:
         assert process.parts is not None
         try:
             with process.database.connect() as conn:
-                unfinished = queries.find_ids(conn, queries.Filter(limit=None, skip_finished=True, ids=(job_id,)))
+                unfinished = search.find_ids(conn, search.Filter(limit=None, skip_finished=True, ids=(job_id,)))
         except DBAPIError:
             return
         if not unfinished:

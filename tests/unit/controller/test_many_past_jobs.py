@@ -12,11 +12,11 @@ from itertools import product
 import pytest
 from sqlalchemy import Engine, delete, event, text
 
-from holdfast.controller.store import counts, jobs, letters, queries
+from holdfast.controller.store import counts, globs, jobs, letters, queries, search
 from holdfast.controller.store.counts import MARGIN_S, RENEW_S, Counts
 from holdfast.controller.store.database import open_database
 from holdfast.controller.store.jobs import NewTask, Task
-from holdfast.controller.store.queries import Filter
+from holdfast.controller.store.search import Filter
 from holdfast.controller.store.writes import Writes
 from holdfast.recovery.job import TaskView
 from holdfast.recovery.reasons import Reason
@@ -49,6 +49,7 @@ class Many:
             if (not wanted.ids or id in wanted.ids)
             and (wanted.before is None or id < wanted.before)
             and (not wanted.name or name == wanted.name)
+            and (not wanted.glob or re.fullmatch(wanted.glob.regex, name))
             and (not wanted.skip_finished or not TERMINAL.issuperset(statuses))
             and (not wanted.statuses or set(statuses) & set(wanted.statuses))
         ]
@@ -56,7 +57,7 @@ class Many:
 
     def find(self, wanted: Filter) -> list[int]:
         with self.engine.connect() as conn:
-            return queries.find_ids(conn, wanted)
+            return search.find_ids(conn, wanted)
 
     def tally(self, now: float, of: Counts) -> dict[str, int]:
         with self.engine.connect() as conn:
@@ -93,30 +94,39 @@ def many(database_url: str) -> Iterator[Many]:
     found.engine.dispose()
 
 
+GLOBS = ("b*", "*t", "?[a-f]*", "nobod*", "b_*")
+
 FILTERS = [
-    Filter(limit, before, skip, statuses, name, ids)
-    for limit, before, skip, statuses, name, ids in product(
+    Filter(limit, before, skip, statuses, name, ids, glob)
+    for limit, before, skip, statuses, (name, glob), ids in product(
         (3, None),
         (None, 31),
         (False, True),
         ((), ("SUCCEEDED",), ("RUNNING", "FAILED", "CANCELLED"), ("FAILED_PRECHECKS",)),
-        (None, "bert", "nobody"),
+        (*((name, None) for name in (None, "bert", "nobody")), *((None, globs.read(glob)) for glob in GLOBS)),
         ((), (5, 6, 7, 31, 40, 900)),
     )
 ]
 
 
-@pytest.mark.parametrize("few", [queries.FEW, 3])
+@pytest.mark.parametrize(("few", "window"), [(search.FEW, search.WINDOW), (3, 5)])
 def test_every_filter_finds_what_a_look_at_every_job_finds(
-    many: Many, few: int, monkeypatch: pytest.MonkeyPatch
+    many: Many, few: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "FEW", few)
+    monkeypatch.setattr(search, "FEW", few)
+    monkeypatch.setattr(search, "WINDOW", window)
     for wanted in FILTERS:
         assert many.find(wanted) == many.matching(wanted), wanted
 
 
-def test_pages_join_to_the_whole(many: Many) -> None:
-    wanted, found = Filter(limit=7, statuses=("SUCCEEDED", "RUNNING")), []
+@pytest.mark.parametrize(
+    "wanted", [Filter(statuses=("SUCCEEDED", "RUNNING")), Filter(glob=globs.read("*r*")), Filter(glob=globs.read("b*"))]
+)
+def test_pages_join_to_the_whole(many: Many, wanted: Filter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "FEW", 3)
+    monkeypatch.setattr(search, "WINDOW", 5)
+    found: list[int] = []
+    wanted = replace(wanted, limit=7)
     while page := many.find(wanted):
         found += page
         wanted = replace(wanted, before=page[-1])
@@ -205,15 +215,28 @@ READS_WHOLE = re.compile(r"SCAN (job|task|attempt|letter)$|Seq Scan on (job|task
         Filter(name="nobody", statuses=("RUNNING",)),
         Filter(name="bert", skip_finished=True, statuses=("SUCCEEDED",)),
         Filter(ids=(1, 2, 3), skip_finished=True),
+        Filter(glob=globs.read("be*")),
+        Filter(glob=globs.read("be*"), before=50, statuses=("SUCCEEDED",)),
+        Filter(glob=globs.read("*t"), skip_finished=True),
     ],
 )
 def test_pages_go_along_an_index(many: Many, wanted: Filter) -> None:
     def page() -> None:
         with many.engine.connect() as conn:
-            queries.describe(conn, queries.find_ids(conn, wanted), NOW)
+            queries.describe(conn, search.find_ids(conn, wanted), NOW)
 
     for plan in plans(many.engine, page):
         assert not READS_WHOLE.search(plan), plan
+
+
+def test_where_the_newest_promise_nothing_the_names_are_looked_through(
+    many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FEW", 1)
+    monkeypatch.setattr(search, "WINDOW", 1)
+    *_, walk, names = plans(many.engine, lambda: many.find(Filter(glob=globs.read("*nothing"), before=50)))
+    assert "ix_job_name_id" not in walk, walk
+    assert re.search("(COVERING INDEX|Scan on|Scan using) ix_job_name_id", names), names
 
 
 def test_counts_are_read_from_an_index_alone(many: Many) -> None:

@@ -16,8 +16,9 @@ from holdfast.controller.clouds.base import Interruptible
 from holdfast.controller.crashpoints import reach
 from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
-from holdfast.controller.store import jobs, queries
-from holdfast.controller.store.queries import Filter
+from holdfast.controller.store import globs, jobs, queries, search
+from holdfast.controller.store.globs import BadGlob, Glob
+from holdfast.controller.store.search import Filter
 from holdfast.controller.submission import Submission
 from holdfast.controller.turns import Turn
 from holdfast.recovery import events
@@ -109,10 +110,11 @@ def queue(
     name: str | None = None,
     ids: str = "",
 ) -> JSONResponse:
-    """Jobs, newest first, with all their tasks."""
-    wanted = Filter(limit, before, skip_finished, _statuses(status), name, _ids(ids))
+    """Jobs, newest first, with all their tasks. `name`: a whole name, or a pattern with `*`, `?` or `[a-z]`."""
+    exactly, glob = (None, _glob(name)) if name and globs.is_glob(name) else (name, None)
+    wanted = Filter(limit, before, skip_finished, _statuses(status), exactly, _ids(ids), glob)
     with daemon.database.connect() as conn:
-        found = _told(daemon, queries.describe(conn, queries.find_ids(conn, wanted), daemon.clock.now()))
+        found = _told(daemon, queries.describe(conn, search.find_ids(conn, wanted), daemon.clock.now()))
         counts = daemon.counts.of(conn, daemon.clock.now())
     now = queries.iso(daemon.clock.now())
     # Written here, in a thread: a long page would hold up whatever else the event loop does.
@@ -138,11 +140,14 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
     """End jobs: by id, by name, or all."""
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise Refused("say which jobs", where="ids", fix="give exactly one of ids, name and all")
+    if body.name is not None and globs.is_glob(body.name):
+        fix = f"give ids; which they are: holdfast jobs queue --skip-finished --name '{body.name}'"
+        raise Refused("jobs are cancelled by a whole name, not by a pattern", where="name", fix=fix)
     grace = 0.0 if not body.graceful else daemon.settings.limits.drain_s if body.grace_s is None else body.grace_s
     with daemon.database.connect() as conn:
         unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
-        wanted = queries.find_ids(conn, unfinished)
-        known = [] if body.all else queries.find_ids(conn, replace(unfinished, skip_finished=False))
+        wanted = search.find_ids(conn, unfinished)
+        known = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
     asked = events.CancelRequested(grace * daemon.pace.speed)
     if len(wanted) > _MANY:
         with daemon.database.begin() as conn:
@@ -213,6 +218,13 @@ def _statuses(text: str) -> tuple[str, ...]:
     if unknown:
         raise Refused(f"unknown status {shown(unknown[0])}", where="status", fix=f"statuses: {', '.join(Status)}")
     return names
+
+
+def _glob(pattern: str) -> Glob:
+    try:
+        return globs.read(pattern)
+    except BadGlob as error:
+        raise Refused(str(error), where="name", fix=error.fix) from error
 
 
 def _ids(text: str) -> tuple[int, ...]:

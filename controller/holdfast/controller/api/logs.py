@@ -16,8 +16,8 @@ from holdfast.controller.api.jobs import JobId, no_such_job
 from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
-from holdfast.controller.store import queries
-from holdfast.controller.store.queries import Filter
+from holdfast.controller.store import queries, search
+from holdfast.controller.store.search import Filter
 from holdfast.controller.transcript import AttemptInfo, Transcript, start_of_tail
 from holdfast.recovery.statuses import AttemptState, Status
 
@@ -79,7 +79,7 @@ class _Reader:
 
     def exists(self) -> bool:
         with self._daemon.database.connect() as conn:
-            return bool(queries.find_ids(conn, Filter(ids=(self.job_id,))))
+            return bool(search.find_ids(conn, Filter(ids=(self.job_id,))))
 
     def more(self) -> Iterator[bytes]:
         return self._transcript.more()

@@ -1,10 +1,10 @@
-"""What users ask: the queue, one job with its attempts and timeline. Read-only; how many there are is in `counts`."""
+"""What users ask: the queue, one job with its attempts and timeline. Read-only. Which jobs a page has is found by
+`search`; how many there are is in `counts`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,25 +12,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     BindParameter,
-    ColumnElement,
     Connection,
-    Select,
     Text,
     bindparam,
     cast,
-    exists,
-    func,
     select,
-    union_all,
 )
 
 from holdfast.controller.store.jobs import Attempt, EventT, Job, Node, Task
 from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import TERMINAL, AttemptState, Status
-
-_LIVE = tuple(s.value for s in Status if s not in TERMINAL)
-FEW = 10_000
-_Other = Task.alias()
+from holdfast.recovery.statuses import AttemptState
 
 _EPOCH = datetime(1970, 1, 1)
 _MOST_OFFERS = 4096
@@ -61,85 +52,9 @@ _BY_ID = tuple(part.where(table.c.job_id.in_(_JOB_IDS)) for part, table in _PART
 _BY_RANGE = tuple(part.where(table.c.job_id.between(_LOW, _HIGH)) for part, table in _PARTS)
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which jobs to list: newest first, those below id `before`."""
-
-    limit: int | None = 50
-    before: int | None = None
-    skip_finished: bool = False
-    statuses: tuple[str, ...] = ()
-    name: str | None = None
-    ids: tuple[int, ...] = ()
-
-
 def iso(at: float | None) -> str | None:
     """Epoch seconds as ISO 8601 UTC."""
     return None if at is None else (_EPOCH + timedelta(seconds=at)).isoformat() + "Z"
-
-
-def find_ids(conn: Connection, wanted: Filter) -> list[int]:
-    """Ids of the jobs that match, newest first.
-
-    Each way goes along an index in the order of ids and stops at the limit, so a page costs the same among a million
-    past jobs as among a few. One exception: a name *and* statuses that each have very many, but hardly a job in common.
-    """
-    statuses = _LIVE if wanted.skip_finished else wanted.statuses
-    if wanted.ids or not statuses:
-        return _ids(conn, _by_job(wanted))
-    if wanted.name and _is_rarer(conn, wanted.name, statuses):
-        return _ids(conn, _by_job(wanted))
-    return _ids(conn, _by_status(wanted, statuses))
-
-
-def _ids(conn: Connection, query: Select[Any]) -> list[int]:
-    return list(conn.execute(query).scalars())
-
-
-def _by_job(wanted: Filter) -> Select[Any]:
-    """Along the jobs, or those of a name."""
-    conditions: list[ColumnElement[bool]] = []
-    if wanted.ids:
-        conditions.append(Job.c.id.in_(wanted.ids))
-    if wanted.before is not None:
-        conditions.append(Job.c.id < wanted.before)
-    if wanted.name:
-        conditions.append(Job.c.name == wanted.name)
-    if wanted.skip_finished:
-        conditions.append(_has_task(Job.c.id, _LIVE))
-    if wanted.statuses:
-        conditions.append(_has_task(Job.c.id, wanted.statuses))
-    return select(Job.c.id).where(*conditions).order_by(Job.c.id.desc()).limit(wanted.limit)
-
-
-def _by_status(wanted: Filter, statuses: Sequence[str]) -> Select[Any]:
-    """Along the tasks of each status, whose newest jobs are then merged."""
-    parts = []
-    for status in statuses:
-        newest = select(Task.c.job_id).where(Task.c.status == status)
-        if wanted.before is not None:
-            newest = newest.where(Task.c.job_id < wanted.before)
-        if wanted.name:
-            newest = newest.where(exists().where(Job.c.id == Task.c.job_id, Job.c.name == wanted.name))
-        if wanted.skip_finished and wanted.statuses:
-            newest = newest.where(_has_task(Task.c.job_id, wanted.statuses))
-        part = newest.distinct().order_by(Task.c.job_id.desc()).limit(wanted.limit).subquery()
-        parts.append(select(part.c.job_id))
-    found = union_all(*parts).subquery()
-    return select(found.c.job_id).distinct().order_by(found.c.job_id.desc()).limit(wanted.limit)
-
-
-def _has_task(job_id: ColumnElement[int], statuses: Sequence[str]) -> ColumnElement[bool]:
-    return exists().where(_Other.c.job_id == job_id, _Other.c.status.in_(statuses))
-
-
-def _is_rarer(conn: Connection, name: str, statuses: Sequence[str]) -> bool:
-    """Whether fewer jobs have the name than tasks have the statuses. Counts no further than to `FEW`."""
-    named = select(Job.c.id).where(Job.c.name == name).limit(FEW).subquery()
-    if (conn.execute(select(func.count()).select_from(named)).scalar() or 0) < FEW:
-        return True
-    so = select(Task.c.job_id).where(Task.c.status.in_(statuses)).limit(FEW).subquery()
-    return (conn.execute(select(func.count()).select_from(so)).scalar() or 0) == FEW
 
 
 def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[str, Any]]:
