@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.main import main
+from holdfast.cli.start import main
 
 if __name__ == "__main__":
     main()

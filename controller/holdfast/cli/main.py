@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli import start
 from holdfast.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = {
@@ -22,11 +23,16 @@ COMMANDS = {
 
 
 class Holdfast(LazyGroup):
-    """The top of the command line: every error of a command below ends here, as a line and an exit code."""
+    """The top of the command line: every error of a command below ends here, as a line and an exit code, and so does a
+    Ctrl-C for which the command has no answer."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            start.raise_again()
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            start.end_line()
+            raise click.exceptions.Exit(start.EXIT_INTERRUPTED) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -71,5 +77,5 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """The entry point of the `holdfast` script."""
+    """Runs the command that the words of this process are."""
     cli(prog_name="holdfast")
