@@ -237,7 +237,9 @@ def test_a_full_disk_costs_new_jobs_and_no_others(small_disk: Path) -> None:
     one = Plug(small_disk, seed=3)
     try:
         job = one.submit(one.client, "runs", COUNT.format(n=100))
+        other = one.submit(one.client, "stays", "sleep 600")
         one.until_status(job, "RUNNING")
+        one.until_status(other, "RUNNING")
         filler = small_disk / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
@@ -252,6 +254,11 @@ def test_a_full_disk_costs_new_jobs_and_no_others(small_disk: Path) -> None:
 
         said = one.until(is_refused, "a refusal")
         assert "nothing was changed" in said
+        begun = time.monotonic()
+        with pytest.raises(ApiError, match=r"full.*\n.*nothing was changed; see that its disk has room") as refused:
+            one.client.cancel(ids=[other])
+        assert refused.value.status == 503
+        assert time.monotonic() - begun < 15, "soon"
         threading.Event().wait(12)  # the job ends meanwhile, and that can not be written down
         assert one.daemon.poll() is None
         filler.unlink()
@@ -259,6 +266,9 @@ def test_a_full_disk_costs_new_jobs_and_no_others(small_disk: Path) -> None:
         assert (done["generation"], done["recovery_count"]) == (1, 0)
         assert one.log(job, 1) == b"".join(b"line %d\n" % i for i in range(1, 101))
         one.until_status(one.submit(one.client, "after", "echo after"), "SUCCEEDED")
+        assert one.client.job(other)["status"] == "RUNNING", "what was refused is not done later"
+        one.client.cancel(ids=[other])
+        one.until_status(other, "CANCELLED")
     finally:
         one.end()
 

@@ -22,7 +22,7 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.store import letters
 from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.letters import Letter
-from holdfast.controller.turns import Checkpoint, Turn, resolve
+from holdfast.controller.turns import Checkpoint, Turn, is_given_up, resolve
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.reasons import Reason
@@ -110,6 +110,8 @@ class Outgoing:
             except UNAVAILABLE as error:
                 log.warning("database.refused", letters=len(some), error=str(error))
                 self._ended.wait(_RETRY_S)
+                now = self._clock.now()
+                some = [(turn, body) for turn, body in some if not is_given_up(turn, error, now)]
             else:
                 for turn, _ in some:
                     resolve(turn)
