@@ -140,7 +140,8 @@ def queue(
     before: int | None = None,
     client: Client | None = None,
 ) -> records.JobPage:
-    """Jobs, newest first: one record per task. `before`: only job ids below it, for the next page."""
+    """Jobs, newest first: one record per task. `name`: a whole name, or a pattern with `*`, `?` or `[a-z]`. `before`:
+    only job ids below it, for the next page."""
     return (client or _client()).jobs(
         limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
     )
@@ -149,8 +150,8 @@ def queue(
 def every(
     *, name: str | None = None, statuses: Sequence[str] = (), skip_finished: bool = False, client: Client | None = None
 ) -> Iterator[records.Job]:
-    """Every job, newest first: one record per task. They are fetched page by page, one page ahead, so a million of
-    them take no more memory than two pages."""
+    """Every job, newest first: one record per task; `name` as in `queue`. They are fetched page by page, one page
+    ahead, so a million of them take no more memory than two pages."""
     for page in (client or _client()).job_pages(skip_finished=skip_finished, statuses=statuses, name=name):
         yield from page["jobs"]
 
