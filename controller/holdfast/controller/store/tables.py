@@ -45,7 +45,7 @@ class JobRow(SQLModel, table=True):
         # Not the past: among a million jobs that have settled, those that have not are found at once. On PostgreSQL
         # too, by migration 0005: to say so here would load what speaks with it, 2 MiB, into every daemon.
         Index("ix_job_unsettled", "id", sqlite_where=text("settled IS 0")),
-        Index("ix_job_name_id", "name", "id"),  # on PostgreSQL in the order of bytes, by migration 0008
+        Index("ix_job_name_id", "name", "id"),  # on PostgreSQL in the order of bytes, by migration 0007
         {"sqlite_autoincrement": True},  # an id, once given, is never given again
     )
     id: int | None = Field(default=None, primary_key=True)
