@@ -22,7 +22,7 @@ from holdfast.controller.clock import Clock
 from holdfast.controller.store import letters
 from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.letters import Letter
-from holdfast.controller.turns import Checkpoint, Turn, is_given_up, resolve
+from holdfast.controller.turns import Checkpoint, Turn, resolve
 from holdfast.recovery import events
 from holdfast.recovery.actions import Note
 from holdfast.recovery.reasons import Reason
@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 _RETRY_S = 0.5
+_FEW = 50
 _MOST_AT_ONCE = 256
 _MOST_IN_HAND = 1000
 _OVERTAKEN = 2 * _MOST_AT_ONCE
@@ -70,10 +71,13 @@ def read(letter: Letter) -> Turn:
 
 
 def leave(conn: Connection, job_ids: Sequence[int], event: events.Event, now: float) -> None:
-    """Say the same of many jobs, whoever owns them: safe once the transaction is, and read soon."""
+    """Say the same of jobs, whoever owns them: safe once the transaction is, and read soon, of a few at once."""
     body = written(Turn(0, event))
     assert body is not None, f"{event} is no letter"
-    letters.put_all(conn, job_ids, body, now)
+    if len(job_ids) > _FEW:
+        letters.put_all(conn, job_ids, body, now)
+    else:
+        letters.put_each(conn, [(id, body) for id in job_ids], now)
 
 
 class Outgoing:
@@ -110,8 +114,6 @@ class Outgoing:
             except UNAVAILABLE as error:
                 log.warning("database.refused", letters=len(some), error=str(error))
                 self._ended.wait(_RETRY_S)
-                now = self._clock.now()
-                some = [(turn, body) for turn, body in some if not is_given_up(turn, error, now)]
             else:
                 for turn, _ in some:
                     resolve(turn)

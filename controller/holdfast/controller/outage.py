@@ -40,7 +40,6 @@ class Outage:
         self._clock = clock
         self._speed = speed
         self._since: float | None = None
-        self.error: Exception = TimeoutError("the database did not answer")  # the last that was heard of it
         self._over_at = float("-inf")
         self.was_long = False  # the last one, once it is over
 
@@ -52,9 +51,7 @@ class Outage:
         """Whether it is on, or ended less than that ago."""
         return self.is_on or self._clock.now() - self._over_at < seconds
 
-    def began(self, error: Exception | None = None) -> None:
-        if error is not None:
-            self.error = error
+    def began(self) -> None:
         if self._since is None:
             self._since = self._clock.now()
 
@@ -65,7 +62,6 @@ class Outage:
                 conn.execute(update(Metas).where(Metas.c.name == "controller").values(value=Metas.c.value))
         except UNAVAILABLE as error:
             log.warning("database.refused", error=str(error))
-            self.error = error
             return False
         since, self._since = self._since, None
         self._over_at = self._clock.now()

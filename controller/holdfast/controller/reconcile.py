@@ -221,7 +221,7 @@ class Reconciler(Desk):
 
     def _try_again(self, command: Adopt | Recheck | Missing, error: Exception) -> None:
         log.warning("database.refused", error=str(error))
-        self._outage.began(error)
+        self._outage.began()
         self._at(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
 
     def _take_later(self, intent: Intent, later: Later) -> None:
@@ -247,7 +247,7 @@ class Reconciler(Desk):
             return
         now = self._clock.now()
         if now < self._paused_until:
-            self._postpone(turn, self._outage.error, now)
+            self._at(self._paused_until, turn)
             return
         try:
             if owned.is_doubtful:
@@ -298,19 +298,13 @@ class Reconciler(Desk):
         owned.is_doubtful = True
         if is_away(error):
             log.warning("database.refused", job=turn.job_id, error=str(error))
-            self._outage.began(error)
+            self._outage.began()
             self._paused_until = now + _DATABASE_RETRY_S * self._speed
-            self._postpone(turn, error, now)
+            self._at(self._paused_until, turn)
         else:
             # A bug of ours must not harm the job: it is left as it is, and looked at again.
             log.error("turn.failed", job=turn.job_id, turn=repr(turn.event), exc_info=error)
             self._at(now + _ERROR_RETRY_S * self._speed, turn)
-
-    def _postpone(self, turn: Turn, error: Exception, now: float) -> None:
-        """Until the database can be used. Of a turn that nobody waits for any more a look at its job is left: what it
-        did may have been recorded."""
-        is_void = turns.is_given_up(turn, error, now)
-        self._at(self._paused_until, Turn(turn.job_id) if is_void else turn)
 
     def _look_again(self, owned: Owned) -> None:
         """Take up what is recorded of a job: a transaction whose end was not heard may have ended well.

@@ -32,9 +32,8 @@ class Turn:
     """One thing that happened to one job. `done`, where somebody waits for it (`awaited`), is answered once it is
     recorded, or safe with whoever will record it.
 
-    `until`: how long whoever waits has the patience to, where the database can not be used; then `done` raises what it
-    raised, and the turn is void (`is_given_up`). `letter`: the id of the letter that it came by. `is_wake`: set by a
-    timer for the job's wake time, and void once that has changed.
+    `letter`: the id of the letter that it came by. `is_wake`: set by a timer for the job's wake time, and void once
+    that has changed.
     """
 
     job_id: int
@@ -45,7 +44,6 @@ class Turn:
     letter: int | None = None
     is_wake: bool = False
     done: Future[None] | None = field(default=None, compare=False)
-    until: float | None = field(default=None, compare=False)
 
     def awaited(self) -> tuple[Turn, Future[None]]:
         """The turn as one that is waited for."""
@@ -127,15 +125,6 @@ def resolve(turn: Turn) -> None:
     """Answer `turn.done`, if that was not done before."""
     if turn.done is not None and not turn.done.done():
         turn.done.set_result(None)
-
-
-def is_given_up(turn: Turn, error: Exception, now: float) -> bool:
-    """Whether nobody has the patience any more to wait until the database takes the turn. They are told `error`."""
-    if turn.until is None or now < turn.until:
-        return False
-    if turn.done is not None and not turn.done.done():
-        turn.done.set_exception(error)
-    return True
 
 
 def risk_noted(key: AttemptKey, rank: int) -> Turn:

@@ -380,7 +380,7 @@ def both_sweep_what_is_the_others(patch: Patch) -> None:
 @_mistake
 def an_outage_counts_against_the_nodes(patch: Patch) -> None:
     patch.setattr(reconcile.Reconciler, "database_is_away", lambda self: None)
-    patch.setattr("holdfast.controller.outage.Outage.began", lambda self, error=None: None)
+    patch.setattr("holdfast.controller.outage.Outage.began", lambda self: None)
 
 
 @_mistake_of_several

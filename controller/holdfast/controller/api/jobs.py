@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from holdfast.controller.crashpoints import reach
 from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store import globs, jobs, queries, search
+from holdfast.controller.store.database import UNAVAILABLE
 from holdfast.controller.store.globs import BadGlob, Glob
 from holdfast.controller.store.search import Filter
 from holdfast.controller.submission import Submission
@@ -41,11 +42,9 @@ _MAY_LAUNCH = (Status.STARTING, Status.RECOVERING)
 _TOLD = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MOST_TASKS, _MOST_IDS = 1_000, 10_000
 
-# How long a call waits for the reconciler to have recorded what it asked for; and for a database that can not be used.
-_RECORDED_WITHIN_S = 30.0
-_DATABASE_WITHIN_S = 3.0
-# More jobs than that are cancelled by letters: safe at once, and recorded one by one afterwards.
-_MANY = 50
+# So long, and for so many jobs, a cancel waits to be seen in the queue once it is safe.
+_SHOWN_WITHIN_S = 2.0
+_FEW = 50
 
 
 class Body(BaseModel):
@@ -140,7 +139,7 @@ def show(daemon: User, job_id: JobId) -> dict[str, Any]:
 
 @router.post("/jobs/cancel", responses=answer(records.Cancelled))
 def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
-    """End jobs: by id, by name, or all. 503 if that could not be recorded, for some of them or for all."""
+    """End jobs: by id, by name, or all. It is safe when it is answered: a letter to whoever owns each job."""
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise Refused("say which jobs", where="ids", fix="give exactly one of ids, name and all")
     if body.name is not None and globs.is_glob(body.name):
@@ -152,40 +151,19 @@ def cancel(daemon: User, body: CancelJobs) -> dict[str, Any]:
         wanted = search.find_ids(conn, unfinished)
         known = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
     asked = events.CancelRequested(grace * daemon.pace.speed)
-    if len(wanted) > _MANY:
+    if wanted:
         with daemon.database.begin() as conn:
             mail.leave(conn, wanted, asked, daemon.clock.now())
-        daemon.incoming.look()
-    else:
-        until = daemon.clock.now() + _DATABASE_WITHIN_S * daemon.pace.speed
-        _await_recorded({id: daemon.reconciler.post(Turn(id, asked, until=until)) for id in wanted})
-    reach("cancel.recorded")
+        reach("cancel.recorded")
+        with suppress(*UNAVAILABLE):  # then they are read a little later
+            daemon.incoming.look()
+    if len(wanted) <= _FEW:  # behind the letters: whoever asks for the queue next finds it there
+        wait([daemon.reconciler.post(Turn(id)) for id in wanted], _SHOWN_WITHIN_S)
     return {
         "cancelled": sorted(wanted),
         "finished": sorted(set(known) - set(wanted)),
         "unknown": sorted(set(body.ids or ()) - set(known)),
     }
-
-
-def _await_recorded(asked: Mapping[int, Future[None]]) -> None:
-    """Wait until each job's turn is recorded. Raises Refused, or what the database raised if none of them was."""
-    wait(asked.values(), _RECORDED_WITHIN_S)
-    if late := [id for id, done in asked.items() if not done.done()]:
-        said = f"the controller is behind: in {_RECORDED_WITHIN_S:.0f} s it has not come to end {_named(late)}"
-        raise Refused(said, where="ids", fix="it still will; see `holdfast jobs queue`, or do it again", status=503)
-    refused = {id: error for id, done in asked.items() if (error := done.exception()) is not None}
-    for error in refused.values():
-        if len(refused) == len(asked):
-            raise error
-        said = f"the database can not be used now: {getattr(error, 'orig', error)}"
-        done_of = _named([id for id in asked if id not in refused])
-        fix = f"do it again when it can; {done_of} will end"
-        raise Refused(f"{_named(refused)} will not end: {said}", where="ids", fix=fix, status=503)
-
-
-def _named(ids: Iterable[int]) -> str:
-    numbers = [str(id) for id in sorted(ids)]
-    return f"job{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 @router.post("/jobs/{job_id}/preempt", responses=answer(records.Preempted) | refusals(404, 409))
