@@ -338,6 +338,7 @@ class Daemon:
             market=market,
             changes=changes,
             incoming=self.incoming,
+            has_written=self.logs.has_written if isinstance(self.logs, SharedLogs) else lambda _process_id: False,
         )
 
     def _archive(self, digest: str) -> Path:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, func, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError
 from sqlmodel import SQLModel
 
-from holdfast.controller import files, sharedlogs
+from holdfast.controller import files, rowreader, sharedlogs
 from holdfast.controller.keyring import AttemptKey, Keyring
 from holdfast.controller.leases import remember
 from holdfast.controller.nodelogs import NodeLogs
@@ -150,8 +150,8 @@ def _logs(home: Path, there: Connection, say: Say) -> None:
         sent: dict[int, Any] = defaultdict(hashlib.sha256)
         for chunk in logs.reader(key).new():
             data = logs.read(key, chunk)
-            for at in range(0, len(data), sharedlogs.CHUNK_BYTES):
-                piece = data[at : at + sharedlogs.CHUNK_BYTES]
+            for at in range(0, len(data), rowreader.CHUNK_BYTES):
+                piece = data[at : at + rowreader.CHUNK_BYTES]
                 sharedlogs.add(there, key, number=number, rank=chunk.rank, start=chunk.offset + at, data=piece)
                 number += 1
             sent[chunk.rank].update(data)

@@ -13,7 +13,7 @@ import resource
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Protocol
@@ -29,15 +29,21 @@ _MOST_OPEN = 1024  # nodes whose files stay open
 
 @dataclass(frozen=True)
 class Chunk:
-    """`length` bytes of `rank`'s log, from `offset`."""
+    """`length` bytes of `rank`'s log, from `offset`. `data`: these bytes, where the reader had them at hand."""
 
     rank: int
     offset: int
     length: int
+    data: bytes | None = field(default=None, compare=False, repr=False)
 
 
 class ChunkReader(Protocol):
     """Reads what came in for an attempt, on from where it stopped."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `new` now says something, and the data of it, without asking a disk or a database."""
+        ...
 
     def new(self) -> list[Chunk]:
         """Chunks that came since the last call, in the order they came."""
@@ -79,6 +85,8 @@ class Logs(Protocol):
 
 class IndexReader:
     """Reads an attempt's index file."""
+
+    is_at_hand = False
 
     def __init__(self, index: Path) -> None:
         self._index = index

@@ -37,6 +37,7 @@ class Peers:
         changes: Changes,
         incoming: Incoming,
         monotonic: Callable[[], float] = time.monotonic,
+        has_written: Callable[[int], bool] = lambda _process_id: False,
     ) -> None:
         self._database = database
         self._reconciler = reconciler
@@ -46,7 +47,7 @@ class Peers:
         self._changes = changes
         self._outgoing = Outgoing(database, clock)
         self._rounds = Rounds(database, reconciler, channel, attendance, monotonic)
-        self._watch = Watch(incoming.look, self._some, self._round, monotonic)
+        self._watch = Watch(incoming.look, self._some, self._round, monotonic, has_written)
         incoming.when_read = self._watch.poke
         reconciler.forward = self._outgoing.forward
 
@@ -70,11 +71,12 @@ class Peers:
             letters.drop_settled(conn)
 
     def _told(self, topic: Topic, jobs: Sequence[int]) -> None:
+        if topic is Topic.LOG:  # many, and all the same to whoever has the job
+            for job_id in jobs:
+                self._changes.grew(job_id)
+            return
         own = [job_id for job_id in jobs if self._reconciler.view(job_id) is not None]
         match topic:
-            case Topic.LOG:
-                for job_id in jobs:
-                    self._changes.grew(job_id)
             case Topic.JOB:
                 for job_id in jobs:
                     self._changes.tell(job_id)

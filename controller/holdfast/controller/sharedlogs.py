@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import (
     BindParameter,
@@ -23,18 +25,20 @@ from sqlalchemy.exc import DBAPIError
 
 from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Chunk, Piece
+from holdfast.controller.rowreader import CHUNK_BYTES, Chunks, RowReader, Written
 from holdfast.controller.store import wake
 from holdfast.controller.store.database import insert_into, is_away
+from holdfast.controller.store.growing import MOST_AT_ONCE, Growth, grow
 from holdfast.controller.store.jobs import Node
-from holdfast.controller.store.tables import LogChunkRow, LogRow
+from holdfast.controller.store.tables import LogRow
 from holdfast.controller.store.wake import Topic
 
 Heads = LogRow.__table__  # type: ignore[attr-defined]
-Chunks = LogChunkRow.__table__  # type: ignore[attr-defined]
 
-CHUNK_BYTES = 2**20
 _REMOVED_AT_ONCE = 50
 _MOST_KNOWN = 20_000
+_MOST_WRITERS = 32  # more than the pool has
+_MOST_BYTES = 4 * 2**20  # in one statement
 _KEY = ("job_id", "task_index", "generation")
 _KEYS: BindParameter[list[AttemptKey]] = bindparam("keys", expanding=True)
 _OF_HEAD = tuple(Heads.c[name] for name in _KEY)
@@ -72,10 +76,13 @@ class _Log:
     is_new: bool
     new: list[tuple[int, int, bytearray]] = field(default_factory=list)  # rank, start, data
 
-    def append(self, conn: Connection, rank: int, offset: int, data: bytes) -> int:
-        """Take up what of `data` is new; the rank's size then."""
+    def learn(self, conn: Connection, rank: int) -> None:
+        """Of a rank, how much is kept, unless it is known."""
         if rank not in self.sizes:
             self.sizes[rank] = 0 if self.is_new else _size(conn, self.key, rank)
+
+    def append(self, rank: int, offset: int, data: bytes) -> int:
+        """Take up what of `data` is new; the rank's size then. It has been learned."""
         size = self.sizes[rank]
         fresh = data[size - offset :] if offset <= size else b""
         for at in range(0, len(fresh), CHUNK_BYTES):
@@ -90,11 +97,18 @@ class _Log:
             self.new.append((rank, start, bytearray(piece)))
             self.chunks += 1
 
+    def written(self) -> Iterator[Written]:
+        """The new chunks."""
+        for number, (rank, start, data) in enumerate(self.new, self.chunks - len(self.new)):
+            yield Written(number, rank, start, len(data), bytes(data))
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """The new chunks, as they are written."""
-        first = self.chunks - len(self.new)
-        for number, (rank, start, data) in enumerate(self.new, first):
-            yield _row(self.key, number=number, rank=rank, start=start, data=bytes(data))
+        for row in self.written():
+            yield {**dict(zip(_KEY, self.key, strict=True)), **row._asdict()}
+
+    def growth(self) -> Growth:
+        return Growth(self.key, self.chunks - len(self.new), self.new)
 
     def count(self) -> dict[str, int]:
         """Of `_COUNT`."""
@@ -111,6 +125,11 @@ class SharedLogs:
     def __init__(self, database: Engine) -> None:
         self._database = database
         self._known: dict[AttemptKey, _Known] = {}
+        self._readers: dict[AttemptKey, WeakSet[RowReader]] = {}
+        self._reading = threading.Lock()  # for `_readers`
+        self._writers: dict[int, None] = {}
+        is_postgres = database.dialect.name == "postgresql"
+        self._each = database.execution_options(isolation_level="AUTOCOMMIT") if is_postgres else None
 
     def size(self, key: AttemptKey, rank: int) -> int:
         with self._database.connect() as conn:
@@ -141,20 +160,78 @@ class SharedLogs:
             return error
 
     def _append(self, pieces: Sequence[Piece]) -> list[int]:
+        answers = [None] * len(pieces) if self._each is None else self._grow(self._each, pieces)
+        left = [piece for piece, answer in zip(pieces, answers, strict=True) if answer is None]
+        held = iter(self._append_held(left) if left else ())
+        return [next(held) if answer is None else answer for answer in answers]
+
+    def _grow(self, database: Engine, pieces: Sequence[Piece]) -> list[int | None]:
+        """Add what can be added by one statement: to logs that are as long as is known here. None for the others."""
+        logs: dict[AttemptKey, _Log] = {}
+        unknown: set[AttemptKey] = set()
+        answers: list[int | None] = []
+        for key, rank, offset, data in pieces:
+            if key not in logs and (known := self._known.get(key)) is not None and known.chunks:
+                logs[key] = _Log(key, known.chunks, dict(known.sizes), is_new=False)
+            if key not in logs or offset > logs[key].sizes.get(rank, -1):  # beyond a gap, as far as is known
+                unknown.add(key)
+            answers.append(None if key in unknown else logs[key].append(rank, offset, data))
+        fresh = [log for key, log in logs.items() if log.new and key not in unknown]
+        while fresh:
+            some, fresh = _share(fresh)
+            with database.connect() as conn:
+                self._writes_by(conn)
+                grown = grow(conn, [log.growth() for log in some])
+            self._remember([some[nth] for nth in grown])
+            unknown.update(log.key for nth, log in enumerate(some) if nth not in grown)
+        return [None if piece[0] in unknown else answer for piece, answer in zip(pieces, answers, strict=True)]
+
+    def _append_held(self, pieces: Sequence[Piece]) -> list[int]:
         with self._database.begin() as conn:
+            self._writes_by(conn)
             logs = self._lock(conn, sorted({piece[0] for piece in pieces}))
-            answers = [logs[key].append(conn, rank, offset, data) for key, rank, offset, data in pieces]
+            answers = []
+            for key, rank, offset, data in pieces:
+                logs[key].learn(conn, rank)
+                answers.append(logs[key].append(rank, offset, data))
             grown = [log for log in logs.values() if log.new]
             if grown:
                 conn.execute(insert(Chunks), [row for log in grown for row in log.rows()])
                 conn.execute(_COUNT, [log.count() for log in grown])
                 wake.notify_all(conn, Topic.LOG, sorted({log.key[0] for log in grown}))
-        for log in logs.values():
+        self._remember(logs.values())
+        return answers
+
+    def _writes_by(self, conn: Connection) -> None:
+        if self._each is not None:
+            process_id = conn.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+            self._writers.pop(process_id, None)
+            self._writers[process_id] = None
+            while len(self._writers) > _MOST_WRITERS:
+                self._writers.pop(next(iter(self._writers)), None)
+
+    def has_written(self, process_id: int) -> bool:
+        """Whether it is a server's process through which this daemon has written: what that says is known here."""
+        return process_id in self._writers
+
+    def _remember(self, logs: Iterable[_Log]) -> None:
+        """What was committed."""
+        for log in logs:
             self._known.pop(log.key, None)
             self._known[log.key] = _Known(log.chunks, log.sizes)
+            if log.new and log.key in self._readers:
+                self._hand(log)
         while len(self._known) > _MOST_KNOWN:
-            self._known.pop(next(iter(self._known)))
-        return answers
+            self._known.pop(next(iter(self._known)), None)
+
+    def _hand(self, log: _Log) -> None:
+        with self._reading:
+            readers = list(self._readers.get(log.key, ()))
+            if not readers:
+                self._readers.pop(log.key, None)
+        rows = list(log.written())
+        for reader in readers:
+            reader.hand(rows)
 
     def _lock(self, conn: Connection, keys: Sequence[AttemptKey]) -> dict[AttemptKey, _Log]:
         """Hold the head rows of these attempts, which are made where there are none; what is there already."""
@@ -172,13 +249,16 @@ class SharedLogs:
         return logs
 
     def reader(self, key: AttemptKey) -> RowReader:
-        return RowReader(self._database, key)
+        reader = RowReader(self._each or self._database, key)
+        with self._reading:
+            self._readers.setdefault(key, WeakSet()).add(reader)
+        return reader
 
     def read(self, key: AttemptKey, chunk: Chunk) -> bytes:
         end = chunk.offset + chunk.length
         wanted = (Chunks.c.rank == chunk.rank, Chunks.c.start >= chunk.offset, Chunks.c.start < end)
         query = select(Chunks.c.data).where(*_is(Chunks, key), *wanted).order_by(Chunks.c.start)
-        with self._database.connect() as conn:
+        with (self._each or self._database).connect() as conn:
             return b"".join(conn.execute(query).scalars())
 
     def remove(self, job_id: int) -> bool:
@@ -191,28 +271,15 @@ class SharedLogs:
             return conn.execute(delete(Heads).where(Heads.c.job_id == job_id)).rowcount > 0
 
 
-@dataclass
-class RowReader:
-    """Reads on from the number at which it stopped. What one rank said in a row is one chunk, up to 1 MiB."""
-
-    database: Engine
-    key: AttemptKey
-    next_number: int = 0
-
-    def new(self) -> list[Chunk]:
-        query = select(Chunks.c.number, Chunks.c.rank, Chunks.c.start, Chunks.c.length)
-        later = Chunks.c.number >= self.next_number
-        with self.database.connect() as conn:
-            rows = conn.execute(query.where(*_is(Chunks, self.key), later).order_by(Chunks.c.number)).all()
-        found: list[Chunk] = []
-        for row in rows:
-            self.next_number = row.number + 1
-            last = found[-1] if found else None
-            if last and last.rank == row.rank and last.length + row.length <= CHUNK_BYTES:
-                found[-1] = Chunk(row.rank, last.offset, last.length + row.length)
-            else:
-                found.append(Chunk(row.rank, row.start, row.length))
-        return found
+def _share(logs: Sequence[_Log]) -> tuple[list[_Log], list[_Log]]:
+    """What one statement can bear, at least one log; and the rest."""
+    count = size = 0
+    for log in logs[:MOST_AT_ONCE]:
+        size += log.growth().size
+        if count and size > _MOST_BYTES:
+            break
+        count += 1
+    return list(logs[:count]), list(logs[count:])
 
 
 def add(conn: Connection, key: AttemptKey, *, number: int, rank: int, start: int, data: bytes) -> None:

@@ -62,9 +62,14 @@ class Transcript:
         if self._current is not None and self._reader is not None:
             yield from self._new_bytes(self._current, self._reader)
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `printed` has something to tell, and asks nobody for it: then it can be called on the event loop."""
+        return self._reader is not None and self._reader.is_at_hand
+
     def _new_bytes(self, attempt: AttemptInfo, reader: ChunkReader) -> Iterator[bytes]:
         for chunk in reader.new():
-            data = self._logs.read(attempt.key, chunk)
+            data = chunk.data if chunk.data is not None else self._logs.read(attempt.key, chunk)
             if attempt.num_nodes > 1:
                 data = self._prefixed(chunk.rank, data)
             if data:

@@ -30,7 +30,8 @@ class Watch:
     """Two threads: one looks, one listens and has the other look at once.
 
     `letters`: called at every look. `some`: when others say that these jobs have changed. `round`: over all of them, at
-    least every two seconds, unless that takes long: what was not heard is found so.
+    least every two seconds, unless that takes long: what was not heard is found so. `is_known`: whether a process of
+    the server speaks for this daemon itself, which knows of its own lines of log.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class Watch:
         some: Callable[[Collection[int]], object],
         round: Callable[[], object],
         monotonic: Callable[[], float] = time.monotonic,
+        is_known: Callable[[int], bool] = lambda _process_id: False,
     ) -> None:
+        self._is_known = is_known
         self._letters = letters
         self._some = some
         self._monotonic = monotonic
@@ -110,5 +113,6 @@ class Watch:
     def _hear(self, conn: psycopg.Connection, told: Callable[[Topic, Sequence[int]], None]) -> None:
         while not self._ended.is_set():
             for notification in conn.notifies(timeout=_LISTEN_S, stop_after=100):
-                if (said := wake.heard(notification.payload)) is not None:
+                said = wake.heard(notification.payload)
+                if said is not None and not (said[0] is Topic.LOG and self._is_known(notification.pid)):
                     told(*said)

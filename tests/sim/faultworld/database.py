@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from greenlet import getcurrent
-from sqlalchemy import Connection, Engine, create_engine, literal
+from sqlalchemy import Connection, Dialect, Engine, create_engine, literal
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
@@ -101,6 +101,10 @@ class MortalDatabase:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+
+    @property
+    def dialect(self) -> Dialect:
+        return engine().dialect
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from holdfast.controller import sharedlogs
+from holdfast.controller import rowreader
 from holdfast.controller.clock import ManualClock
 from holdfast.controller.files import Files, FolderFiles, SharedFiles
 from holdfast.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, keyring_of
@@ -94,7 +94,7 @@ def test_two_daemons_that_serve_one_node_at_once_double_nothing(database: Engine
 
 
 def test_a_large_piece_is_split(database: Engine) -> None:
-    data = random.Random(1).randbytes(2 * sharedlogs.CHUNK_BYTES + 17)
+    data = random.Random(1).randbytes(2 * rowreader.CHUNK_BYTES + 17)
     logs = SharedLogs(database)
     assert logs.append(KEY, 0, 0, data) == len(data)
     assert [chunk.length for chunk in logs.reader(KEY).new()] == [2**20, 2**20, 17]

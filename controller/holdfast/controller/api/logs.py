@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.responses import StreamingResponse
+from sqlalchemy import Row
 
 from holdfast.controller.api.auth import User
 from holdfast.controller.api.jobs import JobId, no_such_job
@@ -17,6 +18,7 @@ from holdfast.controller.api.schemas import content, refusals
 from holdfast.controller.refusing import Refused
 from holdfast.controller.services import Services
 from holdfast.controller.store import queries, search
+from holdfast.controller.store.outline import outline
 from holdfast.controller.store.search import Filter
 from holdfast.controller.transcript import AttemptInfo, Transcript, start_of_tail
 from holdfast.recovery.statuses import AttemptState, Status
@@ -43,7 +45,7 @@ async def job_logs(
     if not await run_in_threadpool(reader.exists):
         raise no_such_job(job_id)
     if tail:
-        offset = await run_in_threadpool(start_of_tail, _Reader(daemon, job_id, task).more(), tail)
+        offset = await run_in_threadpool(_start_of_tail, _Reader(daemon, job_id, task), tail)
     headers = {"Holdfast-Offset": str(offset)}
     return StreamingResponse(_stream(daemon, reader, offset, follow), media_type="text/plain", headers=headers)
 
@@ -69,61 +71,77 @@ async def controller_logs(
 
 
 class _Reader:
-    """Reads one job's transcript on, in worker threads."""
+    """Reads one job's transcript on. `look` and `more` ask the database, and want a worker thread; `printed` does so
+    unless it `is_at_hand`."""
 
     def __init__(self, daemon: Services, job_id: int, task: int | None) -> None:
         self._daemon = daemon
         self.job_id = job_id
         self._task = task
-        self._transcript = Transcript(daemon.logs, self._attempts)
+        self._attempts: list[AttemptInfo] = []
+        self._transcript = Transcript(daemon.logs, lambda: self._attempts)
+        self.printed = self._transcript.printed
 
     def exists(self) -> bool:
         with self._daemon.database.connect() as conn:
             return bool(search.find_ids(conn, Filter(ids=(self.job_id,))))
 
     def more(self) -> Iterator[bytes]:
+        """As far as it had come at the last look."""
         return self._transcript.more()
 
-    def printed(self) -> Iterator[bytes]:
-        return self._transcript.printed()
+    @property
+    def is_at_hand(self) -> bool:
+        return self._transcript.is_at_hand
 
-    def has_ended(self) -> bool:
-        with self._daemon.database.connect() as conn:
-            tasks = queries.describe(conn, [self.job_id], self._daemon.clock.now())
-        return all(Status(t["status"]).is_terminal for t in tasks if self._task in (None, t["task_index"]))
+    def look(self) -> bool:
+        """Whether all is over: the log grows no more. Read before the log, so that nothing of it is missed."""
+        rows = outline(self._daemon.database, self.job_id)
+        has_several = len({row.task_index for row in rows}) > 1
+        wanted = [row for row in rows if self._task in (None, row.task_index)]
+        self._attempts = [self._info(row, has_several) for row in wanted if row.generation is not None]
+        return all(Status(row.status).is_terminal for row in wanted)
 
-    def _attempts(self) -> list[AttemptInfo]:
-        with self._daemon.database.connect() as conn:
-            found = queries.attempts_of(conn, self.job_id, self._daemon.clock.now())
-            names = {t["task_index"]: t for t in queries.describe(conn, [self.job_id], self._daemon.clock.now())}
-        return [
-            AttemptInfo(
-                key=(self.job_id, a["task_index"], a["generation"]),
-                num_nodes=len(a["nodes"]),
-                where=f"{a['cloud']}/{a['region']}/{a['zone']} {a['instance_type']} {a['market']}",
-                requested_at=a["requested_at"],
-                task_name=names[a["task_index"]]["task_name"] if len(names) > 1 else "",
-                is_over=a["state"] in (AttemptState.STOPPED, AttemptState.GONE),
-                reason=a["reason"],
-            )
-            for a in found
-            if self._task in (None, a["task_index"])
-        ]
+    def _info(self, row: Row[Any], has_several: bool) -> AttemptInfo:
+        offer = row.offer
+        return AttemptInfo(
+            key=(self.job_id, row.task_index, row.generation),
+            num_nodes=row.nodes,
+            where=f"{offer['cloud']}/{offer['region']}/{offer['zone']} {offer['instance_type']} {offer['market']}",
+            requested_at=queries.iso(row.requested_at) or "",
+            task_name=row.name if has_several else "",
+            is_over=row.state in (AttemptState.STOPPED, AttemptState.GONE),
+            reason=row.reason,
+        )
+
+
+def _start_of_tail(reader: _Reader, count: int) -> int:
+    reader.look()
+    return start_of_tail(reader.more(), count)
 
 
 async def _stream(daemon: Services, reader: _Reader, skip: int, follow: bool) -> AsyncIterator[bytes]:
     """The transcript less its first `skip` bytes; as it grows, until the job's end, when following.
 
-    A line that is printed costs no look at the database: only its bytes are read.
+    A line that is printed costs no look at the job: only its bytes are read, and not even these where they are at hand.
     """
     with daemon.changes.follow(reader.job_id, _LOOK_AGAIN_S) as follower:
         has_changed = True
         while True:
-            ended = not follow or (has_changed and await run_in_threadpool(reader.has_ended))
-            async for data in iterate_in_threadpool(reader.more() if has_changed else reader.printed()):
+            has_ended = has_changed and await run_in_threadpool(reader.look)
+            async for data in _new(reader, has_changed):
                 if skip < len(data):
                     yield data[skip:]
                 skip = max(0, skip - len(data))
-            if ended:
+            if has_ended or not follow:
                 return
             has_changed = await follower.wait()
+
+
+async def _new(reader: _Reader, has_changed: bool) -> AsyncIterator[bytes]:
+    if not has_changed and reader.is_at_hand:
+        for data in reader.printed():
+            yield data
+        return
+    async for data in iterate_in_threadpool(reader.more() if has_changed else reader.printed()):
+        yield data

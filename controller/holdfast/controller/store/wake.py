@@ -11,7 +11,7 @@ from enum import StrEnum
 from sqlalchemy import Connection, text
 
 CHANNEL = "holdfast"
-_MOST_IDS = 300  # a payload has less than 8000 bytes, and an id at most 19 digits
+MOST_IDS = 300  # a payload has less than 8000 bytes, and an id at most 19 digits
 _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
@@ -31,9 +31,14 @@ def notify(conn: Connection, topic: Topic, job_id: int = 0) -> None:
 def notify_all(conn: Connection, topic: Topic, job_ids: Sequence[int]) -> None:
     """`notify` for several jobs, in one notification: each is an event for every daemon."""
     if conn.dialect.name == "postgresql":
-        for start in range(0, len(job_ids), _MOST_IDS):
-            ids = ",".join(map(str, job_ids[start : start + _MOST_IDS]))
-            conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": f"{topic} {ids}"})
+        for start in range(0, len(job_ids), MOST_IDS):
+            said = payload(topic, job_ids[start : start + MOST_IDS])
+            conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": said})
+
+
+def payload(topic: Topic, job_ids: Sequence[int]) -> str:
+    """What tells of at most `MOST_IDS` jobs."""
+    return f"{topic} {','.join(map(str, job_ids))}"
 
 
 def heard(payload: str) -> tuple[Topic, list[int]] | None:
