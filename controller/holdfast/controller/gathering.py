@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -18,11 +19,22 @@ _MOST_AT_ONCE = 256
 class Gathering(Generic[Asked, Answer]):
     """`do` gets what was asked, and gives as many answers in the same order; an exception among them is raised where
     its answer is awaited. What `do` raises itself is raised for all. Its thread begins with the first that is asked,
-    and ends with the process."""
+    and ends with the process.
 
-    def __init__(self, name: str, do: Callable[[Sequence[Asked]], Sequence[Answer | Exception]]) -> None:
+    `pause_s`: of what is begun to be done, how long until the next is begun. What comes meanwhile is gathered; who asks
+    after that waits for nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        do: Callable[[Sequence[Asked]], Sequence[Answer | Exception]],
+        pause_s: Callable[[Sequence[Asked]], float] = lambda _: 0.0,
+    ) -> None:
         self._name = name
         self._do = do
+        self._pause_s = pause_s
+        self._never = threading.Event()
         self._waiting: queue.SimpleQueue[tuple[Asked, asyncio.Future[Answer]]] = queue.SimpleQueue()
         self._beginning = threading.Lock()
         self._has_begun = False
@@ -41,13 +53,18 @@ class Gathering(Generic[Asked, Answer]):
             self._has_begun = True
 
     def _run(self) -> None:
+        next_at = 0.0
         while True:
             taken = [self._waiting.get()]
+            if (early_s := next_at - time.monotonic()) > 0.0:
+                self._never.wait(early_s)
             while len(taken) < _MOST_AT_ONCE and not self._waiting.empty():
                 taken.append(self._waiting.get())
             answers: Sequence[Answer | Exception]
+            asked = [one for one, _ in taken]
+            next_at = time.monotonic() + self._pause_s(asked)
             try:
-                answers = self._do([asked for asked, _ in taken])
+                answers = self._do(asked)
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 answers = [error] * len(taken)
             told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Answer], Answer | Exception]]] = {}

@@ -51,7 +51,12 @@ class ChunkReader(Protocol):
 
 
 class Logs(Protocol):
-    """Every node's log. Writers append from any thread; readers take what is there. All may be called at any time."""
+    """Every node's log. Writers append from any thread; readers take what is there. All may be called at any time.
+
+    `gather_s`: how long from one write to the next is best waited for more, while nobody has much to say.
+    """
+
+    gather_s: float
 
     def size(self, key: AttemptKey, rank: int) -> int:
         """Bytes kept of a node's log: the offset from which more is wanted."""
@@ -126,6 +131,8 @@ class _Open:
 
 class NodeLogs:
     """Logs in files below `home`."""
+
+    gather_s = 0.0
 
     def __init__(self, home: Path) -> None:
         self._root = home / "logs"

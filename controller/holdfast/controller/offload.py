@@ -12,6 +12,7 @@ from holdfast.controller.keyring import AttemptKey
 from holdfast.controller.nodelogs import Logs, Piece
 from holdfast.controller.store.connections import Place
 
+_MUCH_BYTES = 2**16
 _Call = tuple[Place, str]
 
 
@@ -58,7 +59,7 @@ class Together:
     def __init__(self, logs: Logs, attendance: Attendance) -> None:
         self._logs = logs
         self._attendance = attendance
-        self._pieces: Gathering[Piece, int] = Gathering("logs", logs.append_all)
+        self._pieces: Gathering[Piece, int] = Gathering("logs", logs.append_all, self._pause_s)
         self._arrivals: Gathering[_Call, tuple[Arrival, int]] = Gathering("arrivals", self._arrive_all)
         self._leaves: Gathering[_Call, bool] = Gathering("leaves", attendance.leave_all)
 
@@ -70,6 +71,10 @@ class Together:
 
     async def leave(self, place: Place, token: str) -> bool:
         return await self._leaves.ask((place, token))
+
+    def _pause_s(self, pieces: Sequence[Piece]) -> float:
+        """Short lines may wait a little for others, where each write costs much; who has more to say is kept busy."""
+        return self._logs.gather_s if sum(len(piece[3]) for piece in pieces) < _MUCH_BYTES else 0.0
 
     def _arrive_all(self, calls: Sequence[_Call]) -> list[tuple[Arrival, int]]:
         arrivals = self._attendance.arrive_all(calls)

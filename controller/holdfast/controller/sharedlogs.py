@@ -122,6 +122,8 @@ class SharedLogs:
     order of commits, and a reader who has seen number n will never be shown an earlier one.
     """
 
+    gather_s = 0.02
+
     def __init__(self, database: Engine) -> None:
         self._database = database
         self._known: dict[AttemptKey, _Known] = {}
