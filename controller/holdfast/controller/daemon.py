@@ -139,7 +139,8 @@ class Daemon:
         market = Market(self.clouds, clock)
         with self.database.connect() as conn:
             market.load(conn)
-        self.logs: NodeLogs | SharedLogs = NodeLogs(home) if settings.is_alone else SharedLogs(self.database)
+        owner = self.lease.owner
+        self.logs: NodeLogs | SharedLogs = NodeLogs(home) if settings.is_alone else SharedLogs(self.database, owner)
         folders = FolderFiles(upload_folder, artifact_folder)
         self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
         stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]), clock=worlds)

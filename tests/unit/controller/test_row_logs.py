@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
@@ -14,7 +15,8 @@ from holdfast.controller import rowreader, sharedlogs
 from holdfast.controller.nodelogs import Chunk
 from holdfast.controller.rowreader import RowReader, Written
 from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.store.database import open_database
+from holdfast.controller.store import wake
+from holdfast.controller.store.database import open_database, psycopg_url
 
 KEY, OTHER = (1, 0, 1), (2, 0, 1)
 
@@ -206,6 +208,27 @@ def test_what_was_handed_counts_only_where_nothing_is_missing_before_it(database
     reader.hand([Written(number, number, 0, 1, b"%d" % number) for number in range(first, max(first + 1, 4))])
     assert reader.is_at_hand is (first < 3)
     assert told(logs, reader) == b"23"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_others_are_woken_if_there_are_any(database: Engine, lives: bool) -> None:
+    if database.dialect.name != "postgresql":
+        return
+    until = "date_part('epoch', clock_timestamp()) + " + ("60" if lives else "-60")
+    with database.begin() as conn:
+        for owner, lease_until in (("one", "1e12"), ("two", until)):
+            values = f"'{owner}', 0, {lease_until}, '', ''"
+            conn.exec_driver_sql(
+                f"INSERT INTO controller (id, started_at, lease_until, endpoint, knows) VALUES ({values})"
+            )
+    logs = SharedLogs(database, "one")
+    logs.append_all([(KEY, 0, 0, b"a"), (OTHER, 0, 0, b"b")])
+    with psycopg.connect(psycopg_url(database.url.render_as_string(hide_password=False)), autocommit=True) as conn:
+        conn.execute(f"LISTEN {wake.CHANNEL}")
+        logs.append_all([(OTHER, 0, 1, b"d"), (KEY, 0, 1, b"c")])
+        conn.execute("SELECT pg_notify(%s, 'done')", [wake.CHANNEL])
+        said = [notification.payload for notification in conn.notifies(timeout=10.0, stop_after=2 if lives else 1)]
+    assert said == [*(["log 1,2"] if lives else []), "done"]
 
 
 def test_its_own_notifications_are_told_from_others(database: Engine) -> None:

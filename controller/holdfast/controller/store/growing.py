@@ -32,7 +32,9 @@ WITH asked AS (
     FROM unnest(%(nths)s::int[], %(numbers)s::int[], %(ranks)s::int[], %(starts)s::bigint[], %(lengths)s::int[],
         %(ats)s::int[]) AS piece (nth, number, rank, start, length, at) JOIN grown USING (nth)
 )
-SELECT coalesce(array_agg(nth), '{}'), pg_notify(%(channel)s, %(payload)s) FROM grown
+SELECT coalesce(array_agg(nth), '{}'), CASE WHEN EXISTS (
+    SELECT FROM controller WHERE id <> %(owner)s AND lease_until >= date_part('epoch', clock_timestamp())
+) THEN pg_notify(%(channel)s, %(payload)s) END FROM grown
 """
 
 
@@ -49,9 +51,11 @@ class Growth:
         return sum(len(data) for _, _, data in self.new)
 
 
-def grow(conn: Connection, grown: Sequence[Growth]) -> set[int]:
-    """Add to these logs, at most `MOST_AT_ONCE`, and wake other daemons. Which of them, by their places in `grown`,
-    had as many chunks as is said, and have grown; the others are as they were.
+def grow(conn: Connection, grown: Sequence[Growth], owner: str) -> set[int]:
+    """Add to these logs, at most `MOST_AT_ONCE`, and wake the daemons but `owner`, if others live.
+
+    Which of them, by their places in `grown`, had as many chunks as is said, and have grown; the others are as they
+    were.
 
     `conn`: commits each statement by itself.
     """
@@ -70,6 +74,7 @@ def grow(conn: Connection, grown: Sequence[Growth]) -> set[int]:
         "before": _array(growth.chunks for growth in grown),
         "after": _array(growth.chunks + len(growth.new) for growth in grown),
         "data": b"".join(data),
+        "owner": owner,
         "channel": CHANNEL,
         "payload": payload(Topic.LOG, sorted({key[0] for key in keys})),
     }
