@@ -170,12 +170,14 @@ def expect_many() -> None:
     """Ready this process for thousands of callers, each of which holds an open file.
 
     Garbage that is held by itself is looked for less often: with ten thousand connections each look costs a second.
-    Among what is not old it is looked for in small portions, for nobody is heard meanwhile.
+    Among what is not old it is looked for in small portions, for nobody is heard meanwhile; and never among what was
+    imported.
     Threads wait less for one that computes: the event loop may have to at each thing that it hears.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    gc.freeze()
     gc.set_threshold(10_000, 5, 200)
     sys.setswitchinterval(_TURN_S)

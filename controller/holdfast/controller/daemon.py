@@ -234,7 +234,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until told to stop."""
-        self._server = Server(application(self.services), self.tls, begin=self._begin)
+        self._server = Server(application(self.services), self.tls, self.services.intake.courtesy, begin=self._begin)
         await self._server.serve(sockets=[self.socket])
 
     def close(self) -> None:

@@ -12,14 +12,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast.controller.callers import BACKLOG, MAX_MESSAGE_BYTES, AgentLine, HeadInTime, Turnstile
+from holdfast.controller.courtesy import Courtesy
 from holdfast.controller.tls import Tls
 
 
 class Server(uvicorn.Server):
-    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue. Nodes wait at the
-    turnstile until the jobs that there are have been taken up, which is what `begin` returns."""
+    """Calls `begin` before the first request is taken; until then callers wait in the socket's queue, and `courtesy` is
+    due to them. Nodes wait at the turnstile until the jobs that there are have been taken up, which is what `begin`
+    returns."""
 
-    def __init__(self, app: ASGIApp, tls: Tls | None, *, begin: Callable[[], Future[None]]) -> None:
+    def __init__(self, app: ASGIApp, tls: Tls | None, courtesy: Courtesy, *, begin: Callable[[], Future[None]]) -> None:
         self._turnstile = Turnstile()
         config = uvicorn.Config(
             app,
@@ -39,9 +41,11 @@ class Server(uvicorn.Server):
             ssl_keyfile=tls.key if tls else None,
         )
         super().__init__(config)
+        self._courtesy = courtesy
         self._begin = begin
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        taken_up = await asyncio.to_thread(self._begin)
-        taken_up.add_done_callback(lambda _: self._turnstile.open())
-        await super().startup(sockets)
+        with self._courtesy:
+            taken_up = await asyncio.to_thread(self._begin)
+            taken_up.add_done_callback(lambda _: self._turnstile.open())
+            await super().startup(sockets)
