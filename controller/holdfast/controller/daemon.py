@@ -18,7 +18,7 @@ import structlog
 import uvloop
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from holdfast.controller import crashpoints, retention
+from holdfast.controller import crashpoints, predecessor, retention
 from holdfast.controller.acting import Actor
 from holdfast.controller.api.app import application
 from holdfast.controller.api.uploads import remove_halves
@@ -120,7 +120,7 @@ class Daemon:
         self.clock = clock = clock if pace == REAL_TIME else PacedClock(pace, clock.now)
         self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s, speed=pace.speed)
         keyring = self._keyring()
-        self.lease.begin(self.address)
+        predecessor.succeed(home, self.lease, self.address)
         artifact_folder, upload_folder = (settings.local_home or home) / "artifacts", home / "uploads"
         for folder in (artifact_folder, upload_folder):
             folder.mkdir(mode=0o700, exist_ok=True)

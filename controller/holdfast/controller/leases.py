@@ -25,7 +25,7 @@ _RENEW = (
 )
 
 LEASE_S = 10.0
-_BATCH = 500
+_BATCH = 2000
 _DEAD_KEPT_S = 3600.0
 
 
@@ -57,10 +57,13 @@ class Lease:
         self._endpoint = ""
         self._held_until = 0.0
 
-    def begin(self, endpoint: str) -> None:
+    def begin(self, endpoint: str, *, predecessor: str | None = None) -> None:
+        """`predecessor`: the owner of a lease whose daemon is known to be dead, to be given back."""
         self._endpoint = endpoint
         self.confirm(self.renew())
         with self._database.begin() as conn:
+            if predecessor is not None:
+                _give_back(conn, predecessor)
             gone = database_now(conn, self._clock.now()) - _DEAD_KEPT_S
             conn.execute(delete(Controllers).where(Controllers.c.lease_until < gone))
             if self._alone:
@@ -92,9 +95,7 @@ class Lease:
     def end(self) -> None:
         """Give the lease back: others need not wait for it to run out."""
         with self._database.begin() as conn:
-            conn.execute(update(Controllers).where(Controllers.c.id == self.owner).values(lease_until=0.0))
-            connections.release_all_but(conn, self.owner, ())
-            wake.notify(conn, Topic.CLAIM)
+            _give_back(conn, self.owner)
 
     def claim_all(self) -> list[Claim]:
         """Claim every unsettled job that no living daemon owns."""
@@ -118,6 +119,12 @@ class Lease:
             living = Controllers.c.lease_until >= database_now(conn, self._clock.now())
             query = select(func.count()).where(living, Controllers.c.id != self.owner)
             return int(conn.execute(query).scalar_one())
+
+
+def _give_back(conn: Connection, owner: str) -> None:
+    conn.execute(update(Controllers).where(Controllers.c.id == owner).values(lease_until=0.0))
+    connections.release_all_but(conn, owner, ())
+    wake.notify(conn, Topic.CLAIM)
 
 
 def remembered(conn: Connection, name: str, made: str) -> str:

@@ -90,6 +90,9 @@ def release_all(conn: Connection, ended: Sequence[tuple[Place, str]]) -> set[str
 def release_all_but(conn: Connection, controller: str, tokens: Iterable[str]) -> None:
     """Forget what `controller` no longer holds, whatever became of the calls that should have said so."""
     kept = set(tokens)
+    if not kept:
+        conn.execute(delete(Connections).where(Connections.c.controller == controller))
+        return
     rows = conn.execute(_HELD_BY, {"controller": controller}).scalars()
     over = [token for token in rows if token not in kept]
     if over:
