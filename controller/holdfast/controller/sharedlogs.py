@@ -239,12 +239,17 @@ class SharedLogs:
             reader.hand(rows)
 
     def _lock(self, conn: Connection, keys: Sequence[AttemptKey]) -> dict[AttemptKey, _Log]:
-        """Hold the head rows of these attempts, which are made where there are none; what is there already."""
-        found = _locked(conn, keys) if conn.dialect.name == "postgresql" else {}  # SQLite locks by a write alone
-        if new := [key for key in keys if key not in found]:
-            rows = [{**dict(zip(_KEY, key, strict=True)), "chunks": 0} for key in new]
-            conn.execute(insert_into(conn, Heads).on_conflict_do_nothing(), rows)
-            found |= _locked(conn, new)
+        """Hold the head rows of these attempts, which are made where there are none; what is there already.
+
+        None is held while others are made: whoever made one of those may wait for what is held here. SQLite locks by a
+        write alone.
+        """
+        is_sqlite = conn.dialect.name == "sqlite"
+        _make(conn, [key for key in keys if is_sqlite or key not in self._known])
+        found = _locked(conn, keys)
+        if gone := [key for key in keys if key not in found]:  # they were here once
+            _make(conn, gone)
+            found |= _locked(conn, gone)
         logs = {}
         for key, chunks in found.items():
             known = self._known.get(key)
@@ -309,6 +314,13 @@ def digest_of(conn: Connection, key: AttemptKey, rank: int) -> str:
     for data in conn.execute(query, execution_options={"yield_per": 8}).scalars():
         sha.update(data)
     return sha.hexdigest()
+
+
+def _make(conn: Connection, keys: Sequence[AttemptKey]) -> None:
+    """Make the head rows that are not there. `keys`: in order."""
+    if keys:
+        rows = [{**dict(zip(_KEY, key, strict=True)), "chunks": 0} for key in keys]
+        conn.execute(insert_into(conn, Heads).on_conflict_do_nothing(), rows)
 
 
 def _locked(conn: Connection, keys: Sequence[AttemptKey]) -> dict[AttemptKey, int]:
