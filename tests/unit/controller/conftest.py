@@ -187,6 +187,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def database(database_url: str) -> Iterator[Engine]:
+    """It, opened."""
+    engine = open_database(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
 def world(database_url: str) -> Iterator[World]:
     world = World(database_url)
     yield world

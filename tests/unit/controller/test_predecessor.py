@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,6 @@ from sqlalchemy import Engine
 from holdfast.controller import predecessor
 from holdfast.controller.clock import SystemClock
 from holdfast.controller.leases import Lease
-from holdfast.controller.store.database import open_database
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Engine]:
-    engine = open_database(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

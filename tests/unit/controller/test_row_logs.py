@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -19,13 +18,6 @@ from holdfast.controller.store import wake
 from holdfast.controller.store.database import open_database, psycopg_url
 
 KEY, OTHER = (1, 0, 1), (2, 0, 1)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Engine]:
-    engine = open_database(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ from holdfast.controller.store.database import open_database
 KEY = (1, 0, 1)
 
 
-@pytest.fixture
-def database(database_url: str) -> Engine:
-    return open_database(database_url)
-
-
 def new_database(request: pytest.FixtureRequest, folder: Path) -> Engine:
     if request.param == "sqlite":
         return open_database(f"sqlite:///{folder / 'shared.db'}")
