@@ -53,6 +53,7 @@ bench-scale: $(INSTALLED) ## one controller with ten thousand running jobs, then
 	@$(BIN)/python -m benchmarks.scale
 	@$(BIN)/python -m benchmarks.scale --growth
 	@$(BIN)/python -m benchmarks.scale.queue
+	@$(BIN)/python -m benchmarks.scale.drought
 
 fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; what it finds is kept in build/fuzz
 	@mkdir -p build/fuzz/corpus

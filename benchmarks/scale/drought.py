@@ -1,0 +1,66 @@
+"""`python -m benchmarks.scale.drought [--jobs 4000]`: what a minute costs in which a cloud has no machine for anybody.
+
+A real daemon on SQLite, whose local cloud has one zone without room: every launch is refused, and every job waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.latency import Figure, report
+from benchmarks.scale.queue import cpu_s
+from benchmarks.scale.user import Caller, answer
+
+_CONFIG = "local:\n  zones:\n    local-a: {region: local, capacity: 0}\n"
+_AT_ONCE = 500
+_START_S = 60.0
+_TASK = {"name": "train", "run": "train"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A cloud that has no machine.")
+    parser.add_argument("--jobs", type=int, default=4000)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    words = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="holdfast-drought-"))
+    (home / "config.yaml").write_text(_CONFIG)
+    daemon = subprocess.Popen([sys.executable, "-m", "holdfast.controller", "serve", "--home", home])
+    try:
+        figures = _measure(home, words.jobs, words.seconds)
+    finally:
+        daemon.terminate()
+        daemon.wait()
+        shutil.rmtree(home, ignore_errors=True)
+    report(figures)
+    return 1 if any(figure.value > figure.target for figure in figures) else 0
+
+
+def _measure(home: Path, jobs: int, seconds: float) -> list[Figure]:
+    found = answer(str(home), str(_START_S))
+    if found is None:
+        raise SystemExit(f"the daemon did not start; see {home / 'controller.log'}")
+    user = Caller(("127.0.0.1", found["port"]), home / "token")
+    before_s = cpu_s(found["pid"])
+    for first in range(0, jobs, _AT_ONCE):
+        user.ask("POST", "/api/v1/jobs", {"tasks": [_TASK], "num_jobs": min(_AT_ONCE, jobs - first)})
+    time.sleep(seconds)
+    cores = (cpu_s(found["pid"]) - before_s) / seconds
+    asked = time.monotonic()
+    Caller(("127.0.0.1", found["port"]), home / "token").ask("GET", "/api/v1/jobs?limit=50")
+    page_s = time.monotonic() - asked
+    refused = (home / "controller.log").read_text().count('"launch.failed"')
+    return [
+        Figure(f"{jobs:,} jobs for which there is no machine", cores, "cores", 0.25),
+        Figure("… launches asked for and refused, of each", refused / jobs, "", 5.0),
+        Figure("… a page of the queue then", page_s, "s", 0.5),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
