@@ -31,8 +31,8 @@ test-slow: $(INSTALLED) fuse net postgres azurite ## the slow ones: whole exampl
 test-long: $(INSTALLED) fuse net postgres azurite frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
-test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: HOLDFAST_REAL_CLOUD=aws|gcp|azure; see tests/cloud
-	@test -n "$$HOLDFAST_REAL_CLOUD" || { echo "this buys machines: set HOLDFAST_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
+test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: PERDURE_REAL_CLOUD=aws|gcp|azure; see tests/cloud
+	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
 test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test
@@ -41,7 +41,7 @@ test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test
 check: $(INSTALLED) ## lint, format, types, import rules, shell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(addprefix -p holdfast.,$(PACKAGES))
+	$(BIN)/mypy $(addprefix -p perdure.,$(PACKAGES))
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck $(SHELL_FILES)
 
@@ -87,7 +87,7 @@ clean: ## remove all that this Makefile made
 
 # Made again whenever pyproject.toml changes. pip's own settings (index, links, certificates) are left alone.
 $(INSTALLED): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "holdfast needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "perdure needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'

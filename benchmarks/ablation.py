@@ -9,8 +9,8 @@ import os
 import time
 from dataclasses import replace
 
-from holdfast.recovery.policies.parts import PARTS
-from holdfast.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
+from perdure.recovery.policies.parts import PARTS
+from perdure.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
 
 WHOLE = "DEADLINE"
 HALVES = {"first half": (0.0, 0.5), "second half": (0.5, 1.0)}

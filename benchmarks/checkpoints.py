@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.checkpoint import Checkpointer
-from holdfast.checkpoint.state import direct
-from holdfast.checkpoint.state.buffers import large_buffer
-from holdfast.checkpoint.state.crew import Crew
+from perdure.checkpoint import Checkpointer
+from perdure.checkpoint.state import direct
+from perdure.checkpoint.state.buffers import large_buffer
+from perdure.checkpoint.state.crew import Crew
 
 BLOCK = 8 * 1024 * 1024
 Times = dict[str, list[float]]
@@ -45,7 +45,7 @@ def main() -> None:
     before = os.getloadavg()
     arrays = state_of(options.gib)
     times: Times = {}
-    with tempfile.TemporaryDirectory(dir=options.dir, prefix="holdfast-bench-") as directory:
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="perdure-bench-") as directory:
         bench = Bench(directory, arrays, times)
         for number in range(options.rounds + 1):
             if number == 1:
@@ -305,7 +305,7 @@ def report(times: Times, options: argparse.Namespace) -> None:
                 row(name, times[name], times[limit], target)
     print("ours: async save, behind training")
     row("from its return to the commit", times["ours: async save, rest"], None, None)
-    print(f"  {'import holdfast.checkpoint':<41} {import_s() * 1000:6.1f} ms {'':19}     target 25 ms")
+    print(f"  {'import perdure.checkpoint':<41} {import_s() * 1000:6.1f} ms {'':19}     target 25 ms")
 
 
 def row(name: str, samples: list[float], limits: list[float] | None, target: float | None) -> None:
@@ -319,7 +319,7 @@ def row(name: str, samples: list[float], limits: list[float] | None, target: flo
 
 def import_s() -> float:
     """Median seconds that the import adds to a bare interpreter."""
-    program = "import time; t = time.perf_counter(); import holdfast.checkpoint; print(time.perf_counter() - t)"
+    program = "import time; t = time.perf_counter(); import perdure.checkpoint; print(time.perf_counter() - t)"
     runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, check=True) for _ in range(5)]
     return statistics.median(float(run.stdout) for run in runs)
 

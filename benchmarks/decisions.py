@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.recovery.history import History, Sighting, learn
-from holdfast.recovery.job import AttemptView, NodeView, Recovery, TaskView
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.cooldown import launch_refusal, preemption_refusal
-from holdfast.recovery.policies.registry import STRATEGIES, policy
-from holdfast.recovery.statuses import AttemptState, TaskState
+from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.job import AttemptView, NodeView, Recovery, TaskView
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.cooldown import launch_refusal, preemption_refusal
+from perdure.recovery.policies.registry import STRATEGIES, policy
+from perdure.recovery.statuses import AttemptState, TaskState
 
 OFFERS = 500
 REFUSED = 300

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import holdfast.sdk as holdfast
-from holdfast.sdk import records
-from holdfast.sdk.endpoint import ClientError
+import perdure.sdk as perdure
+from perdure.sdk import records
+from perdure.sdk.endpoint import ClientError
 
 RUNS = 5
 TRIALS = 3
@@ -67,10 +67,10 @@ def command_figures() -> list[Figure]:
     help_cost = median_cost("--help")
     queue_cost = median_cost("jobs", "queue")
     return [
-        Figure("holdfast --help, CPU", help_cost.cpu_s, "s", 0.15, 4.0, "sky --help"),
-        Figure("holdfast --help, peak memory", help_cost.peak_mib, "MiB", 40.0),
-        Figure("holdfast jobs queue, CPU", queue_cost.cpu_s, "s", 0.30),
-        Figure("holdfast jobs queue, peak memory", queue_cost.peak_mib, "MiB", 60.0),
+        Figure("perdure --help, CPU", help_cost.cpu_s, "s", 0.15, 4.0, "sky --help"),
+        Figure("perdure --help, peak memory", help_cost.peak_mib, "MiB", 40.0),
+        Figure("perdure jobs queue, CPU", queue_cost.cpu_s, "s", 0.30),
+        Figure("perdure jobs queue, peak memory", queue_cost.peak_mib, "MiB", 60.0),
     ]
 
 
@@ -81,10 +81,10 @@ def median_cost(*words: str) -> Cost:
 
 def cost(*words: str) -> Cost:
     """CPU and peak memory of one whole process, from its start to its end, as the kernel counted them."""
-    command = [sys.executable, "-I", "-S", "-c", MEASURE, Path(sys.executable).with_name("holdfast"), *words]
+    command = [sys.executable, "-I", "-S", "-c", MEASURE, Path(sys.executable).with_name("perdure"), *words]
     status, cpu_s, peak_kib = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     if status != 0:
-        raise SystemExit(f"`holdfast {' '.join(words)}` ended with {status}")
+        raise SystemExit(f"`perdure {' '.join(words)}` ended with {status}")
     return Cost(cpu_s, peak_kib / 1024)
 
 
@@ -115,32 +115,32 @@ def recovery_figures() -> list[Figure]:
 
 def trial() -> tuple[float, float, float, float]:
     """One job with a cached bucket: launched, preempted with a notice, then without. Seconds of each wait."""
-    task = holdfast.Task.from_yaml_config(
+    task = perdure.Task.from_yaml_config(
         {
             "name": "bench",
             "resources": {"use_spot": True},
-            "file_mounts": {"/checkpoint": {"name": "holdfast-bench", "mode": "MOUNT_CACHED"}},
+            "file_mounts": {"/checkpoint": {"name": "perdure-bench", "mode": "MOUNT_CACHED"}},
             "run": WORK,
         }
     )
-    job_id = holdfast.jobs.launch(task).job_id
+    job_id = perdure.jobs.launch(task).job_id
     first = running_attempt(job_id, 1)
-    submitted_s = moment(first["running_at"]) - moment(holdfast.jobs.get(job_id)["submitted_at"])
+    submitted_s = moment(first["running_at"]) - moment(perdure.jobs.get(job_id)["submitted_at"])
 
     noticed_at = time.time()
-    holdfast.jobs.preempt(job_id, notice_s=NOTICE_S)
+    perdure.jobs.preempt(job_id, notice_s=NOTICE_S)
     second = running_attempt(job_id, 2)
     noticed_s = moment(second["requested_at"]) - noticed_at
 
     killed_at = time.time()
-    holdfast.jobs.preempt(job_id, notice_s=None)
+    perdure.jobs.preempt(job_id, notice_s=None)
     third = running_attempt(job_id, 3)
-    lost = [e["at"] for e in holdfast.jobs.get(job_id)["timeline"] if e["kind"] == "attempt.lost"]
+    lost = [e["at"] for e in perdure.jobs.get(job_id)["timeline"] if e["kind"] == "attempt.lost"]
     killed_s = moment(lost[-1]) - killed_at
     recovered_s = moment(third["running_at"]) - killed_at
 
-    holdfast.jobs.cancel(job_id, graceful=False)
-    holdfast.jobs.wait(job_id, poll_s=0.1)
+    perdure.jobs.cancel(job_id, graceful=False)
+    perdure.jobs.wait(job_id, poll_s=0.1)
     return submitted_s, noticed_s, killed_s, recovered_s
 
 
@@ -149,7 +149,7 @@ def running_attempt(job_id: int, generation: int) -> records.Attempt:
     found: list[records.Attempt] = []
 
     def runs() -> bool:
-        job = holdfast.jobs.get(job_id)
+        job = perdure.jobs.get(job_id)
         found[:] = [a for a in job["attempts"] if a["generation"] == generation and a["running_at"]]
         return bool(found)
 
@@ -176,25 +176,25 @@ def moment(text: str | None) -> float:
 @contextlib.contextmanager
 def a_controller() -> Iterator[None]:
     """A controller with a temporary home; all of it is removed at the end."""
-    home = tempfile.mkdtemp(prefix="holdfast-bench-")
-    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"):
+    home = tempfile.mkdtemp(prefix="perdure-bench-")
+    for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_TOKEN_FILE"):
         os.environ.pop(name, None)
-    os.environ["HOLDFAST_HOME"] = home
+    os.environ["PERDURE_HOME"] = home
     try:
-        holdfast.jobs.queue()
+        perdure.jobs.queue()
         yield
     finally:
         with contextlib.suppress(ClientError):
-            holdfast.jobs.cancel(all=True, graceful=False)
+            perdure.jobs.cancel(all=True, graceful=False)
             everything_gone()
-        subprocess.run([sys.executable, "-m", "holdfast.cli", "controller", "stop"], check=False, capture_output=True)
+        subprocess.run([sys.executable, "-m", "perdure.cli", "controller", "stop"], check=False, capture_output=True)
         shutil.rmtree(home, ignore_errors=True)
 
 
 def everything_gone() -> None:
-    ids = {job["job_id"] for job in holdfast.jobs.queue()["jobs"]}
+    ids = {job["job_id"] for job in perdure.jobs.queue()["jobs"]}
     until(
-        lambda: all(a["state"] == "GONE" for job_id in ids for a in holdfast.jobs.get(job_id)["attempts"]),
+        lambda: all(a["state"] == "GONE" for job_id in ids for a in perdure.jobs.get(job_id)["attempts"]),
         "every machine is gone",
     )
 

@@ -53,7 +53,7 @@ def idle_figures(cloud: str, idle_s: float) -> list[Figure]:
 
 @contextlib.contextmanager
 def a_controller(cloud: str) -> Iterator[Controller]:
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
         if cloud in FAKES:
             with on_clouds(Path(folder), cloud) as one:
                 yield one.controller
@@ -66,7 +66,7 @@ def a_controller(cloud: str) -> Iterator[Controller]:
 
 def refuse_unused(controller: Controller, cloud: str) -> None:
     """A cloud that can not be used would cost nothing either."""
-    if cloud in FAKES and (answer := controller.holdfast("check", cloud, check=False)).returncode != 0:
+    if cloud in FAKES and (answer := controller.perdure("check", cloud, check=False)).returncode != 0:
         raise SystemExit(answer.stdout + answer.stderr)
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from benchmarks import ablation, decisions
 
-from holdfast.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
-from holdfast.recovery.simulate.files import load
-from holdfast.recovery.simulate.statistics import Summary, summaries
+from perdure.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
+from perdure.recovery.simulate.files import load
+from perdure.recovery.simulate.statistics import Summary, summaries
 
 TRACES = Path(__file__).parents[1] / "tests/data/traces/aws-v100"
 HOUR = 3600
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--windows", type=int, default=WINDOWS, help="of all zones together; of each zone by itself half as many"
     )
-    parser.add_argument("--traces", type=Path, default=Path(os.environ.get("HOLDFAST_TRACES", TRACES)))
+    parser.add_argument("--traces", type=Path, default=Path(os.environ.get("PERDURE_TRACES", TRACES)))
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--split", action="store_true", help="halves of the traces and every other zone by themselves")
     chosen.add_argument("--ablation", action="store_true", help="only what each part is worth")

@@ -1,6 +1,6 @@
 """`make demo`: a training job is preempted twice, once with a notice and once without, and loses nothing that matters.
 
-Uses what every user has: the `holdfast` command and `holdfast.sdk`. All that it makes is in one temporary folder, and
+Uses what every user has: the `perdure` command and `perdure.sdk`. All that it makes is in one temporary folder, and
 is gone when it ends. It checks what it tells: exit code 1, and what went wrong, if any of it is not so.
 """
 
@@ -22,9 +22,9 @@ from pathlib import Path
 
 from examples.story import Story
 
-import holdfast.sdk as holdfast
-from holdfast.sdk import records
-from holdfast.sdk.endpoint import ClientError
+import perdure.sdk as perdure
+from perdure.sdk import records
+from perdure.sdk.endpoint import ClientError
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAINING = Path("examples/numpy_train")
@@ -49,7 +49,7 @@ def main() -> int:
             job_id = launch(story)
             with followed_log(job_id, story):
                 play(job_id, story)
-            job = holdfast.jobs.get(job_id)
+            job = perdure.jobs.get(job_id)
             story.timeline(job)
             findings = check(job, story, loss_without_interruption())
             story.verdict(findings)
@@ -66,10 +66,10 @@ def main() -> int:
 @contextlib.contextmanager
 def temporary_home() -> Iterator[Path]:
     """A controller of its own, with nothing of the user's in it. Ends what runs in it, whatever happened."""
-    home = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"):
+    home = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+    for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_TOKEN_FILE"):
         os.environ.pop(name, None)
-    os.environ["HOLDFAST_HOME"] = str(home)
+    os.environ["PERDURE_HOME"] = str(home)
     os.chdir(ROOT)
     command("controller", "start")
     try:
@@ -79,7 +79,7 @@ def temporary_home() -> Iterator[Path]:
             print(command("controller", "logs", "--tail", "30"), file=sys.stderr)
         with contextlib.suppress(Exception):
             command("jobs", "cancel", "--all", "--yes", "--no-graceful")
-            until(lambda: all(attempts_gone(job["job_id"]) for job in holdfast.jobs.queue()["jobs"]), "the clean-up")
+            until(lambda: all(attempts_gone(job["job_id"]) for job in perdure.jobs.queue()["jobs"]), "the clean-up")
         raise
     finally:
         with contextlib.suppress(Exception):
@@ -90,7 +90,7 @@ def temporary_home() -> Iterator[Path]:
 @contextlib.contextmanager
 def uninterrupted_loss() -> Iterator[Callable[[], str]]:
     """The same training without an interruption, meanwhile, on this machine: the loss that the job has to arrive at."""
-    folder = tempfile.mkdtemp(prefix="holdfast-demo-")
+    folder = tempfile.mkdtemp(prefix="perdure-demo-")
     process = subprocess.Popen(
         [sys.executable, "train.py", "--checkpoints", folder, "--steps", str(STEPS)],
         cwd=ROOT / TRAINING,
@@ -107,16 +107,16 @@ def uninterrupted_loss() -> Iterator[Callable[[], str]]:
 
 
 def launch(story: Story) -> int:
-    story.does("holdfast jobs launch examples/numpy_train/train.yaml --detach-run --yes")
+    story.does("perdure jobs launch examples/numpy_train/train.yaml --detach-run --yes")
     command("jobs", "launch", str(TRAINING / "train.yaml"), "--env", f"STEPS={STEPS}", "--detach-run", "--yes")
-    return holdfast.jobs.newest()
+    return perdure.jobs.newest()
 
 
 @contextlib.contextmanager
 def followed_log(job_id: int, story: Story) -> Iterator[None]:
     """Tells the job's log as it comes, through all of its machines."""
     process = subprocess.Popen(
-        holdfast_command("jobs", "logs", str(job_id)),
+        perdure_command("jobs", "logs", str(job_id)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -134,29 +134,29 @@ def followed_log(job_id: int, story: Story) -> Iterator[None]:
 
 def play(job_id: int, story: Story) -> None:
     def step_reached(step: int) -> bool:
-        story.events(holdfast.jobs.get(job_id))
+        story.events(perdure.jobs.get(job_id))
         return story.last_step >= step
 
     def ended() -> bool:
-        job = holdfast.jobs.get(job_id)
+        job = perdure.jobs.get(job_id)
         story.events(job)
         return job["ended_at"] is not None
 
     until(lambda: step_reached(NOTICE_AFTER_STEP) or ended(), f"step {NOTICE_AFTER_STEP}")
-    story.does(f"holdfast jobs preempt {job_id} --notice {NOTICE_S}")
+    story.does(f"perdure jobs preempt {job_id} --notice {NOTICE_S}")
     command("jobs", "preempt", str(job_id), "--notice", str(NOTICE_S))
 
     until(lambda: step_reached(KILL_AFTER_STEP) or ended(), f"step {KILL_AFTER_STEP}")
-    story.does(f"holdfast jobs preempt {job_id} --kill")
+    story.does(f"perdure jobs preempt {job_id} --kill")
     command("jobs", "preempt", str(job_id), "--kill")
 
     until(ended, "the end of the job")
     until(lambda: attempts_gone(job_id), "the end of the machines")
-    story.events(holdfast.jobs.get(job_id))
+    story.events(perdure.jobs.get(job_id))
 
 
 def attempts_gone(job_id: int) -> bool:
-    return all(attempt["state"] == "GONE" for attempt in holdfast.jobs.get(job_id)["attempts"])
+    return all(attempt["state"] == "GONE" for attempt in perdure.jobs.get(job_id)["attempts"])
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -220,15 +220,15 @@ def processes_of(home: Path) -> list[int]:
     return found
 
 
-def holdfast_command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli", *words]
+def perdure_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "perdure.cli", *words]
 
 
 def command(*words: str) -> str:
-    """Run one `holdfast` command. Raises `DemoFailed` with what it said if it fails."""
-    done = subprocess.run(holdfast_command(*words), capture_output=True, text=True, check=False)
+    """Run one `perdure` command. Raises `DemoFailed` with what it said if it fails."""
+    done = subprocess.run(perdure_command(*words), capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise DemoFailed(f"`holdfast {' '.join(words)}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise DemoFailed(f"`perdure {' '.join(words)}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 

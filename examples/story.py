@@ -8,7 +8,7 @@ import threading
 import time
 from datetime import datetime
 
-from holdfast.sdk import records
+from perdure.sdk import records
 
 LOG_EVERY_STEPS = 100
 COLOURS = {"does": "1;36", "event": "33", "log": "0", "good": "32", "dim": "2"}

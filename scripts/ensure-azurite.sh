@@ -10,7 +10,7 @@ log=$(mktemp)
 give_up() {
     tail -n 5 "$log" >&2
     rm -rf "$log" "$home"
-    echo "holdfast: azurite could not be installed; the tests that need it are skipped" >&2
+    echo "perdure: azurite could not be installed; the tests that need it are skipped" >&2
     exit 0
 }
 echo "installing azurite ..."

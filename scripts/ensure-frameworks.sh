@@ -22,7 +22,7 @@ if ! has_all torch transformers accelerate lightning jax orbax safetensors; then
     log=$(mktemp)
     if ! timeout "$limit_s" "$bin/pip" install -q --disable-pip-version-check ${cpu:+"torch==$cpu"} -e '.[dev,frameworks]' >"$log" 2>&1 </dev/null; then
         tail -n 3 "$log" >&2
-        echo "holdfast: not all frameworks could be installed; the tests that need them are skipped" >&2
+        echo "perdure: not all frameworks could be installed; the tests that need them are skipped" >&2
     fi
     rm -f "$log"
 fi

@@ -11,14 +11,14 @@ if ! command -v fusermount3 >/dev/null 2>&1; then
         # One repository that does not answer fails the update, and need not be the one that has fuse3.
         if ! { apt-get update || true; apt-get install -y --no-install-recommends fuse3; } >"$log" 2>&1 </dev/null; then
             tail -n 5 "$log" >&2
-            echo "holdfast: fuse3 could not be installed; jobs with MOUNT and MOUNT_CACHED need it" >&2
+            echo "perdure: fuse3 could not be installed; jobs with MOUNT and MOUNT_CACHED need it" >&2
         fi
         rm -f "$log"
     else
-        echo "holdfast: fusermount3 is missing; for jobs with MOUNT and MOUNT_CACHED, install your system's fuse3 package" >&2
+        echo "perdure: fusermount3 is missing; for jobs with MOUNT and MOUNT_CACHED, install your system's fuse3 package" >&2
     fi
 fi
 
 if [ ! -e /dev/fuse ]; then
-    echo "holdfast: /dev/fuse is missing; jobs with MOUNT and MOUNT_CACHED need it (modprobe fuse)" >&2
+    echo "perdure: /dev/fuse is missing; jobs with MOUNT and MOUNT_CACHED need it (modprobe fuse)" >&2
 fi

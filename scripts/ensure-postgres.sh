@@ -17,9 +17,9 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     # One repository that does not answer fails the update, and need not be the one that has it.
     if ! { apt-get update || true; apt-get install -y --no-install-recommends postgresql; } >"$log" 2>&1 </dev/null; then
         tail -n 5 "$log" >&2
-        echo "holdfast: postgresql could not be installed; the tests that need it are skipped" >&2
+        echo "perdure: postgresql could not be installed; the tests that need it are skipped" >&2
     fi
     rm -f "$log"
 else
-    echo "holdfast: PostgreSQL's server is missing; for the tests of several controllers, install your system's package" >&2
+    echo "perdure: PostgreSQL's server is missing; for the tests of several controllers, install your system's package" >&2
 fi

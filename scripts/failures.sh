@@ -3,14 +3,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH="$PWD/.venv/bin:$PATH"
-HOLDFAST_HOME=$(mktemp -d)
-export HOLDFAST_HOME COLUMNS=130
-unset HOLDFAST_ENDPOINT HOLDFAST_TOKEN HOLDFAST_TOKEN_FILE
+PERDURE_HOME=$(mktemp -d)
+export PERDURE_HOME COLUMNS=130
+unset PERDURE_ENDPOINT PERDURE_TOKEN PERDURE_TOKEN_FILE
 
 clean_up() {
-    holdfast jobs cancel --all --yes --no-graceful >/dev/null 2>&1 || true
-    holdfast controller stop >/dev/null 2>&1 || true
-    rm -rf "$HOLDFAST_HOME"
+    perdure jobs cancel --all --yes --no-graceful >/dev/null 2>&1 || true
+    perdure controller stop >/dev/null 2>&1 || true
+    rm -rf "$PERDURE_HOME"
 }
 trap clean_up EXIT
 
@@ -20,17 +20,17 @@ show() {
 }
 
 until_logged() {
-    timeout 120 bash -c "until holdfast jobs logs 1 --no-follow 2>&1 | grep -q '$1'; do sleep 0.2; done"
+    timeout 120 bash -c "until perdure jobs logs 1 --no-follow 2>&1 | grep -q '$1'; do sleep 0.2; done"
 }
 
-holdfast jobs launch examples/numpy_train/train.yaml --env STEPS=500 --detach-run --yes >/dev/null 2>&1
+perdure jobs launch examples/numpy_train/train.yaml --env STEPS=500 --detach-run --yes >/dev/null 2>&1
 until_logged "step 100 "
-show "holdfast jobs queue"
+show "perdure jobs queue"
 show "pgrep -fa 'train.py --checkpoints' | grep -v bash"
-pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$HOLDFAST_HOME/controller.json")
+pid=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$PERDURE_HOME/controller.json")
 show "kill -9 $pid    # the controller"
-show "holdfast controller status || true"
+show "perdure controller status || true"
 show "pgrep -fa 'train.py --checkpoints' | grep -v bash"
-show "holdfast jobs queue"
-show "holdfast jobs logs 1 2>&1 | grep -E '^(---|step .00 |resumed|done|Job)'"
-show "holdfast jobs logs 1 --no-follow | grep -c '^step'"
+show "perdure jobs queue"
+show "perdure jobs logs 1 2>&1 | grep -E '^(---|step .00 |resumed|done|Job)'"
+show "perdure jobs logs 1 --no-follow | grep -c '^step'"

@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 KILLS = "kills_survived"
 HISTORIES = "histories_survived"
 STORM_KILLS = "storm_kills_survived"  # by what was killed, as JSON
-OURS = ("HOLDFAST_", "SKYPILOT_", "SKY_")
+OURS = ("PERDURE_", "SKYPILOT_", "SKY_")
 # What changes how a terminal is written to.
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
 
@@ -46,7 +46,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(OURS) or name in TERMINAL]:
             patch.delenv(name)
-        patch.setenv("HOLDFAST_HOME", str(tmp_path_factory.mktemp("nobodys") / "home"))
+        patch.setenv("PERDURE_HOME", str(tmp_path_factory.mktemp("nobodys") / "home"))
         yield
 
 
@@ -134,15 +134,15 @@ class Postgres:
         """The URL of a new database."""
         name = f"t{next(self._numbers)}"
         self.sql(f"CREATE DATABASE {name}")
-        return f"postgresql://holdfast@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://perdure@127.0.0.1:{self.port}/{name}"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """What psql says to it."""
-        where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "holdfast", "-d", database)
+        where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "perdure", "-d", database)
         return self._run("psql", *where, "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement)
 
     def make(self) -> None:
-        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "holdfast", "--no-sync", "-E", "UTF8")
+        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "perdure", "--no-sync", "-E", "UTF8")
 
     def _run(self, program: str, *words: str) -> str:
         nobody: Any = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
@@ -176,7 +176,7 @@ def postgres() -> Iterator[Postgres]:
     programs = _postgres_programs()
     if programs is None:
         pytest.skip("PostgreSQL's server is not installed: run scripts/ensure-postgres.sh")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="perdure-postgres-"))
     if os.getuid() == 0:
         shutil.chown(folder, "nobody")
     with socket.socket() as free:

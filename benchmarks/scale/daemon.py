@@ -27,7 +27,7 @@ _CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
 @contextlib.asynccontextmanager
 async def a_daemon(database: str) -> AsyncIterator[Daemon]:
     """A daemon of its own, and nothing left of it."""
-    home = Path(tempfile.mkdtemp(prefix="holdfast-scale-"))
+    home = Path(tempfile.mkdtemp(prefix="perdure-scale-"))
     world = World(home / "cloud.sock")
     daemon = Daemon(home, world, database)
     await world.begin()

@@ -28,9 +28,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=60.0)
     words = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="holdfast-drought-"))
+    home = Path(tempfile.mkdtemp(prefix="perdure-drought-"))
     (home / "config.yaml").write_text(_CONFIG)
-    daemon = subprocess.Popen([sys.executable, "-m", "holdfast.controller", "serve", "--home", home])
+    daemon = subprocess.Popen([sys.executable, "-m", "perdure.controller", "serve", "--home", home])
     try:
         figures = _measure(home, words.jobs, words.seconds)
     finally:

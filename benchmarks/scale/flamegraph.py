@@ -12,7 +12,7 @@ WIDTH, ROW = 1200, 15
 LEAST_SHARE = 0.003  # of all samples; what has fewer is not drawn
 _LETTER = 6.0  # pixels, of the font below
 _KINDS = (
-    ("holdfast", r"\((controller|recovery|sdk|agent|checkpoint)/", "#f4a261"),
+    ("perdure", r"\((controller|recovery|sdk|agent|checkpoint)/", "#f4a261"),
     ("SQL", r"\((sqlalchemy|sqlmodel|psycopg|alembic)/", "#8ab6d6"),
     ("HTTP and the event loop", r"\((uvicorn|starlette|fastapi|asyncio|anyio|websockets)/", "#a3cfa0"),
     ("other", "", "#d9d4c7"),

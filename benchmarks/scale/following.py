@@ -1,5 +1,5 @@
 """What a user sees who follows a job: from the moment a machine's workload prints a line to the moment the command
-`holdfast jobs logs` has written it, by the one clock that the load generator has for both."""
+`perdure jobs logs` has written it, by the one clock that the load generator has for both."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def _print_now(node: Node) -> None:
 async def _a_follower(daemon: Daemon, node: Node, delays: list[float]) -> AsyncIterator[None]:
     """The command, in a process of its own; for each line that it writes, `delays` gets the seconds since its stamp."""
     (host, port), token = daemon.address, (daemon.tokens / "token").read_text().strip()
-    where = {"HOLDFAST_ENDPOINT": f"http://{host}:{port}", "HOLDFAST_TOKEN": token}
+    where = {"PERDURE_ENDPOINT": f"http://{host}:{port}", "PERDURE_TOKEN": token}
     command = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "holdfast.cli", "jobs", "logs", str(node.machine["owner"][1])),
+        *(sys.executable, "-m", "perdure.cli", "jobs", "logs", str(node.machine["owner"][1])),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **where},
     )

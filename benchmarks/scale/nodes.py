@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.channel import Backoff
+from perdure.agent.channel import Backoff
 
 _LINE = b"step 001234 loss 0.12345 lr 0.000300 throughput 12345 tokens/s epoch 3 of 10 eta 01:23:45\n"
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
@@ -78,7 +78,7 @@ class Node(asyncio.Protocol):
         transport.write(
             f"GET /agent/v1/channel HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
             f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
-            f"Authorization: Bearer {self.token}\r\nHoldfast-Rank: {self.machine['rank']}\r\n\r\n".encode()
+            f"Authorization: Bearer {self.token}\r\nPerdure-Rank: {self.machine['rank']}\r\n\r\n".encode()
         )
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
@@ -320,7 +320,7 @@ class World:
         reader, writer = await asyncio.open_connection(*self.front())
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-            f"Holdfast-Rank: {rank}\r\nConnection: close\r\n\r\n".encode()
+            f"Perdure-Rank: {rank}\r\nConnection: close\r\n\r\n".encode()
         )
         answer = await reader.read()
         writer.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import holdfast.sdk as holdfast
-from holdfast.sdk import records
+import perdure.sdk as perdure
+from perdure.sdk import records
 
 PATIENCE_S = 60.0
 _STAYS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
@@ -15,33 +15,33 @@ _STAYS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 def run_originals() -> None:
     """Run jobs on the local cloud that succeed, fail, are preempted, are cancelled, and a pipeline; all have settled
     when this returns. Uses the controller of the environment."""
-    with holdfast.Dag("pipeline") as pipeline:
+    with perdure.Dag("pipeline") as pipeline:
         _task("prepare", "echo prepared") >> _task("train", "echo trained")
     launched = [
-        holdfast.jobs.launch(what).job_id
+        perdure.jobs.launch(what).job_id
         for what in (_task("bert", "echo done"), _task("bert", "echo done"), _task("gpt", "exit 3"), pipeline)
     ]
-    staying = holdfast.jobs.launch(_task("resnet", _STAYS)).job_id
+    staying = perdure.jobs.launch(_task("resnet", _STAYS)).job_id
     _until_running(staying, 1)
-    holdfast.jobs.preempt(staying, notice_s=None)
+    perdure.jobs.preempt(staying, notice_s=None)
     _until_running(staying, 2)
-    holdfast.jobs.cancel(staying, graceful=False)
+    perdure.jobs.cancel(staying, graceful=False)
     for job_id in (*launched, staying):
-        holdfast.jobs.wait(job_id, timeout_s=PATIENCE_S, poll_s=0.1)
+        perdure.jobs.wait(job_id, timeout_s=PATIENCE_S, poll_s=0.1)
     _until("every machine is gone", lambda: all(_is_over(job_id) for job_id in (*launched, staying)))
 
 
-def _task(name: str, run: str) -> holdfast.Task:
-    return holdfast.Task(name, run=run, resources=holdfast.Resources(use_spot=True))
+def _task(name: str, run: str) -> perdure.Task:
+    return perdure.Task(name, run=run, resources=perdure.Resources(use_spot=True))
 
 
 def _is_over(job_id: int) -> bool:
-    return all(attempt["state"] == "GONE" for attempt in holdfast.jobs.get(job_id)["attempts"])
+    return all(attempt["state"] == "GONE" for attempt in perdure.jobs.get(job_id)["attempts"])
 
 
 def _until_running(job_id: int, generation: int) -> None:
     def runs() -> bool:
-        attempts: list[records.Attempt] = holdfast.jobs.get(job_id)["attempts"]
+        attempts: list[records.Attempt] = perdure.jobs.get(job_id)["attempts"]
         return any(a["generation"] == generation and a["running_at"] for a in attempts)
 
     _until(f"attempt {generation} of job {job_id} runs", runs)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, Table, func, select, text
 
-from holdfast.controller.store.database import open_database
-from holdfast.controller.store.tables import AttemptRow, EventRow, IntentRow, JobRow, NodeRow, TaskRow
+from perdure.controller.store.database import open_database
+from perdure.controller.store.tables import AttemptRow, EventRow, IntentRow, JobRow, NodeRow, TaskRow
 
 SPAN_S = 365 * 86_400.0
 NAMES = 1_000

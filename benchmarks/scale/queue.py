@@ -28,10 +28,10 @@ from benchmarks.latency import Figure, cost, median_cost, report
 from benchmarks.scale.originals import run_originals
 from benchmarks.scale.past import fill
 
-import holdfast.sdk as holdfast
-from holdfast.controller.store.database import open_database
-from holdfast.sdk import endpoint
-from holdfast.sdk.client import Client
+import perdure.sdk as perdure
+from perdure.controller.store.database import open_database
+from perdure.sdk import endpoint
+from perdure.sdk.client import Client
 
 CALLS = 200
 PAGES: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, help="where to keep all of it; without it, a folder that is removed")
     words = parser.parse_args()
     with a_home(words.home, words.database) as home:
-        url = words.database or f"sqlite:///{home / 'holdfast.db'}"
+        url = words.database or f"sqlite:///{home / 'perdure.db'}"
         if not (home / "filled").exists():
             prepare(url, past=words.past, waiting=words.waiting)
             (home / "filled").touch()
@@ -78,14 +78,14 @@ def main() -> int:
 
 @contextlib.contextmanager
 def a_home(given: Path | None, database: str | None) -> Iterator[Path]:
-    """HOLDFAST_HOME, and the database's URL, in the environment."""
-    for name in ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_DATABASE_URL"):
+    """PERDURE_HOME, and the database's URL, in the environment."""
+    for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_TOKEN_FILE", "PERDURE_DATABASE_URL"):
         os.environ.pop(name, None)
-    home = given or Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
+    home = given or Path(tempfile.mkdtemp(prefix="perdure-bench-"))
     home.mkdir(parents=True, exist_ok=True)
-    os.environ["HOLDFAST_HOME"] = str(home)
+    os.environ["PERDURE_HOME"] = str(home)
     if database:
-        os.environ["HOLDFAST_DATABASE_URL"] = database
+        os.environ["PERDURE_DATABASE_URL"] = database
     try:
         yield home
     finally:
@@ -96,11 +96,11 @@ def a_home(given: Path | None, database: str | None) -> Iterator[Path]:
 @contextlib.contextmanager
 def a_daemon() -> Iterator[None]:
     """The embedded controller, until the end of the block."""
-    holdfast.jobs.queue()
+    perdure.jobs.queue()
     try:
         yield
     finally:
-        subprocess.run([sys.executable, "-m", "holdfast.cli", "controller", "stop"], check=False, capture_output=True)
+        subprocess.run([sys.executable, "-m", "perdure.cli", "controller", "stop"], check=False, capture_output=True)
 
 
 def prepare(url: str, *, past: int, waiting: int) -> None:
@@ -144,14 +144,14 @@ def command_figures() -> list[Figure]:
     queue = median_cost("jobs", "queue")
     skipping = median_cost("jobs", "queue", "--skip-finished")
     return [
-        Figure("holdfast jobs queue, CPU", queue.cpu_s, "s", 0.30, 4.0, "sky jobs queue"),
+        Figure("perdure jobs queue, CPU", queue.cpu_s, "s", 0.30, 4.0, "sky jobs queue"),
         Figure("… --skip-finished, CPU", skipping.cpu_s, "s", 0.30),
-        Figure("holdfast jobs queue, peak memory", queue.peak_mib, "MiB", 60.0),
+        Figure("perdure jobs queue, peak memory", queue.peak_mib, "MiB", 60.0),
     ]
 
 
 def whole_figures() -> list[Figure]:
-    """`holdfast jobs queue -a`. Its time is told for 100,000 jobs, which the peer's is."""
+    """`perdure jobs queue -a`. Its time is told for 100,000 jobs, which the peer's is."""
     pid = daemon_pid()
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak
     before_mib, before_s = memory_mib(pid, "VmRSS"), cpu_s(pid)

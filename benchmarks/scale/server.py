@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 
-from holdfast.controller.store.database import psycopg_url
+from perdure.controller.store.database import psycopg_url
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -87,7 +87,7 @@ def _say(rate: Rate, share: float) -> None:
 @contextlib.asynccontextmanager
 async def several(database: str, count: int, share: float) -> AsyncIterator[list[Daemon]]:
     """`count` controllers that run, each held to `share` of a core (0: not held), and nothing left of them."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="perdure-scale-") as folder, contextlib.ExitStack() as stack:
         homes = [Path(folder, f"controller-{number}") for number in range(count)]
         world = World(Path(folder, "cloud.sock"))
         await world.begin()

@@ -18,7 +18,7 @@ _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 @contextlib.contextmanager
 def shared(name: str, cores: float) -> Iterator[Path | None]:
     """A cgroup whose processes together get no more than `cores`; None where none can be made."""
-    group = _made(f"holdfast-bench-{os.getpid()}-{name}", cores)
+    group = _made(f"perdure-bench-{os.getpid()}-{name}", cores)
     try:
         yield group
     finally:

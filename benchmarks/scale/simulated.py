@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.controller.clock import Clock
-from holdfast.controller.clouds import registry
-from holdfast.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.daemon import serve
-from holdfast.recovery.market import FaultKind, Market, Offer
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import Clock
+from perdure.controller.clouds import registry
+from perdure.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.daemon import serve
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.reasons import Reason
 
 NAME = "gcp"
 

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from holdfast.checkpoint import Checkpointer
+from perdure.checkpoint import Checkpointer
 
 PEOPLE = ["ada", "bela", "chen", "dora", "emil", "fay", "gus", "hana", "ivo", "june"]
 PLACES = ["harbour", "mill", "tower", "orchard", "quarry", "chapel", "market", "island", "bakery", "bridge"]

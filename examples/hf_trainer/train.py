@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from holdfast.checkpoint.adapters.huggingface import HoldfastCallback, last_checkpoint
+from perdure.checkpoint.adapters.huggingface import PerdureCallback, last_checkpoint
 
 WORDS, LENGTH, CLASSES = 32, 12, 3
 
@@ -74,7 +74,7 @@ def main() -> int:
         arguments,
         train_dataset=sentences(512),
         # The first commits what the Trainer saves, and saves once more at a notice.
-        callbacks=[HoldfastCallback(keep=3), Pace()],
+        callbacks=[PerdureCallback(keep=3), Pace()],
     )
     newest = last_checkpoint(options.output_dir)  # the newest that is whole; None at the very first start
     print(f"task {os.environ.get('SKYPILOT_TASK_ID', '-')} begins from {newest or 'the beginning'}", flush=True)

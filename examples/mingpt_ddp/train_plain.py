@@ -17,7 +17,7 @@ from array import array
 from allreduce import Group
 from corpus import shard, text
 
-from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+from perdure.checkpoint import load_checkpoint, preempted, save_checkpoint
 
 ALPHABET = sorted(set(text()))
 SIZE = len(ALPHABET)

@@ -16,7 +16,7 @@ from corpus import shard, text
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.checkpoint import Checkpointer, preempted
+from perdure.checkpoint import Checkpointer, preempted
 
 ALPHABET = sorted(set(text()))
 BLOCK = 32

@@ -14,7 +14,7 @@ import time
 import numpy as np
 from model import Trainer
 
-from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+from perdure.checkpoint import load_checkpoint, preempted, save_checkpoint
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoints", default="/checkpoint")

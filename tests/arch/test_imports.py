@@ -25,42 +25,42 @@ def loaded_by(module: str) -> set[str]:
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     names = json.loads(answer.stdout.splitlines()[-1])
-    return {name if name.startswith("holdfast.") else name.partition(".")[0] for name in names}
+    return {name if name.startswith("perdure.") else name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("module", ["holdfast.sdk", "holdfast.cli.main"])
+@pytest.mark.parametrize("module", ["perdure.sdk", "perdure.cli.main"])
 def test_the_client_loads_no_daemon_and_no_cloud_sdk(module: str) -> None:
     loaded = loaded_by(module)
     assert not loaded & (DAEMON_ONLY | CLOUD_SDKS)
-    assert not {name for name in loaded if name.startswith(("holdfast.controller", "holdfast.agent"))}
+    assert not {name for name in loaded if name.startswith(("perdure.controller", "perdure.agent"))}
 
 
 def test_the_daemon_loads_nothing_before_it_is_used(tmp_path: Path) -> None:
     """Started as it is. rich is what structlog would take: it is installed here, by what tests the API."""
     assert importlib.util.find_spec("rich") is not None
     words = ["credentials", "--home", str(tmp_path)]  # done by the daemon's code; it begins as `serve` does
-    loaded = loaded_by(f"holdfast.controller.__main__ as it; it.main({words})")
-    assert {"sqlalchemy", "structlog", "holdfast.controller.daemon"} <= loaded
-    assert not loaded & {*CLOUD_SDKS, "alembic", "cryptography", "rich", "holdfast.controller.hosting.bringing"}
+    loaded = loaded_by(f"perdure.controller.__main__ as it; it.main({words})")
+    assert {"sqlalchemy", "structlog", "perdure.controller.daemon"} <= loaded
+    assert not loaded & {*CLOUD_SDKS, "alembic", "cryptography", "rich", "perdure.controller.hosting.bringing"}
 
 
-@pytest.mark.parametrize("module", ["holdfast.checkpoint", "holdfast.agent"])
+@pytest.mark.parametrize("module", ["perdure.checkpoint", "perdure.agent"])
 def test_what_runs_on_a_node_needs_the_standard_library_alone(module: str) -> None:
-    foreign = {name for name in loaded_by(module) if not name.startswith("holdfast")} - sys.stdlib_module_names
+    foreign = {name for name in loaded_by(module) if not name.startswith("perdure")} - sys.stdlib_module_names
     # Left by the environment's own start-up files (editable installs), not by the import.
     assert foreign <= loaded_by("sys") | {"__main__"}
 
 
 def test_recovery_imports_only_pure_modules() -> None:
     """Stricter than the lint contract, which names what is forbidden: here, what is allowed."""
-    sources = sorted((ROOT / "recovery/holdfast/recovery").rglob("*.py"))
+    sources = sorted((ROOT / "recovery/perdure/recovery").rglob("*.py"))
     assert len(sources) > 5
     impure = {
         f"{path.name}: {name}"
         for path in sources
         if "simulate" not in path.parts
         for name in imported(ast.parse(path.read_text()))
-        if not name.startswith("holdfast.recovery") and name.partition(".")[0] not in PURE_STDLIB
+        if not name.startswith("perdure.recovery") and name.partition(".")[0] not in PURE_STDLIB
     }
     assert not impure
 

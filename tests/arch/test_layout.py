@@ -27,12 +27,12 @@ def tracked(*suffixes: str) -> list[Path]:
 
 
 def test_the_listing_sees_the_source() -> None:
-    assert ROOT / "recovery/holdfast/recovery/job.py" in tracked(".py")
+    assert ROOT / "recovery/perdure/recovery/job.py" in tracked(".py")
 
 
 @pytest.mark.parametrize("import_root", IMPORT_ROOTS)
 def test_the_namespace_has_no_init(import_root: str) -> None:
-    folder = ROOT / import_root / "holdfast"
+    folder = ROOT / import_root / "perdure"
     assert folder.is_dir()
     assert not (folder / "__init__.py").exists(), "an __init__.py here hides the other import roots (PEP 420)"
 

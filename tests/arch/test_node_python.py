@@ -11,14 +11,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST = (3, 9)
-SOURCES = sorted((ROOT / "checkpoint/holdfast").rglob("*.py"))
+SOURCES = sorted((ROOT / "checkpoint/perdure").rglob("*.py"))
 # Names that 3.9's standard library lacks: a grammar check does not see them.
 NEWER_NAMES = {"StrEnum", "TaskGroup", "ExceptionGroup", "Self", "assert_never", "pairwise", "UTC"}
 NEWER_MODULES = {"tomllib"}
 NEWER_ARGUMENTS = {("dataclass", "slots"), ("dataclass", "kw_only"), ("zip", "strict"), ("mkdtemp", "delete")}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "checkpoint/holdfast")))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "checkpoint/perdure")))
 def test_it_is_python_3_9(path: Path) -> None:
     tree = ast.parse(path.read_text(), filename=str(path), feature_version=OLDEST)
     assert not list(newer(tree))
@@ -44,7 +44,7 @@ def test_newer_names_are_seen(source: str) -> None:
     assert list(newer(ast.parse(source)))
 
 
-@pytest.mark.parametrize("module", ["holdfast.checkpoint", "holdfast.agent"])
+@pytest.mark.parametrize("module", ["perdure.checkpoint", "perdure.agent"])
 def test_an_old_interpreter_imports_it(module: str) -> None:
     python = old_interpreter()
     if python is None:

@@ -1,12 +1,12 @@
-"""One job on a real account, that loses two machines: `HOLDFAST_REAL_CLOUD=aws make test-cloud`, or gcp, or azure.
+"""One job on a real account, that loses two machines: `PERDURE_REAL_CLOUD=aws make test-cloud`, or gcp, or azure.
 
-It costs money. Set HOLDFAST_REAL_LISTEN to an address of this computer that the cloud's machines can call on port 8443,
-and, as you like, HOLDFAST_REAL_CAP_USD (1) and HOLDFAST_REAL_REGION (us-east-1, us-central1, eastus). Credentials are
+It costs money. Set PERDURE_REAL_LISTEN to an address of this computer that the cloud's machines can call on port 8443,
+and, as you like, PERDURE_REAL_CAP_USD (1) and PERDURE_REAL_REGION (us-east-1, us-central1, eastus). Credentials are
 found as the controller finds them.
 
-AWS: HOLDFAST_REAL_FIS_ROLE for an interruption by EC2. Google: GOOGLE_CLOUD_PROJECT, where the credentials name none.
+AWS: PERDURE_REAL_FIS_ROLE for an interruption by EC2. Google: GOOGLE_CLOUD_PROJECT, where the credentials name none.
 Azure: AZURE_SUBSCRIPTION_ID, and AZURE_STORAGE_ACCOUNT for a container; the resource group that is made,
-holdfast-test-REGION, stays, and costs nothing.
+perdure-test-REGION, stays, and costs nothing.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.controller.crashpoints import POINTS
 from keeper import KILL
+from perdure.controller.crashpoints import POINTS
 
 # Points on the way from a start to the first request: the daemon is killed in mid-job first, so that there is much to
 # take up.

@@ -35,7 +35,7 @@ def test_a_job_moves_from_cloud_to_cloud_and_loses_nothing(tmp_path: Path) -> No
         first = wanderer.begun(job, 1)
         ec2.faults.capacity = _no_room("aws")
         ec2.faults.fis_notice_s = 30.0
-        three.controller.holdfast("jobs", "preempt", job)
+        three.controller.perdure("jobs", "preempt", job)
         second = wanderer.begun(job, 2)
         assert not ec2.living(), "one workload at a time"
         gce.faults.capacity = _no_room("gcp")

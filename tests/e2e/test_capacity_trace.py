@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from controllers import ROOT, Controller, running_controller
-from holdfast.recovery.simulate import Scenario
-from holdfast.recovery.simulate.cloud import TraceCloud
-from holdfast.recovery.simulate.files import load
-from holdfast.recovery.simulate.world import World
+from perdure.recovery.simulate import Scenario
+from perdure.recovery.simulate.cloud import TraceCloud
+from perdure.recovery.simulate.files import load
+from perdure.recovery.simulate.world import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -35,7 +35,7 @@ file_mounts:
 run: |
   python3 - <<'END'
   import signal, sys, time
-  from holdfast.checkpoint import load_checkpoint, save_checkpoint
+  from perdure.checkpoint import load_checkpoint, save_checkpoint
 
   @save_checkpoint(save_dir="/checkpoint", max_checkpoints=2)
   def save(step):
@@ -75,7 +75,7 @@ def job(controller: Controller, tmp_path_factory: pytest.TempPathFactory) -> dic
     """The job, once it has ended."""
     task = tmp_path_factory.mktemp("task") / "task.yaml"
     task.write_text(TASK)
-    submitted = controller.holdfast("jobs", "launch", str(task), "--detach-run", "--yes").stdout
+    submitted = controller.perdure("jobs", "launch", str(task), "--detach-run", "--yes").stdout
     job_id = int(re.findall(r"Job (\d+)", submitted)[0])
     for _ in range(4):
         try:
@@ -83,7 +83,7 @@ def job(controller: Controller, tmp_path_factory: pytest.TempPathFactory) -> dic
         except AssertionError as waiting:
             if "in vain" not in str(waiting):
                 raise
-    raise AssertionError(controller.holdfast("jobs", "show", job_id).stdout)
+    raise AssertionError(controller.perdure("jobs", "show", job_id).stdout)
 
 
 def ended(controller: Controller, job_id: int) -> dict[str, Any] | None:
@@ -92,7 +92,7 @@ def ended(controller: Controller, job_id: int) -> dict[str, Any] | None:
 
 
 def test_the_deadline_is_kept_through_preemptions(job: dict[str, Any], controller: Controller) -> None:
-    story = controller.holdfast("jobs", "show", job["job_id"]).stdout
+    story = controller.perdure("jobs", "show", job["job_id"]).stdout
     assert job["status"] == "SUCCEEDED", story
     assert job["total_duration_s"] < DEADLINE_H * 3600, story
     assert job["recovery_count"] > 0, story
@@ -134,7 +134,7 @@ def test_it_decides_as_in_the_simulator(job: dict[str, Any], home: Path) -> None
 
 def played_since(home: Path) -> float:
     """When, by the controller's clock, the traces began to play."""
-    with sqlite3.connect(home / "holdfast.db") as database:
+    with sqlite3.connect(home / "perdure.db") as database:
         ((pace,),) = database.execute("SELECT value FROM meta WHERE name = 'pace'").fetchall()
     return float(pace.partition(" since ")[2])
 
@@ -154,7 +154,7 @@ file_mounts:
 run: |
   python3 - <<'END'
   import time
-  from holdfast.checkpoint import Checkpointer
+  from perdure.checkpoint import Checkpointer
 
   with Checkpointer("/checkpoint", every=1, total_steps=40) as checkpoints:
       first = (checkpoints.load() or {"step": 0})["step"]
@@ -169,11 +169,11 @@ def test_work_that_nobody_named_is_told_by_its_steps(controller: Controller, tmp
     """On-demand until it is known, then spot."""
     task = tmp_path / "task.yaml"
     task.write_text(UNSAID)
-    said = controller.holdfast("jobs", "launch", str(task), "--detach-run", "--yes")
+    said = controller.perdure("jobs", "launch", str(task), "--detach-run", "--yes")
     assert "nobody said how much work it is" in said.stdout + said.stderr
     job_id = int(re.findall(r"Job (\d+)", said.stdout)[0])
     done = controller.until(lambda: ended(controller, job_id), "the job's end")
-    assert done["status"] == "SUCCEEDED", controller.holdfast("jobs", "show", job_id).stdout
+    assert done["status"] == "SUCCEEDED", controller.perdure("jobs", "show", job_id).stdout
     assert [attempt["market"] for attempt in bought(done)][:2] == ["on-demand", "spot"]
     (told,) = [entry for entry in done["timeline"] if entry["kind"] == "task.work"]
     assert told["data"]["work_s"] == pytest.approx(40 * SPEED, rel=0.5)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.sdk.endpoint import ClientError
+from perdure.sdk.endpoint import ClientError
 
 JOBS = 8
 STORM_S = 45.0
@@ -22,8 +22,8 @@ SEED = int(os.environ.get("STORM_SEED", "1"))
 # The bucket's folder is this computer's own, so a lock in it is seen by every machine: it judges, not the controller.
 # Each step has a file of its own: one that was renamed over another may be empty in the bucket when rclone is killed.
 WORK = """
-mkdir -p /run/holdfast/buckets/storm
-exec 9>/run/holdfast/buckets/storm/$SKYPILOT_MANAGED_JOB_ID.lock
+mkdir -p /run/perdure/buckets/storm
+exec 9>/run/perdure/buckets/storm/$SKYPILOT_MANAGED_JOB_ID.lock
 flock -n 9 || echo RUNS-TWICE
 n=0
 for file in /checkpoint/$SKYPILOT_MANAGED_JOB_ID.*; do
@@ -60,7 +60,7 @@ def test_a_storm_of_kills_loses_nothing_runs_nothing_twice_and_leaves_nothing(co
         if chance.random() < 0.4:
             kill_daemon(controller)
             kills += 1
-            controller.holdfast("controller", "start")
+            controller.perdure("controller", "start")
         else:
             with contextlib.suppress(ClientError):
                 running = [j["job_id"] for j in controller.client.jobs(limit=JOBS)["jobs"] if j["status"] == "RUNNING"]

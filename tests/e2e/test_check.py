@@ -1,4 +1,4 @@
-"""holdfast check, of a real daemon with an account at each of three clouds."""
+"""perdure check, of a real daemon with an account at each of three clouds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_three_accounts_are_looked_through(tmp_path: Path) -> None:
             ec2.faults.quotas = {(region, "L-C4BD4855"): 0 for region in ec2.regions}
             gce.faults.forbid = {"compute.instances.create"}
             azure.faults.quotas = {(region, "lowPriorityCores"): 0 for region in azure.regions}
-            told = controller.holdfast("check", "aws", "gcp", "azure", check=False)
+            told = controller.perdure("check", "aws", "gcp", "azure", check=False)
             assert told.returncode == 1, told
             assert told.stdout.count("usable\n") == 3
             assert "gcp: not usable\n" in told.stdout
@@ -35,7 +35,7 @@ def test_three_accounts_are_looked_through(tmp_path: Path) -> None:
             ):
                 assert f"  {line}\n" in told.stdout
             gce.faults.forbid = set()
-            well = json.loads(controller.holdfast("check", "-o", "json").stdout)
+            well = json.loads(controller.perdure("check", "-o", "json").stdout)
             assert {one["name"] for one in well if one["usable"]} == {"aws", "azure", "gcp", "local"}
-            controller.holdfast("check", "-v")
+            controller.perdure("check", "-v")
         assert not [*ec2.bought(), *gce.bought(), *azure.bought()]

@@ -1,4 +1,4 @@
-"""`holdfast controller up|upgrade|down`, on a machine of the local cloud that is bought and lost like any other."""
+"""`perdure controller up|upgrade|down`, on a machine of the local cloud that is bought and lost like any other."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.local import layout
-from holdfast.sdk import hosted
-from holdfast.sdk.endpoint import recorded_pid
 from laptops import Laptop
+from perdure.controller.clouds.local import layout
+from perdure.sdk import hosted
+from perdure.sdk.endpoint import recorded_pid
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,7 +48,7 @@ class WithMachines(Laptop):
     def launch(self, tmp_path: Path) -> int:
         """A job that counts until its machine has the file `enough`; it runs when this returns."""
         (tmp_path / "task.yaml").write_text(COUNTING)
-        self.holdfast("jobs", "launch", "-y", "-d", tmp_path / "task.yaml")
+        self.perdure("jobs", "launch", "-y", "-d", tmp_path / "task.yaml")
         job = int(self.client.jobs()["jobs"][0]["job_id"])
         self.until(lambda: "step 3" in self.log(job), "the job's third step")
         return job
@@ -64,7 +64,7 @@ class WithMachines(Laptop):
         """`up` in a process group of its own, as a terminal gives it one."""
         return subprocess.Popen(
             [*self.program, "controller", "up", "--infra", "local"],
-            env={**os.environ, "HOLDFAST_HOME": str(self.home)},
+            env={**os.environ, "PERDURE_HOME": str(self.home)},
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
@@ -79,25 +79,25 @@ def laptop(tmp_path: Path) -> Iterator[WithMachines]:
     yield one
     if hosted.serving(home) is not None:
         with contextlib.suppress(AssertionError):
-            one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
             one.until(lambda: not one.others(), "the end of every job's machine")
-    one.holdfast("controller", "down", "--force", "--yes")
+    one.perdure("controller", "down", "--force", "--yes")
     assert not one.machines()
 
 
 def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
     laptop: WithMachines, tmp_path: Path
 ) -> None:
-    laptop.holdfast("controller", "start")
-    said = laptop.holdfast("controller", "up", "--infra", "local").stdout
+    laptop.perdure("controller", "start")
+    said = laptop.perdure("controller", "up", "--infra", "local").stdout
     assert "every command here goes to it now" in said
     assert "had no jobs and is stopped" in said
     laptop.until(lambda: recorded_pid(laptop.home) is None, "the end of the one on this computer")
-    assert "runs already" in laptop.holdfast("controller", "up", "--infra", "local").stdout
+    assert "runs already" in laptop.perdure("controller", "up", "--infra", "local").stdout
     assert list(laptop.machines()) == [laptop.record.instance]
     following = subprocess.Popen(
         [*laptop.program, "jobs", "launch", "-y", "-n", "followed", "echo followed; sleep 600"],
-        env={**os.environ, "HOLDFAST_HOME": str(laptop.home)},
+        env={**os.environ, "PERDURE_HOME": str(laptop.home)},
         stdout=subprocess.DEVNULL,
     )
     laptop.until(laptop.others, "the first job's machine")
@@ -105,17 +105,17 @@ def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
     following.wait()
     first = int(laptop.client.jobs()["jobs"][0]["job_id"])
     laptop.until(lambda: "followed" in laptop.log(first), "a log without who launched it")
-    laptop.holdfast("jobs", "cancel", "-y", first)
+    laptop.perdure("jobs", "cancel", "-y", first)
     laptop.until(lambda: not laptop.others(), "the end of the first job's machine")
     job = laptop.launch(tmp_path)
 
     before = laptop.client.controller()
     (laptop.home / "config.yaml").write_text("local: {accelerators: {V100: 2}}\nnodes: {beat_s: 1}\n")
-    assert "Installed" in laptop.holdfast("controller", "upgrade").stdout
+    assert "Installed" in laptop.perdure("controller", "upgrade").stdout
     after = laptop.client.controller()
     assert (after["id"], after["started_at"] != before["started_at"]) == (before["id"], True)
-    assert "already" in laptop.holdfast("controller", "upgrade").stdout
-    refused = laptop.holdfast("controller", "down", "-y", check=False)
+    assert "already" in laptop.perdure("controller", "upgrade").stdout
+    refused = laptop.perdure("controller", "down", "-y", check=False)
     assert (refused.returncode, "has jobs: 1 RUNNING" in refused.stderr) == (1, True)
 
     lost = laptop.record.instance
@@ -123,20 +123,20 @@ def test_a_job_outlives_the_laptops_side_an_upgrade_and_the_controllers_machine(
     layout.give_order(str(directory), layout.INTERRUPT, {"notice_s": None})
     laptop.until(lambda: lost not in laptop.machines(), "the loss of the controller's machine")
     for word in ("status", "start"):
-        assert "goes on with its state" in laptop.holdfast("controller", word, check=False).stderr
-    refused = laptop.holdfast("controller", "down", "-y", check=False)
+        assert "goes on with its state" in laptop.perdure("controller", word, check=False).stderr
+    refused = laptop.perdure("controller", "down", "-y", check=False)
     assert (refused.returncode, "add --force" in refused.stderr) == (1, True)
-    assert "is gone; another gets its disk" in laptop.holdfast("controller", "up", "--infra", "local").stdout
+    assert "is gone; another gets its disk" in laptop.perdure("controller", "up", "--infra", "local").stdout
     assert laptop.client.controller()["id"] == before["id"]
 
     ended = laptop.finish(job)
     assert [attempt["generation"] for attempt in ended["attempts"]] == [1], "nothing of that restarted it"
     assert "step 1\n" in laptop.log(job)
     assert laptop.log(job).count("step 1\n") == 1
-    said = laptop.holdfast("controller", "down", "-y").stdout
+    said = laptop.perdure("controller", "down", "-y").stdout
     assert f"What stays is its disk {laptop.record.disk}" in said
     assert not laptop.machines()
-    assert (Path(laptop.record.disk) / "holdfast.db").exists()
+    assert (Path(laptop.record.disk) / "perdure.db").exists()
 
 
 def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: WithMachines) -> None:
@@ -152,19 +152,19 @@ def test_an_up_that_is_broken_off_leaves_nothing_and_can_be_run_again(laptop: Wi
     assert stopped.returncode != 0, out.decode()
     assert b"Nothing is left running" in out
     assert not laptop.machines()
-    laptop.holdfast("controller", "up", "--infra", "local")
+    laptop.perdure("controller", "up", "--infra", "local")
     assert list(laptop.machines()) == [laptop.record.instance]
     assert len(list((laptop.home / "controllers").iterdir())) == 1
-    said = laptop.holdfast("controller", "down", "-y", "--delete-disk").stdout
+    said = laptop.perdure("controller", "down", "-y", "--delete-disk").stdout
     assert "Nothing of it is left" in said
     assert not list((laptop.home / "controllers").iterdir())
-    assert "No controller is up" in laptop.holdfast("controller", "down").stdout
+    assert "No controller is up" in laptop.perdure("controller", "down").stdout
 
 
 def test_what_can_not_be_installed_changes_nothing(laptop: WithMachines) -> None:
-    laptop.holdfast("controller", "up", "--infra", "local")
+    laptop.perdure("controller", "up", "--infra", "local")
     before = laptop.client.controller()
     for junk in (b"", b"no zip", sys.executable.encode() * 1000):
-        with pytest.raises(Exception, match="no pack of holdfast"):
+        with pytest.raises(Exception, match="no pack of perdure"):
             laptop.client.put_software(junk)
     assert laptop.client.controller() == before

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 def launch(controller: Any, folder: Path, asked: str, *, check: bool = True) -> Any:
     task = folder / "task.yaml"
     task.write_text(f"name: due\nresources: {{use_spot: true, job_recovery: {{{asked}}}}}\nrun: echo done\n")
-    return controller.holdfast("jobs", "launch", str(task), "--yes", check=check)
+    return controller.perdure("jobs", "launch", str(task), "--yes", check=check)
 
 
 def newest(controller: Any) -> dict[str, Any]:
@@ -51,9 +51,9 @@ def test_a_dry_run_foresees_cost_and_end(controller: Any, tmp_path: Path) -> Non
     task = tmp_path / "task.yaml"
     asked = "job_recovery: {deadline: 60h, work: 40h}"
     task.write_text(f"resources: {{use_spot: true, {asked}}}\nrun: echo done\n")
-    said = controller.holdfast("jobs", "launch", str(task), "--dryrun").stdout
+    said = controller.perdure("jobs", "launch", str(task), "--dryrun").stdout
     assert "Expected cost $" in said
     assert "Expected end in" in said
     assert "After its deadline: 0% of" in said
     task.write_text("resources: {use_spot: true}\nrun: echo done\n")
-    assert "No forecast: nobody said how long" in controller.holdfast("jobs", "launch", str(task), "--dryrun").stdout
+    assert "No forecast: nobody said how long" in controller.perdure("jobs", "launch", str(task), "--dryrun").stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.sdk as holdfast
+import perdure.sdk as perdure
 from example_scripts import EXAMPLES, ROOT, finish, start, start_two
 
 YAMLS = sorted(EXAMPLES.rglob("*.yaml"))
@@ -139,7 +139,7 @@ def test_the_trainer_of_hugging_face_ends_as_if_it_had_not_been_interrupted(tmp_
 
 def test_a_chain_that_is_started_again_repeats_nothing(tmp_path: Path) -> None:
     def run(**env: str) -> list[str]:
-        settings = holdfast.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
+        settings = perdure.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
         environ = {**os.environ, **settings, "OUTPUTS": str(tmp_path), "SKYPILOT_TASK_ID": "test", **env}
         done = subprocess.run(
             [EXAMPLES / "chain/run.sh"], env=environ, capture_output=True, text=True, check=not env.get("BROKEN")
@@ -159,14 +159,14 @@ def test_a_chain_that_is_started_again_repeats_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(EXAMPLES)))
 def test_every_example_is_a_task_whose_files_are_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    task = holdfast.Task.from_yaml(path)
+    task = perdure.Task.from_yaml(path)
     task.check_local_paths()
     assert task.run
 
 
 def test_the_env_file_of_the_chain_names_what_the_chain_knows() -> None:
-    from holdfast.sdk import envfile
+    from perdure.sdk import envfile
 
     given = envfile.read(EXAMPLES / ".env.example", environ={})
-    known = holdfast.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
+    known = perdure.Task.from_yaml(EXAMPLES / "chain.yaml").to_yaml_config()["envs"]
     assert set(given) <= set(known)

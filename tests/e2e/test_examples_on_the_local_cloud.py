@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def submitted(controller: Any, *words: str) -> int:
-    output = controller.holdfast("jobs", "launch", *words, "--detach-run", "--yes")
+    output = controller.perdure("jobs", "launch", *words, "--detach-run", "--yes")
     found = re.search(r"[Jj]ob(?: ID:?)? (\d+)", output.stdout + output.stderr)
     assert found, output
     return int(found[1])
 
 
 def test_the_chain_takes_its_settings_from_the_env_file(controller: Any) -> None:
-    done = controller.holdfast("jobs", "launch", "examples/chain.yaml", "--env-file", "examples/.env.example", "--yes")
+    done = controller.perdure("jobs", "launch", "examples/chain.yaml", "--env-file", "examples/.env.example", "--yes")
     assert "What follows what, by the sea" in done.stdout
     assert "1_corpus.sh: task sky-managed-" in done.stdout
 

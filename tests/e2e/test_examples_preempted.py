@@ -52,7 +52,7 @@ def preempted_twice(
     `progress`: matches how far it is, as (a number), and `resumes` where it went on, as (a step). `notice_at` and
     `kill_at`: how far it has come by then.
     """
-    launched = controller.holdfast("jobs", "launch", *words, "--detach-run", "--yes")
+    launched = controller.perdure("jobs", "launch", *words, "--detach-run", "--yes")
     found = re.search(r"Job (\d+)", launched.stdout + launched.stderr)
     assert found, launched
     job_id = int(found[1])
@@ -67,9 +67,9 @@ def preempted_twice(
         return path.exists() and any(float(n) >= far for n in re.findall(progress, path.read_text()))
 
     controller.until(lambda: reached(1, notice_at), f"{notice_at} in the first attempt", PATIENCE_S)
-    controller.holdfast("jobs", "preempt", job_id, "--node", node, "--notice", 20)
+    controller.perdure("jobs", "preempt", job_id, "--node", node, "--notice", 20)
     controller.until(lambda: reached(2, kill_at), f"{kill_at} in the second attempt", PATIENCE_S)
-    controller.holdfast("jobs", "preempt", job_id, "--node", node, "--kill")
+    controller.perdure("jobs", "preempt", job_id, "--node", node, "--kill")
     controller.until(lambda: controller.job(job_id)["ended_at"], "the end of the job", PATIENCE_S)
 
     job, logs = controller.job(job_id), attempts()

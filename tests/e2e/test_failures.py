@@ -17,7 +17,7 @@ TICKER = "for i in $(seq 1 600); do echo tick $i; sleep 0.1; done"
 
 
 def launch(controller: Any, command: str, *flags: str) -> int:
-    done = controller.holdfast("jobs", "launch", command, "--use-spot", "--detach-run", "--yes", *flags)
+    done = controller.perdure("jobs", "launch", command, "--use-spot", "--detach-run", "--yes", *flags)
     found = re.search(r"Job (\d+)", done.stdout + done.stderr)
     assert found, done.stdout + done.stderr
     return int(found[1])
@@ -36,7 +36,7 @@ def until_logged(controller: Any, job: int, text: str) -> None:
 
 
 def cancel(controller: Any, job: int) -> None:
-    controller.holdfast("jobs", "cancel", str(job), "--yes", "--no-graceful")
+    controller.perdure("jobs", "cancel", str(job), "--yes", "--no-graceful")
 
 
 def pid_of(controller: Any) -> int:
@@ -49,7 +49,7 @@ def test_a_daemon_killed_in_the_middle_does_not_disturb_the_job(controller: Any)
     before = controller.job(job)
     os.kill(pid_of(controller), signal.SIGKILL)
     controller.until(lambda: not controller_runs(controller), "the daemon's death")
-    controller.holdfast("controller", "start")
+    controller.perdure("controller", "start")
     after = until_status(controller, job, "SUCCEEDED")
     assert after["recovery_count"] == 0
     assert after["task_id"] == before["task_id"]
@@ -73,7 +73,7 @@ def test_a_machine_killed_while_the_daemon_is_away_is_recovered_when_it_is_back(
     for process in psutil.process_iter(["cmdline"]):
         if node in " ".join(process.info["cmdline"] or []):
             process.kill()
-    controller.holdfast("controller", "start")
+    controller.perdure("controller", "start")
     recovered = until_status(controller, job, "RUNNING")
     assert recovered["generation"] == 2 or controller.until(
         lambda: controller.job(job)["generation"] == 2, "the second attempt"
@@ -84,7 +84,7 @@ def test_a_machine_killed_while_the_daemon_is_away_is_recovered_when_it_is_back(
 def test_losing_one_node_of_two_recovers_the_task_and_ends_the_other(controller: Any) -> None:
     job = launch(controller, f"echo rank $SKYPILOT_NODE_RANK; {TICKER}", "--num-nodes", "2")
     until_logged(controller, job, "(rank 1) tick 2\n")
-    controller.holdfast("jobs", "preempt", str(job), "--node", "1", "--kill")
+    controller.perdure("jobs", "preempt", str(job), "--node", "1", "--kill")
     controller.until(lambda: controller.job(job)["recovery_count"] == 1, "the recovery")
     again = until_status(controller, job, "RUNNING")
     first, second = again["attempts"]
@@ -143,7 +143,7 @@ def test_restarts_on_errors_are_made_and_counted(controller: Any, tmp_path: Path
         "  if [ $n = 1 ]; then exit 33; fi\n"
         "  exit 5\n"
     )
-    done = controller.holdfast("jobs", "launch", str(task), "--yes", check=False)
+    done = controller.perdure("jobs", "launch", str(task), "--yes", check=False)
     assert done.returncode == 100, done.stdout + done.stderr
     job = controller.client.jobs(limit=1)["jobs"][0]["job_id"]
     ended = controller.job(job)
@@ -157,7 +157,7 @@ def test_restarts_on_errors_are_made_and_counted(controller: Any, tmp_path: Path
 def test_setup_that_fails_says_so_and_its_log_is_kept(controller: Any, tmp_path: Path) -> None:
     task = tmp_path / "bad.yaml"
     task.write_text("setup: |\n  echo preparing; exit 4\nrun: echo never\n")
-    done = controller.holdfast("jobs", "launch", str(task), "--yes", check=False)
+    done = controller.perdure("jobs", "launch", str(task), "--yes", check=False)
     assert done.returncode == 100
     job = controller.client.jobs(limit=1)["jobs"][0]["job_id"]
     assert controller.job(job)["status"] == "FAILED_SETUP"
@@ -168,7 +168,7 @@ def test_setup_that_fails_says_so_and_its_log_is_kept(controller: Any, tmp_path:
 def test_cancel_gives_the_workload_time_to_save(controller: Any) -> None:
     job = launch(controller, "trap 'echo saving; sleep 0.5; echo saved; exit 0' TERM; echo ready; sleep 600 & wait")
     until_logged(controller, job, "ready\n")
-    controller.holdfast("jobs", "cancel", str(job), "--yes")
+    controller.perdure("jobs", "cancel", str(job), "--yes")
     assert until_status(controller, job, "CANCELLED")
     assert "saving\nsaved\n" in controller.log(job)
 
@@ -186,25 +186,25 @@ def test_secrets_are_given_and_show_nowhere(controller: Any) -> None:
     until_logged(controller, job, "tick 1\n")
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if "hunter2-xyzzy" in line]
-    shown = controller.holdfast("jobs", "show", str(job), "-o", "json").stdout
-    shown += controller.holdfast("jobs", "queue", "-a", "-o", "json").stdout
+    shown = controller.perdure("jobs", "show", str(job), "-o", "json").stdout
+    shown += controller.perdure("jobs", "queue", "-a", "-o", "json").stdout
     shown += (controller.home / "controller.log").read_text()
     assert "hunter2-xyzzy" not in shown
-    with sqlite3.connect(controller.home / "holdfast.db") as db:
+    with sqlite3.connect(controller.home / "perdure.db") as db:
         assert "hunter2-xyzzy" not in "\n".join(db.iterdump())
     cancel(controller, job)
 
 
 def test_what_a_task_needs_and_nobody_sells_changes_nothing(controller: Any) -> None:
     before = controller.client.jobs(limit=1)["total"]
-    done = controller.holdfast("jobs", "launch", "echo hi", "--gpus", "H100:8", "--yes", check=False)
+    done = controller.perdure("jobs", "launch", "echo hi", "--gpus", "H100:8", "--yes", check=False)
     assert done.returncode != 0
     assert "H100" in done.stderr
     assert controller.client.jobs(limit=1)["total"] == before
 
 
 def test_in_the_end_nothing_is_left(controller: Any) -> None:
-    controller.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+    controller.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
     home = str(controller.home)
     controller.until(lambda: not _processes_under(home), "the end of every process of a machine")
     mounts = subprocess.run(["cat", "/proc/mounts"], capture_output=True, text=True, check=True).stdout
@@ -216,4 +216,4 @@ def test_in_the_end_nothing_is_left(controller: Any) -> None:
 
 def _processes_under(home: str) -> list[str]:
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if home in line and "holdfast.controller serve" not in line]
+    return [line for line in lines if home in line and "perdure.controller serve" not in line]

@@ -17,7 +17,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from holdfast.controller.keyring import Keyring
+from perdure.controller.keyring import Keyring
 
 FLOOD = 300
 REPORT = {"phase": "running", "exit_code": None, "failed_stage": None, "interrupted": False, "message": "", "ip": ""}
@@ -48,7 +48,7 @@ def sleeper(controller: Any) -> Iterator[tuple[int, str]]:
     )
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
     yield job, Keyring.of(controller.home).attempt_token((job, 0, 1))
-    controller.holdfast("jobs", "cancel", job, "--yes", "--no-graceful")
+    controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful")
 
 
 def address(controller: Any) -> tuple[str, int]:
@@ -59,7 +59,7 @@ def address(controller: Any) -> tuple[str, int]:
 def channel(controller: Any, token: str, rank: int = 0) -> ClientConnection:
     """A channel in the name of a node, though of a rank that the attempt has not: its real node is left alone."""
     host, port = address(controller)
-    headers = {"Authorization": f"Bearer {token}", "Holdfast-Rank": str(rank)}
+    headers = {"Authorization": f"Bearer {token}", "Perdure-Rank": str(rank)}
     return connect(f"ws://{host}:{port}/agent/v1/channel", additional_headers=headers, proxy=None, max_size=None)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sdk.endpoint import is_controller
+from perdure.sdk.endpoint import is_controller
 
 ZONES = ("local-east-a", "local-east-b", "local-west-a")
 
@@ -30,7 +30,7 @@ def fresh(controller: Any, tmp_path: Path) -> Iterator[Any]:
     try:
         yield one
     finally:
-        one.holdfast("controller", "stop", check=False)
+        one.perdure("controller", "stop", check=False)
 
 
 def recorded_pid(controller: Any) -> int:
@@ -44,7 +44,7 @@ def kill(controller: Any) -> None:
 
 
 def launch(controller: Any, *words: str) -> int:
-    done = controller.holdfast("jobs", "launch", *words, "--detach-run", "--yes")
+    done = controller.perdure("jobs", "launch", *words, "--detach-run", "--yes")
     return int(re.findall(r"Job (\d+) ", done.stdout)[0])
 
 
@@ -54,10 +54,10 @@ def ended(controller: Any, job_id: int) -> dict[str, Any]:
 
 
 def following(controller: Any, *words: str) -> subprocess.Popen[bytes]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "jobs", *words],
-        env={**environ, "HOLDFAST_HOME": str(controller.home)},
+        [sys.executable, "-m", "perdure.cli", "jobs", *words],
+        env={**environ, "PERDURE_HOME": str(controller.home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -88,21 +88,21 @@ def test_a_submission_and_a_cancellation_survive_the_controllers_death(controlle
     assert controller.client.jobs(limit=1)["total"] == before + 2, "each once"
     newest = controller.client.jobs(limit=2)["jobs"]
     kill(controller)
-    controller.holdfast("jobs", "cancel", "--all", "--yes")
+    controller.perdure("jobs", "cancel", "--all", "--yes")
     assert {ended(controller, job["job_id"])["status"] for job in newest} == {"CANCELLED"}
 
 
 def test_several_jobs_alike_are_told_apart_by_their_rank(fresh: Any) -> None:
-    said = fresh.holdfast(
+    said = fresh.perdure(
         "jobs", "launch", "-n", "sweep", "--num-jobs", "3", "-y", 'echo "$SKYPILOT_JOB_RANK of $SKYPILOT_NUM_JOBS"'
     ).stdout
     assert "3 jobs (sweep) are submitted, 1 to 3." in said
     for rank, job_id in enumerate((1, 2, 3)):
         assert ended(fresh, job_id)["status"] == "SUCCEEDED"
-        assert fresh.holdfast("jobs", "logs", str(job_id)).stdout.count(f"{rank} of 3") == 1
-    listed = json.loads(fresh.holdfast("jobs", "queue", "-a", "-n", "sw??p", "-o", "json").stdout)
+        assert fresh.perdure("jobs", "logs", str(job_id)).stdout.count(f"{rank} of 3") == 1
+    listed = json.loads(fresh.perdure("jobs", "queue", "-a", "-n", "sw??p", "-o", "json").stdout)
     assert [job["job_id"] for job in listed] == [3, 2, 1]
-    refused = fresh.holdfast("jobs", "queue", "-n", "sw[ee", check=False)
+    refused = fresh.perdure("jobs", "queue", "-n", "sw[ee", check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "no ] follows the [" in refused.stderr
 
@@ -110,36 +110,36 @@ def test_several_jobs_alike_are_told_apart_by_their_rank(fresh: Any) -> None:
 def test_many_jobs_are_cancelled_at_once_even_if_the_controller_dies_of_it(fresh: Any) -> None:
     (fresh.home / "local").mkdir()
     (fresh.home / "local" / "zones.json").write_text(json.dumps({zone: {"capacity": 0} for zone in ZONES}))
-    fresh.holdfast("jobs", "launch", "-n", "many", "--num-jobs", "60", "-y", "true")
-    assert "Jobs with IDs 1-60 are scheduled" in fresh.holdfast("jobs", "cancel", "-n", "many", "-y").stdout
+    fresh.perdure("jobs", "launch", "-n", "many", "--num-jobs", "60", "-y", "true")
+    assert "Jobs with IDs 1-60 are scheduled" in fresh.perdure("jobs", "cancel", "-n", "many", "-y").stdout
     kill(fresh)
-    fresh.holdfast("controller", "start")
+    fresh.perdure("controller", "start")
     fresh.until(lambda: fresh.client.jobs(limit=1)["counts"] == {"CANCELLED": 60}, "the end of all")
 
 
 def test_a_controller_that_was_stopped_stays_stopped_while_a_log_is_followed(fresh: Any) -> None:
-    fresh.holdfast("controller", "start")
+    fresh.perdure("controller", "start")
     follower = following(fresh, "launch", "echo begun; sleep 600", "--yes")
     assert follower.stdout is not None
     assert next(line for line in follower.stdout if line == b"begun\n")
-    fresh.holdfast("controller", "stop")
+    fresh.perdure("controller", "stop")
     assert follower.stderr is not None
     assert next(line for line in follower.stderr if b"does not answer; waiting" in line)
-    assert fresh.holdfast("controller", "status", check=False).returncode == 1
-    fresh.holdfast("controller", "start")
-    fresh.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+    assert fresh.perdure("controller", "status", check=False).returncode == 1
+    fresh.perdure("controller", "start")
+    fresh.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
     follower.communicate(timeout=60)
     assert follower.returncode == 103
 
 
 def test_a_lost_token_locks_nobody_out(fresh: Any) -> None:
-    fresh.holdfast("controller", "start")
+    fresh.perdure("controller", "start")
     (fresh.home / "token").unlink()
-    refused = fresh.holdfast("jobs", "queue", check=False)
-    assert "controller stop && holdfast controller start" in refused.stderr
-    fresh.holdfast("controller", "stop")
-    fresh.holdfast("controller", "start")
-    fresh.holdfast("jobs", "queue")
+    refused = fresh.perdure("jobs", "queue", check=False)
+    assert "controller stop && perdure controller start" in refused.stderr
+    fresh.perdure("controller", "stop")
+    fresh.perdure("controller", "start")
+    fresh.perdure("jobs", "queue")
 
 
 def test_a_neighbours_controller_on_our_old_port_is_not_taken_for_ours(controller: Any, fresh: Any) -> None:
@@ -150,7 +150,7 @@ def test_a_neighbours_controller_on_our_old_port_is_not_taken_for_ours(controlle
     (fresh.home / "controller.json").write_text(json.dumps({**record, "pid": ended_process.pid}))
     (fresh.home / "token").touch(0o600)
     (fresh.home / "token").write_text("ours")
-    fresh.holdfast("jobs", "queue")
+    fresh.perdure("jobs", "queue")
     assert recorded_pid(fresh) != record["pid"]
 
 
@@ -169,7 +169,7 @@ def test_a_neighbours_controller_on_our_old_port_is_not_taken_for_ours(controlle
 )
 def test_a_wrong_configuration_is_said_with_line_and_field(fresh: Any, config: str, line: int, field: str) -> None:
     (fresh.home / "config.yaml").write_text(config)
-    refused = fresh.holdfast("jobs", "queue", check=False)
+    refused = fresh.perdure("jobs", "queue", check=False)
     assert refused.returncode == 1
     assert f"config.yaml:{line}: {field}" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -177,16 +177,16 @@ def test_a_wrong_configuration_is_said_with_line_and_field(fresh: Any, config: s
 
 def test_a_database_that_is_none_is_left_as_it_is(fresh: Any) -> None:
     rubbish = os.urandom(9000)
-    (fresh.home / "holdfast.db").write_bytes(rubbish)
-    refused = fresh.holdfast("jobs", "queue", check=False)
-    assert "holdfast.db can not be opened: file is not a database" in refused.stderr
+    (fresh.home / "perdure.db").write_bytes(rubbish)
+    refused = fresh.perdure("jobs", "queue", check=False)
+    assert "perdure.db can not be opened: file is not a database" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert (fresh.home / "holdfast.db").read_bytes() == rubbish
+    assert (fresh.home / "perdure.db").read_bytes() == rubbish
 
 
 def test_a_home_that_is_a_file_is_said_to_be_one(fresh: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused = replace(fresh, home=tmp_path / "file").holdfast("jobs", "queue", check=False)
+    refused = replace(fresh, home=tmp_path / "file").perdure("jobs", "queue", check=False)
     assert f"{tmp_path / 'file'}: can not be used: File exists" in refused.stderr
 
 
@@ -198,24 +198,24 @@ def test_a_full_disk_stops_nothing_for_good_and_loses_no_line(fresh: Any, tmp_pa
     (tmp_path / "machines").mkdir()
     (fresh.home / "local").symlink_to(tmp_path / "machines")  # machines have disks of their own
     try:
-        fresh.holdfast("controller", "start")
+        fresh.perdure("controller", "start")
         job = launch(fresh, "for i in $(seq 100); do echo tick $i; sleep 0.1; done")
         fresh.until(lambda: fresh.job(job)["status"] == "RUNNING", "the job to run")
         pid = recorded_pid(fresh)
         fill(fresh.home / "filling")
-        refused = fresh.holdfast("jobs", "launch", "echo second", "-y", "-d", check=False)
+        refused = fresh.perdure("jobs", "launch", "echo second", "-y", "-d", check=False)
         assert refused.returncode == 1
         assert "disk is full" in refused.stderr
-        assert "HOLDFAST_HOME" in refused.stderr
+        assert "PERDURE_HOME" in refused.stderr
         (fresh.home / "filling").unlink()
-        assert fresh.holdfast("jobs", "launch", "echo third", "-y").returncode == 0
+        assert fresh.perdure("jobs", "launch", "echo third", "-y").returncode == 0
         assert ended(fresh, job)["status"] == "SUCCEEDED"
         assert recorded_pid(fresh) == pid
         ticks = [line for line in fresh.log(job).splitlines() if line.startswith("tick")]
         assert ticks == [f"tick {i}" for i in range(1, 101)]
     finally:
-        fresh.holdfast("jobs", "cancel", "-a", "-y", "--no-graceful", check=False)
-        fresh.holdfast("controller", "stop", check=False)
+        fresh.perdure("jobs", "cancel", "-a", "-y", "--no-graceful", check=False)
+        fresh.perdure("controller", "stop", check=False)
         subprocess.run(["umount", "--lazy", fresh.home], check=True)
 
 
@@ -228,7 +228,7 @@ def fill(path: Path) -> None:
 
 def test_the_controllers_log_shows_errors_without_the_values_of_variables(tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys, structlog; from holdfast.controller.logging import configure_logging\n"
+        "import pathlib, sys, structlog; from perdure.controller.logging import configure_logging\n"
         "configure_logging(pathlib.Path(sys.argv[1]), 'info')\n"
         "def submit(secret):\n    raise OSError('no room')\n"
         "try:\n    submit('hunter2' + '-xyzzy')\n"
@@ -252,11 +252,11 @@ def test_a_job_waits_for_room_says_so_and_takes_it(fresh: Any) -> None:
     waiting = fresh.job(job)
     assert waiting["status"] == "PENDING"
     assert waiting["zone"] is None, "it is nowhere yet"
-    queue = fresh.holdfast("jobs", "queue").stdout
+    queue = fresh.perdure("jobs", "queue").stdout
     assert re.search(rf"Job {job} waits: every offer that fits has refused lately; the next try is at \d{{4}}-", queue)
-    shown = fresh.holdfast("jobs", "show", job).stdout
+    shown = fresh.perdure("jobs", "show", job).stdout
     assert "(local/local-west/local-west-a local-1 spot; not before " in shown
-    planned = fresh.holdfast("jobs", "launch", "echo x", "--use-spot", "--dryrun").stdout
+    planned = fresh.perdure("jobs", "launch", "echo x", "--use-spot", "--dryrun").stdout
     assert "the job waits until one can be had again" in planned
     zones.write_text("{}")
     assert ended(fresh, job)["status"] == "SUCCEEDED"
@@ -276,7 +276,7 @@ def test_of_three_tasks_the_second_fails_and_the_story_says_which(controller: An
         "name: three\n---\nname: one\nrun: printf '%s\\n' \"$SKYPILOT_TASK_IDS\"\n---\n"
         "name: two\nrun: exit 3\n---\nname: last\nrun: echo never\n"
     )
-    done = controller.holdfast("jobs", "launch", pipeline, "-y", check=False)
+    done = controller.perdure("jobs", "launch", pipeline, "-y", check=False)
     assert done.returncode == 100
     job = int(re.findall(r"Job (\d+) ", done.stdout)[0])
     tasks = controller.job(job)["tasks"]
@@ -284,9 +284,9 @@ def test_of_three_tasks_the_second_fails_and_the_story_says_which(controller: An
     ids = [task["task_id"] for task in tasks]
     assert [i.rsplit("_", 2)[1:] for i in ids] == [["one", f"{job}-0"], ["two", f"{job}-1"], ["last", f"{job}-2"]]
     assert "\n".join(ids) in done.stdout
-    shown = controller.holdfast("jobs", "show", job).stdout
+    shown = controller.perdure("jobs", "show", job).stdout
     assert re.search(r"\s1\s+1\s+attempt\.requested .* PREVIOUS_TASK_DONE", shown), "attempt 1 of task 1"
-    assert controller.holdfast("jobs", "logs", job, "last", "--no-follow", check=False).returncode == 103
+    assert controller.perdure("jobs", "logs", job, "last", "--no-follow", check=False).returncode == 103
 
 
 def test_the_variables_of_a_task_are_complete_in_setup_and_in_run(controller: Any, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_the_variables_of_a_task_are_complete_in_setup_and_in_run(controller: An
         f"name: vars\nnum_nodes: 2\nresources: {{accelerators: V100:2, use_spot: true}}\n"
         f"setup: {json.dumps(show.format('in-setup'))}\nrun: {json.dumps(show.format('in-run'))}\n"
     )
-    done = controller.holdfast("jobs", "launch", task, "-y")
+    done = controller.perdure("jobs", "launch", task, "-y")
     job = int(re.findall(r"Job (\d+) ", done.stdout)[0])
     told = controller.job(job)
     assert told["cluster_resources"] == "2x(local-v100x2, V100:2, spot)"
@@ -337,11 +337,11 @@ def test_what_a_job_prints_arrives_byte_for_byte(controller: Any) -> None:
 def test_a_workload_that_does_not_listen_is_ended_when_its_grace_is_over(controller: Any) -> None:
     job = launch(controller, "trap '' TERM; echo deaf; while :; do sleep 0.1; done")
     controller.until(lambda: "deaf\n" in controller.log(job), "the workload")
-    controller.holdfast("jobs", "cancel", job, "--graceful-timeout", 1, "-y")
+    controller.perdure("jobs", "cancel", job, "--graceful-timeout", 1, "-y")
     assert ended(controller, job)["status"] == "CANCELLED"
-    again = controller.holdfast("jobs", "cancel", job, "-y")
+    again = controller.perdure("jobs", "cancel", job, "-y")
     assert f"Job {job} has already ended." in again.stdout
-    assert controller.holdfast("jobs", "preempt", job, check=False).returncode == 1
+    assert controller.perdure("jobs", "preempt", job, check=False).returncode == 1
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -349,13 +349,13 @@ def test_the_pages_about_jobs_fit_the_terminal(controller: Any, width: int, monk
     monkeypatch.setenv("COLUMNS", str(width))
     job = launch(controller, "sleep 600", "--use-spot", "-n", "a-job-with-a-rather-long-name-for-a-table")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
-    controller.holdfast("jobs", "preempt", job, "--kill")
+    controller.perdure("jobs", "preempt", job, "--kill")
     controller.until(lambda: controller.job(job)["recovery_count"] == 1, "its recovery")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run again")
-    queue = controller.holdfast("jobs", "queue").stdout
+    queue = controller.perdure("jobs", "queue").stdout
     assert re.search(rf"{job} .*RUNNING .*st-[ab] spot", queue)
-    shown = controller.holdfast("jobs", "show", job).stdout
+    shown = controller.perdure("jobs", "show", job).stdout
     tables = shown.partition("Attempts")[2]
     assert "the cloud took the machine" in " ".join(tables.split())
     assert max(map(len, (queue + tables).splitlines())) <= width
-    controller.holdfast("jobs", "cancel", job, "-y", "--no-graceful")
+    controller.perdure("jobs", "cancel", job, "-y", "--no-graceful")

@@ -36,16 +36,16 @@ def test_what_is_in_the_queues_is_heard(tmp_path: Path) -> None:
     if why := azurite.problem():
         pytest.skip(why)
     with FakeGce() as gce, FakeAzure() as azure, azure.queues(tmp_path / "queues") as queues:
-        url = gce.subscription("holdfast")
+        url = gce.subscription("perdure")
         name = url.partition("/v1/")[2]
         gce.settings = {"notice_queues": [url]}
-        azure.settings = {"notice_queues": [queues.make("holdfast")]}
+        azure.settings = {"notice_queues": [queues.make("perdure")]}
         (tmp_path / "config.yaml").write_text(gce.config + azure.config)
         for google_says, azure_says in (("nonsense",) * 2, (json.dumps(OF_GOOGLE), json.dumps(OF_AZURE))):
             gce.pubsub.send(name, google_says.encode())
-            queues.send("holdfast", azure_says)
+            queues.send("perdure", azure_says)
         with running_controller(tmp_path, environ={**gce.environ, **azure.environ}) as controller:
-            controller.until(lambda: not gce.pubsub.left(name) and not queues.left("holdfast"), "nothing is left")
+            controller.until(lambda: not gce.pubsub.left(name) and not queues.left("perdure"), "nothing is left")
         told = (tmp_path / "controller.log").read_text()
         assert told.count("notices.malformed") == 2
         assert "notices.failed" not in told

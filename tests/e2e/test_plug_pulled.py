@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import warm
-from holdfast.controller.daemon import CannotStart, only_one
-from holdfast.sdk.client import ApiError, Client, ConnectionLost
-from holdfast.sdk.endpoint import Endpoint, running
+from perdure.controller.daemon import CannotStart, only_one
+from perdure.sdk.client import ApiError, Client, ConnectionLost
+from perdure.sdk.endpoint import Endpoint, running
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -44,7 +44,7 @@ class Plug:
         self.pulled = 0
         self.survived: Callable[[], None] = lambda: None
         self._chance = random.Random(seed)
-        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        self._environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
         self.begin()
 
     def begin(self) -> None:

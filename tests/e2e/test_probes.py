@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from controllers import Controller, running_controller
-from holdfast.controller.probing import USER
+from perdure.controller.probing import USER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -51,9 +51,9 @@ def test_each_offer_is_probed_once_a_period_and_what_it_costs_is_shown(controlle
     assert "it can be had" in stories[0]
     assert "it was refused" in stories[1]
     assert had["cost_usd"] < 0.01
-    assert "2 in the last day, for " in controller.holdfast("controller", "status").stdout
+    assert "2 in the last day, for " in controller.perdure("controller", "status").stdout
     # What they learned is known to everybody: a task that names no strategy is given one that weighs it.
-    said = controller.holdfast(
+    said = controller.perdure(
         "jobs", "launch", "--instance-type", "local-1", "--use-spot", "--dryrun", "-y", "true"
     ).stdout
     assert "Policy VALUE: the 2 cheapest spot offers that fit were seen within three days." in said
@@ -62,9 +62,9 @@ def test_each_offer_is_probed_once_a_period_and_what_it_costs_is_shown(controlle
 
 def test_a_probe_is_not_left_running_by_a_controller_that_dies(controller: Controller) -> None:
     controller.until(lambda: living(controller), "a probe's machine")
-    status = controller.holdfast("controller", "status").stdout
+    status = controller.perdure("controller", "status").stdout
     pid = int(next(line.split()[1] for line in status.splitlines() if line.strip().startswith("process")))
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    controller.holdfast("jobs", "queue")
+    controller.perdure("jobs", "queue")
     settled(controller, 2)

@@ -27,7 +27,7 @@ def launch(controller: Any, path: Path) -> int:
     # Not as an argument, which everybody on this computer could read.
     (path.parent / "secrets.env").write_text(f"GIVEN={GIVEN}\n")
     before = {job["job_id"] for job in controller.client.jobs()["jobs"]}
-    controller.holdfast("jobs", "launch", path, "--secret-file", path.parent / "secrets.env", "-d", "-y")
+    controller.perdure("jobs", "launch", path, "--secret-file", path.parent / "secrets.env", "-d", "-y")
     (job,) = {job["job_id"] for job in controller.client.jobs()["jobs"]} - before
     return int(job)
 
@@ -67,7 +67,7 @@ def told(controller: Any, job: int) -> str:
         ("jobs", "queue", "-a", "-v"), ("jobs", "queue", "-a", "-o", "json"), ("jobs", "show", job),
         ("jobs", "show", job, "-o", "json"), ("jobs", "logs", job, "--no-follow"), ("controller", "logs"),
     ]  # fmt: skip
-    said = [controller.holdfast(*words, check=False) for words in commands]
+    said = [controller.perdure(*words, check=False) for words in commands]
     text = "".join(done.stdout + done.stderr for done in said)
     client = controller.client
     headers = {"Authorization": f"Bearer {client.endpoint.token}"}
@@ -83,7 +83,7 @@ def is_clean(text: str) -> bool:
 @pytest.fixture
 def done_with(controller: Any) -> Iterator[None]:
     yield
-    controller.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+    controller.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
 
 
 @pytest.mark.usefixtures("done_with")
@@ -104,12 +104,12 @@ def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_
     for path in held:
         assert path.stat().st_mode & 0o077 == 0, f"{path} is its owner's alone"
     assert is_clean(told(controller, job))
-    with sqlite3.connect(controller.home / "holdfast.db") as database:
+    with sqlite3.connect(controller.home / "perdure.db") as database:
         assert is_clean("\n".join(database.iterdump()))
 
     for home in machines.glob("*/machine/**/sky_workdir"):
         (home.parent / "go").touch()
-    controller.holdfast("jobs", "cancel", job, "--yes", "--no-graceful", check=False)
+    controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful", check=False)
     controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
     assert files_with_a_secret(controller.home) == []
     assert is_clean(told(controller, job))
@@ -142,7 +142,7 @@ def test_what_is_refused_is_refused_without_it(controller: Any, tmp_path: Path) 
     for wrong in ("num_nodes: 0\n", "resources: {gpus: 'H100:99'}\n", f"envs: {{A: [{WRITTEN}]}}\n"):
         path = task(tmp_path, "true", wrong)
         (tmp_path / "secrets.env").write_text(f"GIVEN={GIVEN}\n")
-        done = controller.holdfast("jobs", "launch", path, "--secret-file", tmp_path / "secrets.env", "-y", check=False)
+        done = controller.perdure("jobs", "launch", path, "--secret-file", tmp_path / "secrets.env", "-y", check=False)
         assert done.returncode != 0
         assert is_clean(done.stdout + done.stderr)
     assert files_with_a_secret(controller.home) == []

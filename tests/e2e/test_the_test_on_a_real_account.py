@@ -90,12 +90,12 @@ def test_at_the_cap_every_machine_ends(place: Place) -> None:
             try:
                 real_clouds.wander(controller, account, cap, patience_s=PATIENCE_S)
             finally:
-                controller.holdfast("jobs", "cancel", other + 1, "--yes", "--no-graceful")
+                controller.perdure("jobs", "cancel", other + 1, "--yes", "--no-graceful")
 
     with pytest.raises(CapReached, match="all was ended"):
         spend()
     assert not account.machines()
-    jobs = {one.tags.get("holdfast:job") or one.tags["holdfast-job"] for one in fake.living()}
+    jobs = {one.tags.get("perdure:job") or one.tags["perdure-job"] for one in fake.living()}
     assert jobs == {str(other)}, "others' machines are left alone"
 
 
@@ -104,7 +104,7 @@ def test_at_the_cap_every_machine_ends(place: Place) -> None:
     [
         ({}, "set it to aws, gcp, azure"),
         ({real_clouds.WANTED: "oracle"}, "set it to aws, gcp, azure"),
-        ({real_clouds.WANTED: "aws"}, "HOLDFAST_REAL_LISTEN is not set"),
+        ({real_clouds.WANTED: "aws"}, "PERDURE_REAL_LISTEN is not set"),
         ({**WANTS, real_clouds.CAP: "lots"}, "a number above 0"),
         ({**WANTS, real_clouds.CAP: "-1"}, "a number above 0"),
         ({**WANTS, real_clouds.CAP: "inf"}, "a number above 0"),

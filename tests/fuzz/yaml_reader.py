@@ -13,12 +13,12 @@ import tempfile
 
 import atheris
 
-with atheris.instrument_imports(include=["holdfast.sdk"]):
-    from holdfast.sdk import Dag
-    from holdfast.sdk.problems import TaskError
-    from holdfast.sdk.task import Task
+with atheris.instrument_imports(include=["perdure.sdk"]):
+    from perdure.sdk import Dag
+    from perdure.sdk.problems import TaskError
+    from perdure.sdk.task import Task
 
-_FILE = os.path.join(tempfile.mkdtemp(prefix="holdfast-fuzz-"), "task.yaml")
+_FILE = os.path.join(tempfile.mkdtemp(prefix="perdure-fuzz-"), "task.yaml")
 
 
 def one_input(data: bytes) -> None:

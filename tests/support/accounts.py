@@ -14,25 +14,25 @@ from typing import Any, Protocol
 
 import boto3
 
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.aws import catalog as aws_catalog
-from holdfast.controller.clouds.aws.connections import Connections as AwsConnections
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.azure import catalog as azure_catalog
-from holdfast.controller.clouds.azure.connections import Connections as AzureConnections
-from holdfast.controller.clouds.azure.connections import find_credential
-from holdfast.controller.clouds.azure.places import Places
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.gcp import catalog as gcp_catalog
-from holdfast.controller.clouds.gcp import reading
-from holdfast.controller.clouds.gcp.connections import Connections as GcpConnections
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.storage.azure import AzureStore
-from holdfast.controller.storage.gcs import PUBLIC_URL, GcsStore
-from holdfast.controller.storage.s3 import S3Store
 from on_clouds import keys_in
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.aws import catalog as aws_catalog
+from perdure.controller.clouds.aws.connections import Connections as AwsConnections
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.azure import catalog as azure_catalog
+from perdure.controller.clouds.azure.connections import Connections as AzureConnections
+from perdure.controller.clouds.azure.connections import find_credential
+from perdure.controller.clouds.azure.places import Places
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.gcp import catalog as gcp_catalog
+from perdure.controller.clouds.gcp import reading
+from perdure.controller.clouds.gcp.connections import Connections as GcpConnections
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.storage.azure import AzureStore
+from perdure.controller.storage.gcs import PUBLIC_URL, GcsStore
+from perdure.controller.storage.s3 import S3Store
 
-LABEL = "holdfast-test"
+LABEL = "perdure-test"
 Sections = Mapping[str, Mapping[str, Any]]
 
 

@@ -36,8 +36,8 @@ def main() -> None:
         if "owner" in file:
             shutil.chown(file["path"], *file["owner"].split(":"))
     for command in config["runcmd"]:
-        if command[0] == "/opt/holdfast/mount_state.sh":
-            shutil.chown(command[2], "holdfast", "holdfast")
+        if command[0] == "/opt/perdure/mount_state.sh":
+            shutil.chown(command[2], "perdure", "perdure")
         elif command[:3] == ["systemctl", "enable", "--now"]:
             start(f"/etc/systemd/system/{command[3]}.service", role)
         else:

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import holdfast.sdk as holdfast
-from holdfast.sdk.client import Client
-from holdfast.sdk.endpoint import running
+import perdure.sdk as perdure
+from perdure.sdk.client import Client
+from perdure.sdk.endpoint import running
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 90.0
@@ -23,7 +23,7 @@ PATIENCE_S = 90.0
 
 @dataclass(frozen=True)
 class Controller:
-    """`client` speaks with its API; `holdfast` runs a command against it, from the root of the checkout.
+    """`client` speaks with its API; `perdure` runs a command against it, from the root of the checkout.
 
     `environ`: what its daemon and its commands have in their environment besides the tests' own. `program`: what runs
     the commands.
@@ -31,7 +31,7 @@ class Controller:
 
     home: Path
     environ: Mapping[str, str] = field(default_factory=dict)
-    program: Sequence[str] = (sys.executable, "-m", "holdfast.cli")
+    program: Sequence[str] = (sys.executable, "-m", "perdure.cli")
 
     @property
     def client(self) -> Client:
@@ -39,12 +39,12 @@ class Controller:
         assert endpoint is not None, "the controller does not run"
         return Client(endpoint)
 
-    def holdfast(self, *words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+    def perdure(self, *words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
         done = subprocess.run(
             [*self.program, *map(str, words)],
             cwd=ROOT,
-            env={**environ, **self.environ, "HOLDFAST_HOME": str(self.home)},
+            env={**environ, **self.environ, "PERDURE_HOME": str(self.home)},
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -55,11 +55,11 @@ class Controller:
         return done
 
     def job(self, job_id: int) -> dict[str, Any]:
-        return dict(holdfast.jobs.get(job_id, client=self.client))
+        return dict(perdure.jobs.get(job_id, client=self.client))
 
     def log(self, job_id: int) -> str:
         """As `jobs logs` shows it, which answers for the status by its exit code."""
-        return self.holdfast("jobs", "logs", job_id, "--no-follow", "--tail", 0, check=False).stdout
+        return self.perdure("jobs", "logs", job_id, "--no-follow", "--tail", 0, check=False).stdout
 
     def until(self, condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
         """The first true answer of `condition`."""
@@ -74,11 +74,11 @@ class Controller:
 def running_controller(home: Path, **more: Any) -> Iterator[Controller]:
     """A controller on `home`, whose config.yaml is written; in the end nothing of it is left. `more`: its fields."""
     one = Controller(home, **more)
-    one.holdfast("controller", "start")
+    one.perdure("controller", "start")
     try:
         yield one
     finally:
         with contextlib.suppress(AssertionError):
-            one.holdfast("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
             one.until(lambda: not list(home.glob("local/instances/*/machine")), "the end of every machine")
-        one.holdfast("controller", "stop")
+        one.perdure("controller", "stop")

@@ -9,8 +9,8 @@ import boto3
 
 from crash_worlds import World
 from fake_ec2 import FakeEc2
-from holdfast.controller.clouds.local import layout
-from holdfast.sdk.client import Client
+from perdure.controller.clouds.local import layout
+from perdure.sdk.client import Client
 
 CHEAPEST_ZONE = "us-east-1a"
 

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 
 from crash_worlds import World
-from holdfast.sdk import uploads
-from holdfast.sdk.client import ApiError, Client, ConnectionLost
 from keeper import Keeper
+from perdure.sdk import uploads
+from perdure.sdk.client import ApiError, Client, ConnectionLost
 
 WORK = Path(__file__).resolve().parents[1] / "crash" / "work"
 NOTICE_S = 3.0
@@ -138,7 +138,7 @@ class Scenario:
 
     def unsettled(self) -> list[Any]:
         """Jobs and intents that the controller has not done with."""
-        with sqlite3.connect(f"file:{self.home / 'holdfast.db'}?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{self.home / 'perdure.db'}?mode=ro", uri=True) as db:
             jobs = db.execute("SELECT id FROM job WHERE NOT settled").fetchall()
             return jobs + db.execute("SELECT job_id, kind FROM intent WHERE done_at IS NULL").fetchall()
 
@@ -202,12 +202,12 @@ class Scenario:
         mounts = Path("/proc/mounts").read_text()
         assert str(self.home) not in mounts
         lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-        left = [line for line in lines if str(self.home) in line and "holdfast.controller serve" not in line]
+        left = [line for line in lines if str(self.home) in line and "perdure.controller serve" not in line]
         assert not left
 
 
 def submit(client: Client, name: str, task: dict[str, Any]) -> dict[str, Any]:
-    """As `holdfast jobs launch` does; the key makes a repeat harmless."""
+    """As `perdure jobs launch` does; the key makes a repeat harmless."""
     with uploads.pack_tasks([task]) as packed:
         uploads.send(client, packed.archives)
         return dict(client.submit(name, packed.tasks, user="", key=name))

@@ -7,12 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local import layout
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
-from holdfast.sdk.client import Client
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.local import layout
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
+from perdure.sdk.client import Client
 
 # What an agent writes when a controller has welcomed it, and when that line breaks.
 WELCOMED, BROKEN = "connected to the controller", "the connection to the controller ended"

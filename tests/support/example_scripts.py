@@ -20,7 +20,7 @@ def start(script: str, *arguments: object, run_dir: Path, env: dict[str, str] | 
         cwd=path.parent,
         env={
             **os.environ,
-            "HOLDFAST_RUN_DIR": str(run_dir),
+            "PERDURE_RUN_DIR": str(run_dir),
             "OMP_NUM_THREADS": "1",  # adds numbers up in one order
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",

@@ -19,12 +19,12 @@ def key_file(project: str, token_uri: str) -> dict[str, str]:
         "private_key": _private_key(),
         "client_email": email(project),
         "token_uri": token_uri,
-        "universe_domain": "holdfast.test",  # for accounts of its own, Google's library looks things up at Google
+        "universe_domain": "perdure.test",  # for accounts of its own, Google's library looks things up at Google
     }
 
 
 def email(project: str) -> str:
-    return f"holdfast@{project}.iam.gserviceaccount.com"
+    return f"perdure@{project}.iam.gserviceaccount.com"
 
 
 def is_signed(token: str, project: str) -> bool:

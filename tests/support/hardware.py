@@ -1,7 +1,7 @@
 """Gives each instance a real machine: a process tree of its own on this computer, as the local cloud makes them.
 
 Like cloud-init, it runs the instance's user data once. Like EC2, it serves IMDSv2, at an address of its own that the
-environment names (HOLDFAST_METADATA_ENDPOINT), unless the cloud names another. All else it has to learn from there.
+environment names (PERDURE_METADATA_ENDPOINT), unless the cloud names another. All else it has to learn from there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local import blueprint, isolation, launcher, layout, machine
-from holdfast.controller.clouds.local.instances import Instances, Record
-from holdfast.recovery.market import Market, Offer
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.local import blueprint, isolation, launcher, layout, machine
+from perdure.controller.clouds.local.instances import Instances, Record
+from perdure.recovery.market import Market, Offer
 
 # What cloud-init does with user data: it follows a cloud-config (`cloud_config`), or runs a script. The machine is on
 # until it is told to power off.
 CLOUD_INIT = """
-export HOLDFAST_METADATA_ENDPOINT="${METADATA_ENDPOINT:-$HOLDFAST_METADATA_ENDPOINT}"
+export PERDURE_METADATA_ENDPOINT="${METADATA_ENDPOINT:-$PERDURE_METADATA_ENDPOINT}"
 case "$USER_DATA" in '#cloud-config'*)
     "$PYTHON" -c "$CLOUD_CONFIG"
     exec sleep infinity ;;
@@ -34,7 +34,7 @@ exec sleep infinity
 """
 _CLOUD_CONFIG = Path(__file__).with_name("cloud_config.py").read_text()
 # What a machine must find out by itself.
-NOT_TOLD = ("HOLDFAST_ENDPOINT", "HOLDFAST_TOKEN", "HOLDFAST_RANK", "HOLDFAST_ARTIFACTS_DIR")
+NOT_TOLD = ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_RANK", "PERDURE_ARTIFACTS_DIR")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Machines:
         self._shared = blueprint.Shared(hidden, folder / "artifacts", folder / "buckets")
         for path in (self._instances.folder, self._shared.artifacts, self._shared.buckets):
             path.mkdir(parents=True, exist_ok=True)
-        plan = blueprint.plan(self._shared, "holdfast-try", "127.0.0.1")
+        plan = blueprint.plan(self._shared, "perdure-try", "127.0.0.1")
         self._kind = isolation.find("auto", plan, folder).kind
         self._starting: list[threading.Thread] = []
 

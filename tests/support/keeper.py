@@ -13,9 +13,9 @@ from threading import Event
 from typing import Any, TypeVar
 
 import warm
-from holdfast.controller import crashpoints
-from holdfast.sdk.client import Client, ConnectionLost
-from holdfast.sdk.endpoint import Endpoint
+from perdure.controller import crashpoints
+from perdure.sdk.client import Client, ConnectionLost
+from perdure.sdk.endpoint import Endpoint
 
 Answer = TypeVar("Answer")
 PATIENCE_S = 90.0
@@ -25,7 +25,7 @@ KILL = "kill"
 class Keeper:
     """A daemon on `home`, with `environ` besides the tests' own environment.
 
-    `plan`: where it is to die in each of its lives, as HOLDFAST_CRASH_AT has it, or KILL (when `kill` is called). Its
+    `plan`: where it is to die in each of its lives, as PERDURE_CRASH_AT has it, or KILL (when `kill` is called). Its
     last life, after the plan, is to last: `failure` says if it does not.
     """
 
@@ -102,7 +102,7 @@ class Keeper:
         return "" if self.is_done else self._plan[len(self.deaths)]
 
     def _start(self) -> warm.Daemon:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | dict(self._environ)
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")} | dict(self._environ)
         if self._due not in ("", KILL):
             environ[crashpoints.VARIABLE] = self._due
         return warm.start(self.home, environ=environ, stderr=self._stderr)

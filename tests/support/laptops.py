@@ -1,4 +1,4 @@
-"""A user's own machine, whose commands go to the controller that `holdfast controller up` brought up elsewhere."""
+"""A user's own machine, whose commands go to the controller that `perdure controller up` brought up elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from controllers import Controller
-from holdfast.sdk import hosted
-from holdfast.sdk.client import Client
+from perdure.sdk import hosted
+from perdure.sdk.client import Client
 
 HOSTED_PATIENCE_S = 600.0
 """A hosted controller's machine boots, fetches what it needs and installs it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.recovery.market import Market, Offer
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.recovery.market import Market, Offer
 
 
 def launch_request(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.recovery.market import Market
+from perdure.recovery.market import Market
 
 
 @dataclass

@@ -114,4 +114,4 @@ def on_clouds(
 
 def _job_of(one: Bought) -> str:
     """Google's labels hold no colons."""
-    return one.tags.get("holdfast:job") or one.tags["holdfast-job"]
+    return one.tags.get("perdure:job") or one.tags["perdure-job"]

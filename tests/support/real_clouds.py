@@ -19,11 +19,11 @@ from accounts import KINDS, LABEL, Kind, Machine, Provider, Sections
 from controllers import Controller
 from wandering import Wanderer
 
-WANTED = "HOLDFAST_REAL_CLOUD"
-LISTEN = "HOLDFAST_REAL_LISTEN"
-CAP = "HOLDFAST_REAL_CAP_USD"
-REGION = "HOLDFAST_REAL_REGION"
-FIS_ROLE = "HOLDFAST_REAL_FIS_ROLE"
+WANTED = "PERDURE_REAL_CLOUD"
+LISTEN = "PERDURE_REAL_LISTEN"
+CAP = "PERDURE_REAL_CAP_USD"
+REGION = "PERDURE_REAL_REGION"
+FIS_ROLE = "PERDURE_REAL_FIS_ROLE"
 DEFAULT_CAP_USD = 1.0
 LOOK_S = 5.0
 ENDING_WITHIN_S = 300.0
@@ -82,7 +82,7 @@ class Account:
             self.machines()
         except Exception as error:
             raise NotSetUp(
-                f"{self.cloud} did not let us in: {error}; `holdfast check {self.cloud}` says more"
+                f"{self.cloud} did not let us in: {error}; `perdure check {self.cloud}` says more"
             ) from error
 
     @property
@@ -198,7 +198,7 @@ def wander(controller: Controller, account: Account, cap: Cap, *, patience_s: fl
     job = wanderer.launch(infra=account.cloud, instance_type=kind.instance_type, labels=account.labels)
     first = wanderer.begun(job, 1)
     if account.is_rehearsed:
-        controller.holdfast("jobs", "preempt", job)
+        controller.perdure("jobs", "preempt", job)
     else:
         account.end_all()
     second = wanderer.begun(job, 2)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.recovery import events
-from holdfast.recovery.job import View
-from holdfast.recovery.observe import observe
-from holdfast.recovery.settle import CLEARING_RULES, RULES, settle
-from holdfast.recovery.turns import Context
+from perdure.recovery import events
+from perdure.recovery.job import View
+from perdure.recovery.observe import observe
+from perdure.recovery.settle import CLEARING_RULES, RULES, settle
+from perdure.recovery.turns import Context
 
 
 def check_no_rule_was_missed(view: View, event: events.Event, now: float) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.job import AttemptView, JobView, Limits, Recovery, TaskView, View
-from holdfast.recovery.market import Market, MarketView, Offer, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.statuses import NodePhase
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.job import AttemptView, JobView, Limits, Recovery, TaskView, View
+from perdure.recovery.market import Market, MarketView, Offer, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.statuses import NodePhase
+from perdure.recovery.step import step
 
 ZONES = {"east-a": 0.10, "east-b": 0.12, "west-a": 0.15}
 OFFERS = tuple(

@@ -1,6 +1,6 @@
 """Daemons forked from a process that has imported all of their code: most of a start's time goes there.
 
-Such a daemon is what `python -m holdfast.controller serve --home HOME` is, in a session of its own, with the
+Such a daemon is what `python -m perdure.controller serve --home HOME` is, in a session of its own, with the
 environment and the standard error that it is given. Run as a program, this is the parent: a line of JSON for each
 daemon that is wanted comes in, and a line for each that begins or ends goes out.
 """
@@ -24,10 +24,10 @@ from typing import Any
 
 # What a start imports, beside the daemon itself, only once it runs.
 LATER = (
-    "holdfast.controller.peers",
-    "holdfast.controller.api.app",
-    "holdfast.controller.clouds.local.cloud",
-    "holdfast.controller.clouds.aws.cloud",
+    "perdure.controller.peers",
+    "perdure.controller.api.app",
+    "perdure.controller.clouds.local.cloud",
+    "perdure.controller.clouds.aws.cloud",
     "alembic.command",
     "psycopg",
     "boto3",
@@ -66,7 +66,7 @@ class Parent:
 
     def __init__(self) -> None:
         command = [sys.executable, "-P", __file__]
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True)
         self._asking = threading.Lock()
         self._begun: list[Future[Daemon]] = []
@@ -115,7 +115,7 @@ def main() -> None:
     """The parent: until nothing more can be asked of it."""
     import importlib
 
-    importlib.import_module("holdfast.controller.daemon")
+    importlib.import_module("perdure.controller.daemon")
     for name in LATER:
         importlib.import_module(name)
     gc.freeze()  # what is here is for all of them: none needs a copy
@@ -181,7 +181,7 @@ def _become(asked: dict[str, Any], *, close: tuple[int, ...]) -> None:
             os.close(descriptor)
         os.environ.clear()
         os.environ.update(asked["environ"])
-        from holdfast.controller.__main__ import main as serve
+        from perdure.controller.__main__ import main as serve
 
         code = serve(["serve", "--home", asked["home"]])
     except BaseException:

@@ -28,7 +28,7 @@ resource "aws_iam_role" "this" {
 }
 
 resource "aws_iam_role_policy" "this" {
-  name   = "holdfast-controller"
+  name   = "perdure-controller"
   role   = aws_iam_role.this.id
   policy = file("${path.module}/../../iam/aws-controller.json")
 }
@@ -47,7 +47,7 @@ resource "aws_iam_instance_profile" "this" {
 
 resource "aws_security_group" "this" {
   name        = var.name
-  description = "Calls to the Holdfast controller"
+  description = "Calls to the Perdure controller"
   vpc_id      = data.aws_subnet.this.vpc_id
 
   ingress {

@@ -6,7 +6,7 @@ variable "subnet_id" {
 variable "name" {
   description = "Of everything that is made."
   type        = string
-  default     = "holdfast-controller"
+  default     = "perdure-controller"
 }
 
 variable "instance_type" {
@@ -36,7 +36,7 @@ variable "more_policies" {
 variable "package" {
   description = "What pip installs: a requirement, or the URL of a wheel with its extras."
   type        = string
-  default     = "holdfast[controller,aws]"
+  default     = "perdure[controller,aws]"
 }
 
 variable "config" {

@@ -1,5 +1,5 @@
 output "endpoint" {
-  description = "HOLDFAST_ENDPOINT. HOLDFAST_TOKEN is /var/lib/holdfast/token there; the fingerprint is in controller.json."
+  description = "PERDURE_ENDPOINT. PERDURE_TOKEN is /var/lib/perdure/token there; the fingerprint is in controller.json."
   value       = "https://${azurerm_public_ip.this.ip_address}:8443"
 }
 

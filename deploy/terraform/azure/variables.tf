@@ -16,7 +16,7 @@ variable "ssh_public_key" {
 variable "name" {
   description = "Of everything that is made."
   type        = string
-  default     = "holdfast-controller"
+  default     = "perdure-controller"
 }
 
 variable "size" {
@@ -40,7 +40,7 @@ variable "callers" {
 variable "package" {
   description = "What pip installs: a requirement, or the URL of a wheel with its extras."
   type        = string
-  default     = "holdfast[controller,azure]"
+  default     = "perdure[controller,azure]"
 }
 
 variable "config" {

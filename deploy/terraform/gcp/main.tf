@@ -17,7 +17,7 @@ locals {
 resource "google_service_account" "this" {
   project      = var.project
   account_id   = var.name
-  display_name = "Holdfast controller"
+  display_name = "Perdure controller"
 }
 
 resource "google_project_iam_custom_role" "this" {
@@ -67,7 +67,7 @@ resource "google_compute_disk" "state" {
 
 module "user_data" {
   source  = "../user-data"
-  device  = "/dev/disk/by-id/google-holdfast-state"
+  device  = "/dev/disk/by-id/google-perdure-state"
   address = google_compute_address.this.address
   package = var.package
   config  = var.config
@@ -90,7 +90,7 @@ resource "google_compute_instance" "this" {
 
   attached_disk {
     source      = google_compute_disk.state.id
-    device_name = "holdfast-state"
+    device_name = "perdure-state"
   }
 
   network_interface {

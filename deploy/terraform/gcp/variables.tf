@@ -11,7 +11,7 @@ variable "zone" {
 variable "name" {
   description = "Of everything that is made."
   type        = string
-  default     = "holdfast-controller"
+  default     = "perdure-controller"
 }
 
 variable "machine_type" {
@@ -47,7 +47,7 @@ variable "callers" {
 variable "package" {
   description = "What pip installs: a requirement, or the URL of a wheel with its extras."
   type        = string
-  default     = "holdfast[controller,gcp]"
+  default     = "perdure[controller,gcp]"
 }
 
 variable "config" {

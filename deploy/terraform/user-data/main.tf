@@ -24,7 +24,7 @@ variable "config" {
 }
 
 locals {
-  unit = file("${path.module}/../../systemd/holdfast-controller.service")
+  unit = file("${path.module}/../../systemd/perdure-controller.service")
   # The address is this one's own; everything else may be said otherwise.
   config = merge({ default_store = "s3", local = false }, var.config, {
     listen = { host = "0.0.0.0", port = 8443, tls = "auto", advertise = "https://${var.address}:8443" }
@@ -36,10 +36,10 @@ output "text" {
   value = templatefile("${path.module}/cloud-config.yaml.tftpl", {
     device      = var.device
     package     = var.package
-    mount_state = base64encode(file("${path.module}/../../../controller/holdfast/controller/hosting/mount_state.sh"))
+    mount_state = base64encode(file("${path.module}/../../../controller/perdure/controller/hosting/mount_state.sh"))
     config      = base64encode(yamlencode(local.config))
     unit = base64encode(replace(local.unit, "\n[Service]\n", join("\n", [
-      "RequiresMountsFor=/var/lib/holdfast", "ConditionPathIsMountPoint=/var/lib/holdfast", "", "[Service]", ""
+      "RequiresMountsFor=/var/lib/perdure", "ConditionPathIsMountPoint=/var/lib/perdure", "", "[Service]", ""
     ])))
   })
 }

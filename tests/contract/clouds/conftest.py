@@ -16,19 +16,19 @@ from fake_azure import FakeAzure
 from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
 from fake_gce import FakeGce
-from holdfast.controller.clock import ManualClock, SystemClock
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.fake import FakeCloud
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.recovery.market import Market, Offer
+from perdure.controller.clock import ManualClock, SystemClock
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import Bootstrap, Cloud, Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.fake import FakeCloud
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.recovery.market import Market, Offer
 
 SLEEPER = b"import signal\nwhile True: signal.pause()\n"
 PATIENCE_S = 20.0

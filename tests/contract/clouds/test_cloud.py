@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.controller.clouds.base import Cloud, InstanceState, Interruptible, Owner
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import Cloud, InstanceState, Interruptible, Owner
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 if TYPE_CHECKING:
     Bench = Any

@@ -17,20 +17,20 @@ from fake_azure import FakeAzure
 from fake_azure.holdings import ADDRESSES, FIREWALLS, INTERFACES
 from fake_ec2 import FakeEc2
 from fake_gce import FakeGce
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import Disk, Instance, InstanceState, LaunchRequest, NotYet, Standing
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.hosting import configuring
-from holdfast.recovery.market import Market
 from launch_requests import launch_request
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import Disk, Instance, InstanceState, LaunchRequest, NotYet, Standing
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.hosting import configuring
+from perdure.recovery.market import Market
 
 PROGRAM = "import signal\nwhile True: signal.pause()\n"
 PATIENCE_S = 20.0
@@ -54,7 +54,7 @@ class Bench:
             self.cloud.name, self.region, zone or self.zones[0], self.kind, token, market=Market.ON_DEMAND, disk_gib=20
         )
         owner = type(made.owner)(name, 0, 0, 0, token)
-        return LaunchRequest(owner, made.offer, 1, made.bootstrap, "holdfast-controller", 20)
+        return LaunchRequest(owner, made.offer, 1, made.bootstrap, "perdure-controller", 20)
 
     def disk(self, name: str = "hosting-1", zone: str | None = None, gib: int = 20) -> Disk:
         found: Disk = self.cloud.state_disk(name, region=self.region, zone=zone or self.zones[0], gib=gib)
@@ -63,7 +63,7 @@ class Bench:
     def needs(self, name: str = "hosting-1") -> Standing:
         disk = self.disk(name)
         home = configuring.home_of(self.cloud.name, disk)
-        return Standing(PROGRAM, home, disk, 8443, "192.0.2.0/24", "holdfast-controller")
+        return Standing(PROGRAM, home, disk, 8443, "192.0.2.0/24", "perdure-controller")
 
     def stand(self, token: str, name: str = "hosting-1") -> Instance:
         """Until it stands."""

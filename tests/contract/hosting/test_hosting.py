@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.controller.clouds.base import Hosting, InstanceState, NotYet
+from perdure.controller.clouds.base import Hosting, InstanceState, NotYet
 
 if TYPE_CHECKING:
     Bench = Any

@@ -15,18 +15,18 @@ import azurite
 from fake_azure import FakeAzure
 from fake_ec2 import FakeEc2
 from fake_gce import FakeGce
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.azure import notices as azure_notices
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.clouds.queues import NoticeQueue, Word
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.azure import notices as azure_notices
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.queues import NoticeQueue, Word
 
-URL = "https://sqs.us-west-2.amazonaws.com/123456789012/holdfast"
+URL = "https://sqs.us-west-2.amazonaws.com/123456789012/perdure"
 KINDS = {
     Word.NOTICE: ("EC2 Spot Instance Interruption Warning", {"instance-action": "terminate"}),
     Word.AT_RISK: ("EC2 Instance Rebalance Recommendation", {}),
@@ -68,7 +68,7 @@ def sqs_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
         for name, value in ec2.environ.items():
             monkeypatch.setenv(name, value)
         sqs = ec2.sqs("us-west-2")
-        sqs.create_queue(QueueName="holdfast", Attributes={"VisibilityTimeout": "0"})
+        sqs.create_queue(QueueName="perdure", Attributes={"VisibilityTimeout": "0"})
         settings = AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, notice_queues=(URL,))
         (queue,) = AwsCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
 
@@ -121,7 +121,7 @@ def pubsub_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
     with FakeGce() as gce:
         for name, value in gce.environ.items():
             monkeypatch.setenv(name, value)
-        url = gce.subscription("holdfast")
+        url = gce.subscription("perdure")
         subscription = url.partition("/v1/")[2]
         settings = GcpSettings.from_mapping({"endpoint_url": gce.url, "notice_queues": [url]})
         (queue,) = GcpCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
@@ -150,7 +150,7 @@ def pubsub_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
 
 def health(kind: str, machine: str, **properties: str) -> str:
     """As Event Grid writes it, in its own schema. `kind`: AvailabilityStatusChanged or ResourceAnnotated."""
-    machine = f"/subscriptions/s/resourceGroups/holdfast-eastus/providers/Microsoft.Compute/virtualMachines/{machine}"
+    machine = f"/subscriptions/s/resourceGroups/perdure-eastus/providers/Microsoft.Compute/virtualMachines/{machine}"
     told = {
         "targetResourceId": machine,
         "targetResourceType": "Microsoft.Compute/virtualMachines",
@@ -187,7 +187,7 @@ def storage_bench(azure: tuple[FakeAzure, Any], monkeypatch: pytest.MonkeyPatch)
     for name, value in fake.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(azure_notices, "HIDDEN_S", 1)  # the least that there is
-    name = f"holdfast-{next(NUMBERS)}"
+    name = f"perdure-{next(NUMBERS)}"
     settings = AzureSettings.from_mapping({**fake.section, "notice_queues": [queues.make(name)]})
     (queue,) = AzureCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, Word
-from holdfast.recovery.market import FaultKind
+from perdure.controller.clouds.queues import Heard, MalformedMessage, Message, Word
+from perdure.recovery.market import FaultKind
 
 AT = 1_800_000_000.0
 

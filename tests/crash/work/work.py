@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.checkpoint import load_checkpoint, preempted, save_checkpoint
+from perdure.checkpoint import load_checkpoint, preempted, save_checkpoint
 
 JUDGE = Path(os.environ["JUDGE"])
 JOB = os.environ["SKYPILOT_MANAGED_JOB_ID"]

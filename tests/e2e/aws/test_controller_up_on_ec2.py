@@ -1,4 +1,4 @@
-"""`holdfast controller up` on EC2: its machine boots from user data, takes Holdfast in, and buys machines itself."""
+"""`perdure controller up` on EC2: its machine boots from user data, takes Perdure in, and buys machines itself."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def ec2(tmp_path: Path) -> Iterator[FakeEc2]:
 
 def test_a_controller_on_ec2_runs_a_job_there(ec2: FakeEc2, tmp_path: Path) -> None:
     laptop = a_laptop(ec2, tmp_path)
-    assert "every command here goes to it now" in laptop.holdfast("controller", "up", "--infra", "aws/us-east-1").stdout
+    assert "every command here goes to it now" in laptop.perdure("controller", "up", "--infra", "aws/us-east-1").stdout
     (machine,) = ec2.living()
     told = laptop.client.controller()
-    assert told["home"] == "/var/lib/holdfast"
+    assert told["home"] == "/var/lib/perdure"
     assert laptop.record.disk.startswith("vol-")
 
-    done = laptop.holdfast(
+    done = laptop.perdure(
         "jobs", "launch", "-y", "-n", "there", "--infra", "aws", "--cpus", "2+", "echo ran on $(hostname)"
     )
     (node,) = [one for one in ec2.bought() if one.id != machine.id]
     assert f"ran on {node.id}" in done.stdout
     laptop.until(lambda: [one.id for one in ec2.living()] == [machine.id], "the end of the job's machine")
 
-    assert "What stays is its disk" in laptop.holdfast("controller", "down", "-y").stdout
+    assert "What stays is its disk" in laptop.perdure("controller", "down", "-y").stdout
     assert not ec2.living()
     client = boto3.client("ec2", region_name="us-east-1", endpoint_url=ec2.url)
     assert client.describe_addresses()["Addresses"] == []

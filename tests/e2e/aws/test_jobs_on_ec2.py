@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.recovery.market import Market
 from on_clouds import OnClouds
+from perdure.recovery.market import Market
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """

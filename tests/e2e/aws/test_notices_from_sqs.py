@@ -9,7 +9,7 @@ from pathlib import Path
 
 from on_clouds import on_clouds
 
-QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
+QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/perdure"
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
 trap 'echo told to stop; exit 1' TERM
@@ -36,7 +36,7 @@ def test_a_notice_in_the_queue_moves_the_job(tmp_path: Path) -> None:
     with on_clouds(tmp_path, "aws", notice_queues=[QUEUE]) as on_ec2:
         ec2 = on_ec2.fakes["aws"]
         sqs = ec2.sqs("us-east-1")
-        sqs.create_queue(QueueName="holdfast")
+        sqs.create_queue(QueueName="perdure")
         job = on_ec2.launch("listener", WORK, resources=ONE_TYPE)
         on_ec2.until_printed(job, "runs as")
         (first,) = ec2.living()

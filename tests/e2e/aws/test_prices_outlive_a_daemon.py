@@ -20,7 +20,7 @@ def test_prices_outlive_a_daemon(tmp_path: Path) -> None:
         with running_controller(home, environ=ec2.environ) as first:
             first.until(lambda: all(row["priced_at"] for row in first.client.gpus(cloud="aws")), "what EC2 sells")
             told = rows(first)
-            assert "Prices: aws asked" in first.holdfast("gpus", "L4", "--infra", "aws").stdout
+            assert "Prices: aws asked" in first.perdure("gpus", "L4", "--infra", "aws").stdout
         assert {"p5.48xlarge", "gr6.4xlarge"} <= {row["instance_type"] for row in told}
         ec2.faults.deny = "AuthFailure"  # from now on EC2 tells nothing
         with running_controller(home, environ=ec2.environ) as second:

@@ -20,7 +20,7 @@ WORK = """
 from=$(ls /ckpt | sed -n 's/^step-0*//p' | sort -n | tail -1)
 from=${from:-0}
 echo rank $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES begins at $from as $SKYPILOT_TASK_ID
-until [ -e /run/holdfast/buckets/enough ]; do
+until [ -e /run/perdure/buckets/enough ]; do
   from=$((from + 1))
   if [ "$SKYPILOT_NODE_RANK" = 0 ]; then echo $SKYPILOT_TASK_ID > $(printf /ckpt/step-%04d $from); fi
   sleep 0.5
@@ -50,7 +50,7 @@ def test_two_nodes_with_a_bucket_through_kills_and_lost_answers(on_ec2: OnClouds
     ec2.interrupt(ec2.living()[1].id)  # rank 1, without a word
     controller.until(lambda: controller.job(job)["recovery_count"] == 1, "the first recovery")
     kill_daemon(controller)
-    controller.holdfast("controller", "start")
+    controller.perdure("controller", "start")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the second attempt")
     reached = last_step(keys_in(ec2.s3, BUCKET))
     controller.until(lambda: last_step(keys_in(ec2.s3, BUCKET)) > reached + 5, "more steps in the bucket")
@@ -81,7 +81,7 @@ def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_ec2: OnCl
     job = on_ec2.launch("orphan", "echo ran as $SKYPILOT_TASK_ID")
     controller.until(ec2.living, "a machine that nobody knows of")
     kill_daemon(controller)
-    controller.holdfast("controller", "start")
+    controller.perdure("controller", "start")
     on_ec2.until(job, "SUCCEEDED")
     assert len(ec2.bought()) == 1, "the token found what it had bought"
     on_ec2.cost_is_the_bill(job)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.recovery.market import Market
 from on_clouds import OnClouds
+from perdure.recovery.market import Market
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
@@ -58,7 +58,7 @@ def test_two_nodes_are_evicted_when_the_controller_rehearses_it(on_azure: OnClou
     job = on_azure.launch("pair", WORK, num_nodes=2, resources=ONE_TYPE)
     on_azure.controller.until(lambda: on_azure.controller.log(job).count("runs on") == 2, "both nodes")
     azure.faults.capacity = dict.fromkeys(EAST_US, 0)
-    on_azure.controller.holdfast("jobs", "preempt", job, "--notice", "5")
+    on_azure.controller.perdure("jobs", "preempt", job, "--notice", "5")
     shown = on_azure.until(job, "SUCCEEDED")
     assert [(one.region, one.index) for one in azure.bought()].count(("northeurope", 1)) == 1
     assert len(azure.bought()) == 4

@@ -1,4 +1,4 @@
-"""`holdfast controller up` on Compute Engine: its machine boots from user data, and buys machines itself."""
+"""`perdure controller up` on Compute Engine: its machine boots from user data, and buys machines itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fake_gce import FakeGce
-from holdfast.sdk import hosted
 from laptops import a_cloud, a_laptop
+from perdure.sdk import hosted
 
 pytestmark = [
     pytest.mark.long,  # the machine fetches all that the controller needs
@@ -29,25 +29,25 @@ def test_a_controller_on_compute_engine_runs_a_job_there(gce: FakeGce, tmp_path:
     gce.faults.operation_s = 0.5
     gce.faults.accounts_told_slowly = 2
     laptop = a_laptop(gce, tmp_path)
-    up = laptop.holdfast("controller", "up", "--infra", "gcp/us-central1")
+    up = laptop.perdure("controller", "up", "--infra", "gcp/us-central1")
     assert "every command here goes to it now" in up.stdout
     (machine,) = gce.living()
     told = laptop.client.controller()
-    assert told["home"] == "/var/lib/holdfast"
+    assert told["home"] == "/var/lib/perdure"
     record = laptop.record
     assert record.disk == gce.holdings.of("disks")[0]["name"]
 
-    done = laptop.holdfast(
+    done = laptop.perdure(
         "jobs", "launch", "-y", "-n", "there", "--infra", "gcp", "--cpus", "2+", "echo ran on $(hostname)"
     )
     (node,) = [one for one in gce.bought() if one.id != machine.id]
     assert f"ran on {node.id.partition('/')[2]}" in done.stdout
     laptop.until(lambda: [one.id for one in gce.living()] == [machine.id], "the end of the job's machine")
 
-    assert "What stays is its disk" in laptop.holdfast("controller", "down", "-y").stdout
+    assert "What stays is its disk" in laptop.perdure("controller", "down", "-y").stdout
     assert not gce.living()
     assert not gce.holdings.of("addresses") + gce.holdings.of("firewalls")
     assert [one["name"] for one in gce.holdings.of("disks")] == [record.disk]
-    assert "Nothing of it is left" in laptop.holdfast("controller", "down", "-y", "--delete-disk").stdout
+    assert "Nothing of it is left" in laptop.perdure("controller", "down", "-y", "--delete-disk").stdout
     assert not gce.holdings.of("disks")
     assert hosted.read(laptop.home) is None

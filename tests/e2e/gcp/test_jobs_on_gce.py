@@ -10,8 +10,8 @@ import signal
 import psutil
 import pytest
 
-from holdfast.recovery.market import Market
 from on_clouds import OnClouds
+from perdure.recovery.market import Market
 
 # In the first region it never ends by itself; in the other it ends at once.
 WORK = """
@@ -27,7 +27,7 @@ FIRST_REGION = [f"us-central1-{letter}" for letter in "abcf"]
 @pytest.mark.slow
 def test_a_job_is_preempted_with_notice_and_ends_where_there_is_room(on_gce: OnClouds) -> None:
     gce = on_gce.fakes["gcp"]
-    shown = on_gce.controller.holdfast("check", "gcp").stdout
+    shown = on_gce.controller.perdure("check", "gcp").stdout
     assert "gcp: usable\n  regions: us-central1, us-east4\n" in shown
     job = on_gce.launch("wanderer", WORK, resources=ONE_TYPE)
     on_gce.until_printed(job, "runs on")
@@ -64,7 +64,7 @@ def test_two_nodes_rehearse_an_interruption_and_lose_an_answer(on_gce: OnClouds)
     on_gce.until_printed(job, "rank 1")
     assert len(gce.bought()) == 2, "the token found what it had bought"
     gce.faults.capacity = dict.fromkeys(FIRST_REGION, 0)
-    controller.holdfast("jobs", "preempt", str(job), "--notice", "15")
+    controller.perdure("jobs", "preempt", str(job), "--notice", "15")
     shown = on_gce.until(job, "SUCCEEDED")
     assert gce.calls["instances.simulateMaintenanceEvent"] == 1
     assert shown["recovery_count"] == 1
@@ -85,7 +85,7 @@ def test_a_daemon_killed_while_the_answer_is_lost_leaves_no_machine(on_gce: OnCl
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait(10)
-    controller.holdfast("controller", "start")
+    controller.perdure("controller", "start")
     on_gce.until(job, "SUCCEEDED")
     assert len(gce.bought()) == 1, "the token found what it had bought"
     on_gce.cost_is_the_bill(job)

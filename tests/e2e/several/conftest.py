@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import warm
-from holdfast.sdk.client import Client, is_healthy
-from holdfast.sdk.endpoint import Endpoint
 from lines import Line
+from perdure.sdk.client import Client, is_healthy
+from perdure.sdk.endpoint import Endpoint
 
 PATIENCE_S = 150.0
 LEASE_S = 3.0

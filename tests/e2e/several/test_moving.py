@@ -22,12 +22,12 @@ def test_a_running_job_survives_the_move(
     run = "for i in $(seq 60); do echo line $i; sleep 0.5; done"
     task.write_text(f"resources: {{infra: local, use_spot: true}}\nrun: {run}\n")
     with controller_on(home) as one:
-        one.holdfast("jobs", "launch", task, "--yes", "--detach-run", "-n", "mover")
+        one.perdure("jobs", "launch", task, "--yes", "--detach-run", "-n", "mover")
         one.until(lambda: one.job(1)["status"] == "RUNNING", "the job runs")
         one.until(lambda: "line 3" in one.log(1), "some of its log")
-        said = one.holdfast("controller", "migrate", "--to", postgres.new_database()).stdout
+        said = one.perdure("controller", "migrate", "--to", postgres.new_database()).stdout
         assert "names the new database" in said
-        one.holdfast("controller", "start")
+        one.perdure("controller", "start")
         assert one.job(1)["status"] in ("RUNNING", "SUCCEEDED")
         one.until(lambda: one.job(1)["status"] == "SUCCEEDED", "the job ends")
         assert one.job(1)["recovery_count"] == 0

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.sdk.client import is_healthy
-from holdfast.sdk.endpoint import Endpoint
+from perdure.sdk.client import is_healthy
+from perdure.sdk.endpoint import Endpoint
 
 pytestmark = pytest.mark.timeout(600)  # several daemons and machines, perhaps on a busy computer
 

@@ -23,7 +23,7 @@ import psutil
 import pytest
 from botocore.config import Config
 
-from holdfast.agent.fuse import fuse_problem
+from perdure.agent.fuse import fuse_problem
 
 KEY_ID, SECRET = "AKIATESTKEY", "secret-that-shows-nowhere"
 # A machine's own choice of certificates must not disturb a server without any.
@@ -128,7 +128,7 @@ class Jobs:
         parts = ["name: stored", "resources: {use_spot: true}", textwrap.dedent(more), "file_mounts:"]
         parts += [textwrap.indent(textwrap.dedent(mounts), "  "), "run: |", textwrap.indent(textwrap.dedent(run), "  ")]
         task.write_text("\n".join(parts))
-        done: subprocess.CompletedProcess[str] = controller.holdfast(
+        done: subprocess.CompletedProcess[str] = controller.perdure(
             "jobs", "launch", task, "--detach-run", "--yes", check=False
         )
         return done
@@ -176,11 +176,11 @@ class Jobs:
 
     @staticmethod
     def shown(controller: Any, job: int) -> str:
-        return str(controller.holdfast("jobs", "show", job, "-o", "json").stdout)
+        return str(controller.perdure("jobs", "show", job, "-o", "json").stdout)
 
     @staticmethod
     def open_intents(controller: Any, job: int) -> int:
-        with sqlite3.connect(controller.home / "holdfast.db") as db:
+        with sqlite3.connect(controller.home / "perdure.db") as db:
             count = "select count(*) from intent where job_id = ? and done_at is null"
             return int(db.execute(count, [job]).fetchone()[0])
 

@@ -18,7 +18,7 @@ def test_a_preempted_job_goes_on_from_what_it_wrote_to_s3(controller: Any, s3: A
     name = s3.new_name()
     job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", jobs.trainer(30))
     jobs.until_logged(controller, job, " step-0006\n")
-    controller.holdfast("jobs", "preempt", job, "--notice", "10")
+    controller.perdure("jobs", "preempt", job, "--notice", "10")
     ended = jobs.until_ended(controller, job)
     log = controller.log(job)
     assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
@@ -43,7 +43,7 @@ def test_a_bucket_that_shall_not_persist_ends_with_the_job_that_made_it(
     job = jobs.launch(controller, mounts, "echo hi > /ckpt/greeting; until [ -e ~/go ]; do sleep 0.1; ls /ckpt; done")
     jobs.until_logged(controller, job, "greeting\n")
     assert name in s3.buckets()
-    (jobs.machine_root(controller, job) / "home/holdfast/go").touch()
+    (jobs.machine_root(controller, job) / "home/perdure/go").touch()
     ended = jobs.until_ended(controller, job)
     assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
     if existed:
@@ -72,12 +72,12 @@ def test_every_node_writes_and_no_key_of_the_store_shows(
     assert [line for line in lines if f":{name}" in line], "rclone is looked at"
     assert not [line for line in lines if secret in line]
     for rank in (0, 1):
-        (jobs.machine_root(controller, job, rank) / "home/holdfast/go").touch()
+        (jobs.machine_root(controller, job, rank) / "home/perdure/go").touch()
     ended = jobs.until_ended(controller, job)
     assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
     log = controller.log(job).replace("(rank 0) ", "").replace("(rank 1) ", "")
     assert jobs.digests(s3.objects(name)) == jobs.written(log)
-    with sqlite3.connect(controller.home / "holdfast.db") as db:
+    with sqlite3.connect(controller.home / "perdure.db") as db:
         kept = "\n".join(db.iterdump())
     assert secret not in log + kept + jobs.shown(controller, job) + (controller.home / "controller.log").read_text()
 
@@ -167,7 +167,7 @@ def test_the_last_checkpoint_is_known_to_be_durable(controller: Any, s3: Any, jo
     run = """
         python3 - <<'END'
         import os
-        from holdfast.checkpoint import save_checkpoint
+        from perdure.checkpoint import save_checkpoint
 
         @save_checkpoint("/ckpt")
         def save(step):

@@ -91,7 +91,7 @@ def test_a_preempted_job_goes_on_from_what_it_wrote(controller: Any, cloud: Clou
         controller, f"/ckpt: {{name: {name}, store: {cloud.store}, mode: MOUNT_CACHED}}", jobs.trainer(30)
     )
     jobs.until_logged(controller, job, " step-0006\n")
-    controller.holdfast("jobs", "preempt", job, "--notice", "10")
+    controller.perdure("jobs", "preempt", job, "--notice", "10")
     ended = jobs.until_ended(controller, job)
     log = controller.log(job)
     assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
@@ -135,13 +135,13 @@ def test_every_mode_and_a_bucket_that_ends_with_its_job(
     job = jobs.launch(controller, mounts, run)
     jobs.until_logged(controller, job, "twotoptwothree\n")
     controller.until(lambda: "more" in cloud.objects(made), "the upload")
-    (jobs.machine_root(controller, job) / "home/holdfast/go").touch()
+    (jobs.machine_root(controller, job) / "home/perdure/go").touch()
     ended = jobs.until_ended(controller, job)
     assert ended["status"] == "SUCCEEDED", jobs.explained(controller, ended)
     assert cloud.objects(corpus)["data/numbers"] == b"".join(b"%d\n" % i for i in range(1, 200_001))
     assert cloud.objects(corpus)["data/deep/two"] == b"two"
     controller.until(lambda: made not in cloud.names(), "the bucket's end")
-    with sqlite3.connect(controller.home / "holdfast.db") as db:
+    with sqlite3.connect(controller.home / "perdure.db") as db:
         kept = "\n".join(db.iterdump())
     seen = controller.log(job) + kept + jobs.shown(controller, job) + (controller.home / "controller.log").read_text()
     assert not [secret for secret in (*cloud.secrets, "sig=", "narrowed-") if secret in seen]

@@ -14,7 +14,7 @@ def test_a_mount_lost_under_the_job_is_seen_and_the_task_recovers(controller: An
     run = """
         ls /ckpt
         for i in $(seq 1 600); do
-          (echo $i > /ckpt/g$HOLDFAST_GENERATION-$i) 2>/dev/null && echo wrote $i || echo could not write $i
+          (echo $i > /ckpt/g$PERDURE_GENERATION-$i) 2>/dev/null && echo wrote $i || echo could not write $i
           sleep 0.05
         done
     """
@@ -29,13 +29,13 @@ def test_a_mount_lost_under_the_job_is_seen_and_the_task_recovers(controller: An
     lost = [one for one in again["timeline"] if one["kind"] == "attempt.lost"]
     assert [one["reason"] for one in lost] == ["MOUNT_LOST"]
     log = controller.log(job)
-    assert "holdfast: the mount at /ckpt is lost" in log
+    assert "perdure: the mount at /ckpt is lost" in log
     assert "could not write" in log, "nothing pretends to be the mount"
     first = log[: log.index("could not write")]
     expected = {f"g1-{line.split()[1]}" for line in first.splitlines() if line.startswith("wrote ")}
     assert expected <= set(s3.objects(name)), "what was written before the loss was flushed"
     assert not re.search(r"could not write \d+\n(.*\n)*?wrote \d+\n", log[: log.rindex("could not write")])
-    controller.holdfast("jobs", "cancel", job, "--yes", "--no-graceful")
+    controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful")
 
 
 @pytest.mark.fuse
@@ -50,7 +50,7 @@ def test_a_bucket_removed_under_the_job_fails_it_with_what_was_not_saved(control
     job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", run)
     jobs.until_logged(controller, job, "ready\n")
     s3.remove(name)
-    (jobs.machine_root(controller, job) / "home/holdfast/go").touch()
+    (jobs.machine_root(controller, job) / "home/perdure/go").touch()
     ended = jobs.until_ended(controller, job)
     assert (ended["status"], ended["reason"]) == ("FAILED", "FLUSH_FAILED"), jobs.explained(controller, ended)
     assert "model.pt" in ended["message"]
@@ -80,7 +80,7 @@ def test_an_s3_that_is_down_is_waited_for(controller: Any, s3: Any, jobs: Any) -
         for waiting in (job, other):
             controller.until(lambda id=waiting: s3.endpoint in jobs.shown(controller, id), "why it waits")
             assert controller.job(waiting)["status"] == "PENDING"
-        controller.holdfast("jobs", "cancel", other, "--yes")
+        controller.perdure("jobs", "cancel", other, "--yes")
         assert jobs.until_ended(controller, other)["status"] == "CANCELLED"
     finally:
         s3.start()

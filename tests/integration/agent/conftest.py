@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import Server, ServerConnection, serve
 
-from holdfast.controller.clock import SystemClock
+from perdure.controller.clock import SystemClock
 
 now = SystemClock().now
 
@@ -136,7 +136,7 @@ class Controller:
             self._send(connection, {"type": "checkpoint_ack", "seq": seq})
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}" or request.headers.get("Holdfast-Rank") != "0":
+        if request.headers.get("Authorization") != f"Bearer {TOKEN}" or request.headers.get("Perdure-Rank") != "0":
             self.wrong.append(f"wrong headers for {request.path}")
         if self.is_unknown_token:
             return _response(HTTPStatus.UNAUTHORIZED, b"{}")
@@ -223,8 +223,8 @@ class Node:
         self.home = root / "home"
         self.state_dir = root / "state"
         self.agent_log = root / "agent.log"
-        self.env: dict[str, str] = {"HOLDFAST_POWER_OFF": f"touch {root}/powered-off"}
-        self.python = [sys.executable, "-m", "holdfast.agent"]
+        self.env: dict[str, str] = {"PERDURE_POWER_OFF": f"touch {root}/powered-off"}
+        self.python = [sys.executable, "-m", "perdure.agent"]
         self.agent: subprocess.Popen[bytes] | None = None
         self.home.mkdir()
 
@@ -233,12 +233,12 @@ class Node:
         return self.state_dir / "run"
 
     def start(self) -> None:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         env |= {
-            "HOLDFAST_ENDPOINT": self.controller.endpoint,
-            "HOLDFAST_TOKEN": TOKEN,
-            "HOLDFAST_RANK": "0",
-            "HOLDFAST_STATE_DIR": str(self.state_dir),
+            "PERDURE_ENDPOINT": self.controller.endpoint,
+            "PERDURE_TOKEN": TOKEN,
+            "PERDURE_RANK": "0",
+            "PERDURE_STATE_DIR": str(self.state_dir),
             "HOME": str(self.home),
             "PYTHONPATH": str(SOURCES),
             **self.env,
@@ -267,7 +267,7 @@ class Node:
             threading.Event().wait(0.01)
 
     def workload(self) -> list[psutil.Process]:
-        return [p for p in self.processes() if "HOLDFAST_RUN_DIR" in _environ(p)]
+        return [p for p in self.processes() if "PERDURE_RUN_DIR" in _environ(p)]
 
     def destroy(self) -> None:
         for process in self.processes():
@@ -284,7 +284,7 @@ class Node:
     def _is_mine(self, process: psutil.Process) -> bool:
         env = _environ(process)
         mine = (str(self.state_dir), str(self.run_dir))
-        return env.get("HOLDFAST_STATE_DIR") in mine or env.get("HOLDFAST_RUN_DIR") in mine
+        return env.get("PERDURE_STATE_DIR") in mine or env.get("PERDURE_RUN_DIR") in mine
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:

@@ -93,7 +93,7 @@ class Relay:
 def relay(controller: Any, node: Any) -> Iterator[Relay]:
     parts = urlsplit(controller.endpoint)
     relay = Relay((str(parts.hostname), int(parts.port or 0)))
-    node.env["HOLDFAST_ENDPOINT"] = relay.endpoint
+    node.env["PERDURE_ENDPOINT"] = relay.endpoint
     yield relay
     relay.close()
 

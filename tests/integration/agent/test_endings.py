@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import SystemClock
+from perdure.controller.clock import SystemClock
 
 now = SystemClock().now
 
@@ -15,7 +15,7 @@ SAVER = """
 import json, os, signal, sys, time
 def save(*_):
     time.sleep(0.3)
-    notice = json.load(open(os.environ["HOLDFAST_RUN_DIR"] + "/notice.json"))
+    notice = json.load(open(os.environ["PERDURE_RUN_DIR"] + "/notice.json"))
     print("saved, because", notice["reason"], flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)

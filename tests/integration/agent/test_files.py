@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.fuse import fuse_problem
-from holdfast.controller.bootstrap.artifacts import artifacts, build_agent, find_rclone
-from holdfast.controller.clock import SystemClock
+from perdure.agent.fuse import fuse_problem
+from perdure.controller.bootstrap.artifacts import artifacts, build_agent, find_rclone
+from perdure.controller.clock import SystemClock
 
 now = SystemClock().now
 
@@ -128,7 +128,7 @@ def test_the_zipapp_runs_on_python_3_9(controller: Any, node: Any, tmp_path: Pat
     node.python = [str(OLDEST_PYTHON), str(agent.path)]
     node.env["PYTHONPATH"] = ""
     (node.home / "ticker.py").write_text("import time\nfor i in range(20): print(i, flush=True); time.sleep(0.05)\n")
-    run = f"{OLDEST_PYTHON} -c 'import holdfast.checkpoint; print(holdfast.checkpoint.__file__)' && python3 ~/ticker.py"
+    run = f"{OLDEST_PYTHON} -c 'import perdure.checkpoint; print(perdure.checkpoint.__file__)' && python3 ~/ticker.py"
     controller.spec.update(setup="(sleep 600 &)", run=run, workdir={"upload": upload(controller, {"x": b"y"})})
     controller.directive.update(want="run", node_ips=["10.0.0.1"])
     node.start()
@@ -153,7 +153,7 @@ def test_what_was_written_to_a_cached_mount_is_in_the_bucket(
     bucket, artifacts_dir = tmp_path / "bucket", tmp_path / "artifacts"
     bucket.mkdir()
     served = artifacts(artifacts_dir)["rclone"].digest
-    node.env["HOLDFAST_ARTIFACTS_DIR"] = str(artifacts_dir)
+    node.env["PERDURE_ARTIFACTS_DIR"] = str(artifacts_dir)
     mount = {
         "path": f"{tmp_path}/mnt", "mode": "MOUNT_CACHED", "bucket": str(bucket), "prefix": "", "read_only": False,
         "rclone": {"type": "local"}, "options": {"vfs_write_back": "1h"},

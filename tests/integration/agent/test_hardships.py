@@ -87,7 +87,7 @@ def test_a_node_that_is_told_to_stop_kills_all_within_5_s(controller: Any, node:
     (node.home / "hiders.py").write_text(HIDERS)
     start(controller, node, "python3 ~/hiders.py")
     controller.until_log(b"begun\n")
-    runner = next(p for p in node.processes() if "holdfast.agent.runner" in " ".join(p.cmdline()))
+    runner = next(p for p in node.processes() if "perdure.agent.runner" in " ".join(p.cmdline()))
     if is_hung:
         runner.suspend()
     assert len(node.workload()) >= 6

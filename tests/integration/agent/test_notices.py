@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import SystemClock
+from perdure.controller.clock import SystemClock
 
 now = SystemClock().now
 
@@ -75,7 +75,7 @@ def watching(controller: Any, node: Any, metadata: Metadata) -> Any:
         notice={"kind": "imds-v2", "endpoint": "http://127.0.0.1:9", "poll_s": 0.05},
     )
     controller.directive.update(want="run", node_ips=["10.0.0.1"])
-    node.env["HOLDFAST_METADATA_ENDPOINT"] = metadata.endpoint
+    node.env["PERDURE_METADATA_ENDPOINT"] = metadata.endpoint
     node.start()
     controller.until_log(b"begun\n")
     return node

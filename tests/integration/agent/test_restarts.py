@@ -90,7 +90,7 @@ def test_killed_while_it_drains(controller: Any, node: Any) -> None:
 def test_a_workload_whose_runner_was_killed_is_ended(controller: Any, node: Any) -> None:
     start(controller, node, "echo begun; setsid sleep 600 & sleep 600")
     controller.until_log(b"begun\n")
-    runner = next(p for p in node.processes() if "holdfast.agent.runner" in " ".join(p.cmdline()))
+    runner = next(p for p in node.processes() if "perdure.agent.runner" in " ".join(p.cmdline()))
     runner.kill()
     report = controller.until_phase("ended")
     assert (report["exit_code"], report["failed_stage"]) == (137, "run")

@@ -83,8 +83,8 @@ def test_the_environment(controller: Any, node: Any) -> None:
         assert env["K"] == "V"
         assert env["SKYPILOT_NUM_NODES"] == "1"
         assert env["PYTHONUNBUFFERED"] == "1"
-        assert env["HOLDFAST_RUN_DIR"] == str(node.run_dir)
-        assert (env["HOLDFAST_GENERATION"], env["HOLDFAST_NODE_RANK"]) == ("2", "0")
+        assert env["PERDURE_RUN_DIR"] == str(node.run_dir)
+        assert (env["PERDURE_GENERATION"], env["PERDURE_NODE_RANK"]) == ("2", "0")
         assert env["PYTHONPATH"].endswith(":/mine")
         assert "t0ken" not in json.dumps(env)
     assert setup["SKYPILOT_SETUP_NODE_RANK"] == run["SKYPILOT_NODE_RANK"] == "0"
@@ -95,10 +95,10 @@ def test_the_environment(controller: Any, node: Any) -> None:
 
 def test_any_python_imports_the_checkpoint_library(controller: Any, node: Any) -> None:
     report = finish(
-        controller, node, f"cd / && {sys.executable} -c 'import holdfast.checkpoint as c; print(c.__name__)'"
+        controller, node, f"cd / && {sys.executable} -c 'import perdure.checkpoint as c; print(c.__name__)'"
     )
     assert report["exit_code"] == 0
-    controller.until_log(b"holdfast.checkpoint\n")
+    controller.until_log(b"perdure.checkpoint\n")
 
 
 def test_bashrc_is_sourced(controller: Any, node: Any) -> None:
@@ -169,7 +169,7 @@ def test_beats_while_nothing_else_is_said(controller: Any, node: Any) -> None:
 
 def test_checkpoints_are_told_until_acked(controller: Any, node: Any) -> None:
     script = (
-        "python3 -c 'from holdfast.checkpoint.journal import note\n"
+        "python3 -c 'from perdure.checkpoint.journal import note\n"
         'for step in 1, 2, 3: note(step, "committed", f"/c/{step}")\'\n'
         "echo noted; sleep 600"
     )

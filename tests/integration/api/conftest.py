@@ -58,10 +58,10 @@ class Daemon:
 def start(home: Path, config: str) -> Daemon:
     home.mkdir(mode=0o700, exist_ok=True)
     (home / "config.yaml").write_text(config)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     with open(home / "controller.stderr.log", "wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.controller", "serve", "--home", str(home)],
+            [sys.executable, "-m", "perdure.controller", "serve", "--home", str(home)],
             env=environ,
             stdout=errors,
             stderr=errors,

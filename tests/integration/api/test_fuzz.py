@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from holdfast.controller.api.app import create_app
-from holdfast.controller.services import Services
-from holdfast.controller.settings import Settings
+from perdure.controller.api.app import create_app
+from perdure.controller.services import Services
+from perdure.controller.settings import Settings
 
 TIMEOUT_S = 30.0
 # It would end the daemon under test: `test_hostile` sends it what it must survive.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from holdfast.controller.callers import HEAD_S
+from perdure.controller.callers import HEAD_S
 
 PATIENCE_S = 30.0
 TOKEN = b"@TOKEN@"

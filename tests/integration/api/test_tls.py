@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 import trustme
 
-from holdfast.agent.controller import Controller, Unreachable
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.listening import read_listening
-from holdfast.controller.settings import SettingsError, read_settings
-from holdfast.controller.tls import tls_of
-from holdfast.sdk.client import Client, ConnectionLost
-from holdfast.sdk.endpoint import Endpoint, NoController, find
-from holdfast.sdk.pinning import WrongCertificate
+from perdure.agent.controller import Controller, Unreachable
+from perdure.controller.clock import SystemClock
+from perdure.controller.listening import read_listening
+from perdure.controller.settings import SettingsError, read_settings
+from perdure.controller.tls import tls_of
+from perdure.sdk.client import Client, ConnectionLost
+from perdure.sdk.endpoint import Endpoint, NoController, find
+from perdure.sdk.pinning import WrongCertificate
 
 PATIENCE_S = 90.0
 
@@ -40,7 +40,7 @@ def own_address() -> str | None:
 
 
 ADDRESS = own_address()
-CONFIG = f"listen: {{host: {ADDRESS}, tls: auto, names: [holdfast.example.com]}}\n"
+CONFIG = f"listen: {{host: {ADDRESS}, tls: auto, names: [perdure.example.com]}}\n"
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +64,20 @@ def test_a_job_runs_with_its_files_over_the_pinned_connection(secured: Any, tmp_
     (tmp_path / "work" / "hello.txt").write_text("carried over TLS\n")
     task = tmp_path / "task.yaml"
     task.write_text(f"workdir: {tmp_path}/work\nrun: cat hello.txt; env | grep -c FINGERPRINT; exit 0\n")
-    said = holdfast(secured, "jobs", "launch", str(task), "--yes")
+    said = perdure(secured, "jobs", "launch", str(task), "--yes")
     assert "carried over TLS\n0\n" in said.stdout, "and the workload does not hear of the controller's certificate"
 
 
-def holdfast(secured: Any, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+def perdure(secured: Any, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     named = {
-        "HOLDFAST_ENDPOINT": secured.url,
-        "HOLDFAST_TOKEN": secured.token,
-        "HOLDFAST_FINGERPRINT": secured.record["fingerprint"],
+        "PERDURE_ENDPOINT": secured.url,
+        "PERDURE_TOKEN": secured.token,
+        "PERDURE_FINGERPRINT": secured.record["fingerprint"],
     }
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *words],
-        env={**inherited, "HOLDFAST_HOME": str(secured.home / "nobodys"), **named, **environ},
+        [sys.executable, "-m", "perdure.cli", *words],
+        env={**inherited, "PERDURE_HOME": str(secured.home / "nobodys"), **named, **environ},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -89,11 +89,11 @@ def holdfast(secured: Any, *words: str, **environ: str) -> subprocess.CompletedP
 
 
 def test_the_owner_on_the_same_computer_needs_no_configuration(secured: Any) -> None:
-    found = find({"HOLDFAST_HOME": str(secured.home)})
+    found = find({"PERDURE_HOME": str(secured.home)})
     assert found is not None
     assert found.fingerprint == secured.record["fingerprint"]
     assert Client(found).controller()["endpoint"] == secured.url
-    assert f"sha256:{found.fingerprint}" in holdfast(secured, "controller", "status").stdout
+    assert f"sha256:{found.fingerprint}" in perdure(secured, "controller", "status").stdout
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_the_owner_on_the_same_computer_needs_no_configuration(secured: Any) -> 
     [("0" * 64, "shows another certificate"), ("", "not to be trusted"), ("abc", "is no SHA-256")],
 )
 def test_a_wrong_certificate_is_one_clear_error(secured: Any, fingerprint: str, said: str) -> None:
-    done = holdfast(secured, "jobs", "queue", HOLDFAST_FINGERPRINT=fingerprint)
+    done = perdure(secured, "jobs", "queue", PERDURE_FINGERPRINT=fingerprint)
     assert done.returncode == 1
     assert said in done.stderr
-    assert "HOLDFAST_FINGERPRINT" in done.stderr
+    assert "PERDURE_FINGERPRINT" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
 def test_plain_http_gets_no_answer_and_no_token_is_sent_over_it(secured: Any) -> None:
-    done = holdfast(
-        secured, "jobs", "queue", HOLDFAST_ENDPOINT=secured.url.replace("https", "http"), HOLDFAST_FINGERPRINT=""
+    done = perdure(
+        secured, "jobs", "queue", PERDURE_ENDPOINT=secured.url.replace("https", "http"), PERDURE_FINGERPRINT=""
     )
     assert done.returncode == 1
     assert "plain text" in done.stderr
@@ -221,14 +221,14 @@ def test_files_that_are_no_certificate_are_a_clear_error(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"HOLDFAST_ENDPOINT": "http://192.0.2.1:1"}, "plain text"),
-        ({"HOLDFAST_ENDPOINT": "http://127.0.0.1:1", "HOLDFAST_FINGERPRINT": "0" * 64}, "speaks no TLS"),
-        ({"HOLDFAST_ENDPOINT": "https://127.0.0.1:1", "HOLDFAST_FINGERPRINT": "0" * 63}, "no SHA-256"),
+        ({"PERDURE_ENDPOINT": "http://192.0.2.1:1"}, "plain text"),
+        ({"PERDURE_ENDPOINT": "http://127.0.0.1:1", "PERDURE_FINGERPRINT": "0" * 64}, "speaks no TLS"),
+        ({"PERDURE_ENDPOINT": "https://127.0.0.1:1", "PERDURE_FINGERPRINT": "0" * 63}, "no SHA-256"),
     ],
 )
 def test_what_the_environment_says_is_checked(environ: dict[str, str], said: str) -> None:
     with pytest.raises(NoController, match=said):
-        find({"HOLDFAST_TOKEN": "t", **environ})
+        find({"PERDURE_TOKEN": "t", **environ})
 
 
 @pytest.mark.parametrize("written", ["{}", "sha256:{}", "SHA256:{}"])
@@ -237,9 +237,9 @@ def test_a_fingerprint_may_be_written_as_tools_write_it(written: str) -> None:
     pairs = ":".join(["AB"] * 32)
     for text in (digits, pairs):
         environ = {
-            "HOLDFAST_ENDPOINT": "https://h:1",
-            "HOLDFAST_TOKEN": "t",
-            "HOLDFAST_FINGERPRINT": written.format(text),
+            "PERDURE_ENDPOINT": "https://h:1",
+            "PERDURE_TOKEN": "t",
+            "PERDURE_FINGERPRINT": written.format(text),
         }
         found = find(environ)
         assert found is not None

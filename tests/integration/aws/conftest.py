@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fake_ec2 import FakeEc2
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.offercache import InMemory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `holdfast check` finds out of an account."""
+"""What `perdure check` finds out of an account."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from fake_ec2 import FakeEc2
 from fake_ec2.account import ARN
-from holdfast.controller.clouds.aws.checking import principal
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.checks import Finding, Outcome
+from perdure.controller.clouds.aws.checking import principal
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.checks import Finding, Outcome
 
 QUEUES = (("us-east-1", "a"), ("us-west-2", "b"))
 

@@ -10,15 +10,15 @@ import boto3
 import pytest
 
 from fake_ec2 import FakeEc2
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws import launching
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.fabric import Fabric, interfaces
-from holdfast.controller.clouds.aws.launching import Image
-from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest
-from holdfast.controller.clouds.fresh import FRESH_S
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws import launching
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.fabric import Fabric, interfaces
+from perdure.controller.clouds.aws.launching import Image
+from perdure.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest
+from perdure.controller.clouds.fresh import FRESH_S
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 Requests = Callable[..., LaunchRequest]
 
@@ -45,7 +45,7 @@ def disk_of(ec2: FakeEc2, id: str) -> dict[str, Any]:
 
 
 def test_a_machine_is_what_was_asked_for(ec2: FakeEc2, cloud: AwsCloud, request_of: Requests) -> None:
-    request = request_of(disk_gib=300, labels={"team": "vision", "holdfast:job": "mine"})
+    request = request_of(disk_gib=300, labels={"team": "vision", "perdure:job": "mine"})
     (machine,) = cloud.launch(request)
     told = as_ec2_tells(ec2, machine.id)
     assert told["InstanceLifecycle"] == "spot"
@@ -55,7 +55,7 @@ def test_a_machine_is_what_was_asked_for(ec2: FakeEc2, cloud: AwsCloud, request_
     assert told["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
     tags = {tag["Key"]: tag["Value"] for tag in told["Tags"]}
     assert tags["team"] == "vision"
-    assert tags["holdfast:job"] == "7", "nobody's label takes the place of ours"
+    assert tags["perdure:job"] == "7", "nobody's label takes the place of ours"
     behaviour = attribute(ec2, machine.id, "instanceInitiatedShutdownBehavior")
     assert behaviour["InstanceInitiatedShutdownBehavior"]["Value"] == "terminate"
     disk = disk_of(ec2, machine.id)

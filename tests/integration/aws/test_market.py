@@ -17,17 +17,17 @@ from moto.ec2.models import ec2_backends
 from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
 from fake_ec2.pricing import on_demand
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws import launching
-from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws import launching
+from perdure.controller.clouds.aws.catalog import TYPES, on_demand_price
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 POLICY = Path(__file__).parents[3] / "deploy" / "iam" / "aws-controller.json"
-QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/holdfast"
+QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/perdure"
 WAIT_S = 30.0
 FREE = "sts:GetCallerIdentity"  # anybody may
 # Never called, but needed by RunInstances: for tags, for the first spot machine of an account, for a machine's role.
@@ -142,7 +142,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     new_cloud(subnets={"us-east-1a": subnet}).launch(request_of("t2", kind="p4d.24xlarge", network_tier="best"))
     new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
     cloud.terminate("us-east-1", [machine.id])
-    ec2.sqs("us-east-1").create_queue(QueueName="holdfast")
+    ec2.sqs("us-east-1").create_queue(QueueName="perdure")
     ec2.sqs("us-east-1").send_message(QueueUrl=QUEUE, MessageBody="{}")
     (queue,) = new_cloud(notice_queues=(QUEUE,)).notice_queues()
     queue.delete(queue.receive())
@@ -152,7 +152,7 @@ def test_the_policy_allows_what_is_called_and_nothing_more(
     allowed = {a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
     # A batch is allowed by the permission for one.
     assert allowed == {call.removesuffix("Batch") for call in called} | IMPLIED
-    package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/aws"
+    package = Path(__file__).parents[3] / "controller/perdure/controller/clouds/aws"
     # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
     code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     verbs = "describe|run|terminate|get|create|start|delete|receive"

@@ -7,12 +7,12 @@ from threading import Event
 from typing import Any
 
 from fake_ec2 import FakeEc2
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.placement import AGE_S, families
-from holdfast.controller.clouds.base import Advising
-from holdfast.controller.market import Market as KnownMarket
-from holdfast.recovery.market import Market, Offer
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.placement import AGE_S, families
+from perdure.controller.clouds.base import Advising
+from perdure.controller.market import Market as KnownMarket
+from perdure.recovery.market import Market, Offer
 
 
 def until(condition: Callable[[], Any]) -> Any:

@@ -9,13 +9,13 @@ import pytest
 
 from fake_ec2 import FakeEc2
 from fake_ec2.fis import ROLE
-from holdfast.controller.clouds.aws import rehearsal
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.base import InstanceState, LaunchRequest
-from holdfast.controller.clouds.section import SettingsError
-from holdfast.recovery.market import Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.aws import rehearsal
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.base import InstanceState, LaunchRequest
+from perdure.controller.clouds.section import SettingsError
+from perdure.recovery.market import Market
+from perdure.recovery.reasons import Reason
 
 REGION = "us-east-1"
 New = Callable[..., AwsCloud]
@@ -68,7 +68,7 @@ def test_an_instance_is_in_the_account_of_the_role(role: str, arn: str) -> None:
     assert rehearsal.instance_arn(role, "eu-west-1", "i-1") == arn
 
 
-@pytest.mark.parametrize("role", ["holdfast-fis", "arn:aws:iam::12:role/fis", "arn:aws:iam::123456789012:user/fis"])
+@pytest.mark.parametrize("role", ["perdure-fis", "arn:aws:iam::12:role/fis", "arn:aws:iam::123456789012:user/fis"])
 def test_what_is_no_role_is_refused(tmp_path: Path, role: str) -> None:
     with pytest.raises(SettingsError, match=r"aws\.fis_role: .* is no role; write one like arn:aws:iam::"):
         AwsSettings.from_mapping({"fis_role": role})

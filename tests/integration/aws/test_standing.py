@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from fake_ec2 import FakeEc2
-from holdfast.controller.clouds.aws.cloud import AwsCloud
-from holdfast.controller.clouds.base import Disk, Hosting, Instance, LaunchRequest, NotYet, Standing
-from holdfast.controller.hosting import packing
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.base import Disk, Hosting, Instance, LaunchRequest, NotYet, Standing
+from perdure.controller.hosting import packing
+from perdure.recovery.market import Market
 
 ROOT = Path(__file__).parents[3]
 # Never called, but needed: for tags of what is made, and for the machine's role.
@@ -31,7 +31,7 @@ def stand(cloud: AwsCloud, request_of: Callable[..., LaunchRequest]) -> Callable
     def make(token: str = "t1", callers: str = "192.0.2.0/24", on: AwsCloud = cloud) -> tuple[Instance, Disk]:
         disk = on.state_disk("hosting-1", region="us-east-1", zone="us-east-1a", gib=20)
         program = packing.first_program({"secret": "s", "certificate": CERTIFICATE, "key": CERTIFICATE})
-        needs = Standing(program, "/var/lib/holdfast", disk, 8443, callers, "holdfast-controller")
+        needs = Standing(program, "/var/lib/perdure", disk, 8443, callers, "perdure-controller")
         return on.stand(request_of(token, market=Market.ON_DEMAND, disk_gib=20), needs), disk
 
     return make
@@ -59,7 +59,7 @@ def test_a_machine_with_a_role_an_open_port_and_its_disk(
     assert cloud.settle(now, disk) == address is not None
     (told,) = client(ec2).describe_instances(InstanceIds=[instance.id])["Reservations"][0]["Instances"]
     assert address == told["PublicIpAddress"]
-    assert told["IamInstanceProfile"]["Arn"].endswith(":instance-profile/holdfast-controller")
+    assert told["IamInstanceProfile"]["Arn"].endswith(":instance-profile/perdure-controller")
     assert "InstanceLifecycle" not in told
     (group,) = client(ec2).describe_security_groups(GroupIds=[told["SecurityGroups"][0]["GroupId"]])["SecurityGroups"]
     (rule,) = group["IpPermissions"]
@@ -108,12 +108,12 @@ def test_its_role_may_do_what_is_listed_and_one_that_was_there_is_left_alone(
     iam = client(ec2, "iam")
     listed = json.loads((ROOT / "deploy/iam/aws-controller.json").read_text())
     stand()
-    found = iam.get_role_policy(RoleName="holdfast-controller", PolicyName="holdfast-controller")
+    found = iam.get_role_policy(RoleName="perdure-controller", PolicyName="perdure-controller")
     assert found["PolicyDocument"] == listed
-    iam.untag_role(RoleName="holdfast-controller", TagKeys=["holdfast:made"])
-    iam.delete_role_policy(RoleName="holdfast-controller", PolicyName="holdfast-controller")
+    iam.untag_role(RoleName="perdure-controller", TagKeys=["perdure:made"])
+    iam.delete_role_policy(RoleName="perdure-controller", PolicyName="perdure-controller")
     stand("t2")
-    assert iam.list_role_policies(RoleName="holdfast-controller")["PolicyNames"] == []
+    assert iam.list_role_policies(RoleName="perdure-controller")["PolicyNames"] == []
 
 
 def test_a_role_that_ec2_has_not_heard_of_yet_is_waited_for(
@@ -122,7 +122,7 @@ def test_a_role_that_ec2_has_not_heard_of_yet_is_waited_for(
     from botocore.exceptions import ClientError
 
     ec2 = cloud._connections.ec2("us-east-1")
-    text = "Value (holdfast-controller) for parameter iamInstanceProfile.name is invalid"
+    text = "Value (perdure-controller) for parameter iamInstanceProfile.name is invalid"
     refusal = ClientError({"Error": {"Code": "InvalidParameterValue", "Message": text}}, "RunInstances")
     with monkeypatch.context() as patched:
         patched.setattr(ec2, "run_instances", lambda **_: (_ for _ in ()).throw(refusal))
@@ -141,14 +141,14 @@ def test_what_it_boots_with_is_small_and_complete(stand: Callable[..., tuple[Ins
     files = {
         one["path"]: (gzip.decompress(base64.b64decode(one["content"])).decode(), one) for one in config["write_files"]
     }
-    program, how = files["/opt/holdfast/caretaker.py"]
+    program, how = files["/opt/perdure/caretaker.py"]
     assert CERTIFICATE in program
     compile(program, "caretaker.py", "exec")
-    assert (how["owner"], how["permissions"], how["defer"]) == ("holdfast:holdfast", "0400", True)
+    assert (how["owner"], how["permissions"], how["defer"]) == ("perdure:perdure", "0400", True)
     mount, start = config["runcmd"]
     assert mount[1:] == [
         f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{disk.id.replace('-', '')}",
-        "/var/lib/holdfast",
+        "/var/lib/perdure",
     ]
-    assert start == ["systemctl", "enable", "--now", "holdfast-controller"]
+    assert start == ["systemctl", "enable", "--now", "perdure-controller"]
     assert {command[0] for command in (mount,)} <= files.keys()

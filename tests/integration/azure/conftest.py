@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fake_azure import FakeAzure
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.offercache import InMemory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `holdfast check` finds out of a subscription."""
+"""What `perdure check` finds out of a subscription."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from fake_azure import FakeAzure
 from fake_azure.server import CLIENT
 from fake_azure.subscription import family
-from holdfast.controller.clouds.azure.catalog import TYPES
-from holdfast.controller.clouds.azure.checking import account
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.permissions import (
+from perdure.controller.clouds.azure.catalog import TYPES
+from perdure.controller.clouds.azure.checking import account
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.permissions import (
     wanted,
     wanted_of_blobs,
     wanted_of_containers,
     wanted_of_messages,
 )
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.checks import Finding, Outcome
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.checks import Finding, Outcome
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "azure-controller.json"
 BLOBS = "Microsoft.Storage/storageAccounts/blobServices"
@@ -64,7 +64,7 @@ def test_what_the_role_lacks_is_named_with_what_it_is_for(
 def test_what_the_role_lacks_of_storage_may_be_given_in_the_account(
     azure: FakeAzure, new_cloud: Callable[..., AzureCloud], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = ["https://acme.queue.core.windows.net/holdfast"]
+    queue = ["https://acme.queue.core.windows.net/perdure"]
     azure.faults.granted_data = ["Microsoft.Storage/*/blobs/read", "Microsoft.Storage/*/add/action"]
     azure.faults.taken_away = [f"{BLOBS}/generateUserDelegationKey/action"]
     process = "Microsoft.Storage/storageAccounts/queueServices/queues/messages/process/action"

@@ -11,15 +11,15 @@ import pytest
 
 from fake_azure import FakeAzure
 from fake_azure.server import SUBSCRIPTION
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.connections import LOOK_FOR_CREDENTIALS_AGAIN_S
-from holdfast.controller.clouds.azure.permissions import wanted
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.connections import LOOK_FOR_CREDENTIALS_AGAIN_S
+from perdure.controller.clouds.azure.permissions import wanted
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.offercache import InMemory
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 ROOT = Path(__file__).parents[3]
 ROLE = ROOT / "deploy" / "iam" / "azure-controller.json"
@@ -96,7 +96,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     assert set(allowed) == (set(azure.calls) - {"prices"}) | IMPLIED, "anybody may ask for prices"
     assert {one.name for one in wanted(AzureSettings(identity="any"))} == set(allowed)
     # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
-    package = ROOT / "controller/holdfast/controller/clouds/azure"
+    package = ROOT / "controller/perdure/controller/clouds/azure"
     code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     assert set(re.findall(r"\bmachines\.(\w+)\(", code)) == {
         "begin_create_or_update",

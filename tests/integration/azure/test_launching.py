@@ -11,12 +11,12 @@ import pytest
 from fake_azure import FakeAzure
 from fake_azure.arm import subnets_of
 from fake_azure.server import SUBSCRIPTION
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.connections import Connections
-from holdfast.controller.clouds.base import VISIBLE_WITHIN_S, Fault, InstanceState, LaunchRequest
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.connections import Connections
+from perdure.controller.clouds.base import VISIBLE_WITHIN_S, Fault, InstanceState, LaunchRequest
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 Requests = Callable[..., LaunchRequest]
 WRITE, DELETE = "Microsoft.Compute/virtualMachines/write", "Microsoft.Compute/virtualMachines/delete"
@@ -38,7 +38,7 @@ def address_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_machine_is_what_was_asked_for(azure: FakeAzure, cloud: AzureCloud, request_of: Requests) -> None:
-    labels = {"team": "vision", "k8s.io/app": "x", "holdfast:job": "mine"}
+    labels = {"team": "vision", "k8s.io/app": "x", "perdure:job": "mine"}
     (machine,) = cloud.launch(request_of(disk_gib=300, disk_tier="best", labels=labels))
     body = azure.body_of(machine.id)
     properties = body["properties"]
@@ -53,10 +53,10 @@ def test_a_machine_is_what_was_asked_for(azure: FakeAzure, cloud: AzureCloud, re
     assert (disk["diskSizeGB"], disk["managedDisk"]["storageAccountType"]) == (300, "Premium_LRS")
     assert body["tags"]["team"] == "vision"
     assert body["tags"]["k8s.io_app"] == "x", "a tag's name holds no slash"
-    assert body["tags"]["holdfast:job"] == "7", "nobody's label takes the place of ours"
+    assert body["tags"]["perdure:job"] == "7", "nobody's label takes the place of ours"
     program = base64.b64decode(properties["osProfile"]["customData"]).decode()
     assert program.startswith("#!/usr/bin/env python3")
-    assert '"HOLDFAST_RANK": "0"' in program
+    assert '"PERDURE_RANK": "0"' in program
 
 
 def test_all_that_comes_with_a_machine_goes_with_it_and_nobody_is_let_in(
@@ -256,12 +256,12 @@ def test_operations_are_told_of_as_the_sdk_polls_them(
     """What the tests' own Azure says is what the SDK's poller understands."""
     cloud.launch(request_of())
     client = Connections(cloud.settings, clock).client()
-    told = dict(azure.body_of(client.virtual_machines.list("holdfast-eastus").next().name or ""))
-    made = client.virtual_machines.begin_create_or_update("holdfast-eastus", "by-hand", told, polling_interval=0)
+    told = dict(azure.body_of(client.virtual_machines.list("perdure-eastus").next().name or ""))
+    made = client.virtual_machines.begin_create_or_update("perdure-eastus", "by-hand", told, polling_interval=0)
     assert made.result().name == "by-hand"
     azure.faults.late["eastus-1"] = "AllocationFailed"
-    failing = client.virtual_machines.begin_create_or_update("holdfast-eastus", "late", told, polling_interval=0)
+    failing = client.virtual_machines.begin_create_or_update("perdure-eastus", "late", told, polling_interval=0)
     with pytest.raises(Exception, match="AllocationFailed") as caught:
         failing.result()
     assert cloud.classify(caught.value).kind is FaultKind.AVOID_REGION
-    client.virtual_machines.begin_delete("holdfast-eastus", "late", polling_interval=0).result()
+    client.virtual_machines.begin_delete("perdure-eastus", "late", polling_interval=0).result()

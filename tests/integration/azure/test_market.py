@@ -8,11 +8,11 @@ from dataclasses import replace
 from fake_azure import FakeAzure
 from fake_azure.retail import price
 from fake_azure.sizes import SIZES, UNFIT
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.recovery.market import Market
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.recovery.market import Market
 
 WAIT_S = 30.0
 

@@ -15,14 +15,14 @@ from azure.core.rest import HttpRequest
 import azurite
 from fake_azure import FakeAzure
 from fake_azure.queues import PROCESS, Queues
-from holdfast.controller.clouds.azure import notices
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, NoticeQueue, Word
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.azure import notices
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.queues import Heard, MalformedMessage, Message, NoticeQueue, Word
+from perdure.recovery.reasons import Reason
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "azure-controller.json"
 KIND = "Microsoft.ResourceNotifications.HealthResources.{}"
-MACHINE = "/subscriptions/s/resourceGroups/HOLDFAST-EASTUS/providers/Microsoft.Compute/virtualMachines/T1-0"
+MACHINE = "/subscriptions/s/resourceGroups/PERDURE-EASTUS/providers/Microsoft.Compute/virtualMachines/T1-0"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def queue_of(new_cloud: Callable[..., AzureCloud]) -> Callable[[str], NoticeQueu
 
 def heard(kind: str, machine: str = MACHINE, **properties: str) -> Heard | None:
     """Of an event in the schema of CloudEvents."""
-    queue = notices.StorageQueue("azure", "https://account.queue.core.windows.net/holdfast", pytest.fail)
+    queue = notices.StorageQueue("azure", "https://account.queue.core.windows.net/perdure", pytest.fail)
     told = {"resourceInfo": {"properties": {"targetResourceId": machine, **properties}}}
     return queue.read(Message("1", json.dumps({"type": KIND.format(kind), "specversion": "1.0", "data": told})))
 
@@ -67,9 +67,9 @@ def test_health_without_a_word_is_malformed() -> None:
 
 
 def test_what_others_wrote_is_read_as_they_wrote_it(queues: Queues, queue_of: Callable[[str], NoticeQueue]) -> None:
-    queue = queue_of(queues.make("holdfast"))
-    queues.send("holdfast", '{"a": "<b>"}', encoded=False)
-    queues.send("holdfast", "zwölf")
+    queue = queue_of(queues.make("perdure"))
+    queues.send("perdure", '{"a": "<b>"}', encoded=False)
+    queues.send("perdure", "zwölf")
     assert {one.body for one in queue.receive()} == {'{"a": "<b>"}', "zwölf"}
 
 
@@ -77,20 +77,20 @@ def test_what_was_given_to_another_meanwhile_is_left_to_them(
     queues: Queues, queue_of: Callable[[str], NoticeQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "HIDDEN_S", 1)
-    url = queues.make("holdfast")
-    queues.send("holdfast", "{}")
+    url = queues.make("perdure")
+    queues.send("perdure", "{}")
     first = queue_of(url).receive()
     second: Any = ()
     while not second:
         second = queue_of(url).receive()
     queue_of(url).delete(first)
-    assert queues.left("holdfast") == 1
+    assert queues.left("perdure") == 1
     queue_of(url).delete(second)
-    assert queues.left("holdfast") == 0
+    assert queues.left("perdure") == 0
 
 
 def test_a_queue_that_is_not_there_is_named(queues: Queues, queue_of: Callable[[str], NoticeQueue]) -> None:
-    queue = queue_of(queues.make("holdfast").replace("holdfast", "another"))
+    queue = queue_of(queues.make("perdure").replace("perdure", "another"))
     with pytest.raises(Exception, match="QueueNotFound") as caught:
         queue.receive()
     assert queue.name in queue.classify(caught.value).message
@@ -99,7 +99,7 @@ def test_a_queue_that_is_not_there_is_named(queues: Queues, queue_of: Callable[[
 def test_whoever_is_not_let_in_is_told_what_to_do(
     azure: FakeAzure, queues: Queues, queue_of: Callable[[str], NoticeQueue]
 ) -> None:
-    queue = queue_of(queues.make("holdfast"))
+    queue = queue_of(queues.make("perdure"))
     azure.faults.deny = "AuthorizationPermissionMismatch"
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the SDK's
         queue.receive()
@@ -111,8 +111,8 @@ def test_whoever_is_not_let_in_is_told_what_to_do(
 def test_the_role_allows_what_is_called_and_nothing_more(
     azure: FakeAzure, queues: Queues, queue_of: Callable[[str], NoticeQueue]
 ) -> None:
-    queue = queue_of(queues.make("holdfast"))
-    queues.send("holdfast", "{}")
+    queue = queue_of(queues.make("perdure"))
+    queues.send("perdure", "{}")
     queue.delete(queue.receive())
     assert azure.calls == {PROCESS: 2}
     role = json.loads(ROLE.read_text())

@@ -15,14 +15,14 @@ import yaml
 from fake_azure import FakeAzure
 from fake_azure.holdings import ADDRESSES, ASSIGNMENTS, DISKS, FIREWALLS, IDENTITIES, INTERFACES, ROLES
 from fake_azure.server import SUBSCRIPTION
-from holdfast.controller.clouds.azure import identities
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.base import Disk, Instance, LaunchRequest, NotYet, Standing
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.azure import identities
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.base import Disk, Instance, LaunchRequest, NotYet, Standing
+from perdure.recovery.market import Market
 
 IAM = Path(__file__).parents[3] / "deploy" / "iam"
 REGION, ZONE = "eastus", "eastus-1"
-GROUP = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/holdfast-{REGION}"
+GROUP = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/perdure-{REGION}"
 OWN = "/subscriptions/s/resourceGroups/own/providers"
 # Never called, but needed: what refers to something joins or assigns it.
 IMPLIED = {
@@ -35,10 +35,10 @@ IMPLIED = {
 @pytest.fixture
 def stand(cloud: AzureCloud, request_of: Callable[..., LaunchRequest]) -> Callable[..., tuple[Instance, Disk]]:
     def make(
-        token: str = "t1", *, callers: str = "192.0.2.0/24", role: str = "holdfast-controller", on: AzureCloud = cloud
+        token: str = "t1", *, callers: str = "192.0.2.0/24", role: str = "perdure-controller", on: AzureCloud = cloud
     ) -> tuple[Instance, Disk]:
         disk = on.state_disk("ctl", region=REGION, zone=ZONE, gib=20)
-        needs = Standing("print('the program')", "/var/lib/holdfast", disk, 8443, callers, role)
+        needs = Standing("print('the program')", "/var/lib/perdure", disk, 8443, callers, role)
         return on.stand(request_of(token, zone=ZONE, market=Market.ON_DEMAND, disk_gib=20), needs), disk
 
     return make
@@ -78,9 +78,9 @@ def test_a_machine_with_an_identity_an_open_port_and_its_disk(
 
     config = yaml.safe_load(b64decode(properties["osProfile"]["customData"]))
     files = {one["path"]: gzip.decompress(b64decode(one["content"])).decode() for one in config["write_files"]}
-    assert files["/opt/holdfast/caretaker.py"] == "print('the program')"
+    assert files["/opt/perdure/caretaker.py"] == "print('the program')"
     device = f"/dev/disk/azure/scsi1/lun{state['lun']}"
-    assert config["runcmd"][0] == ["/opt/holdfast/mount_state.sh", device, "/var/lib/holdfast"]
+    assert config["runcmd"][0] == ["/opt/perdure/mount_state.sh", device, "/var/lib/perdure"]
 
 
 def test_other_callers_are_let_in_instead(stand: Callable[..., tuple[Instance, Disk]], azure: FakeAzure) -> None:
@@ -108,7 +108,7 @@ def test_its_identity_may_do_what_is_listed_and_one_that_was_there_is_left_alone
     stand: Callable[..., tuple[Instance, Disk]], cloud: AzureCloud, azure: FakeAzure
 ) -> None:
     with pytest.raises(Exception, match="name an identity"):
-        stand(role="holdfast controller!")
+        stand(role="perdure controller!")
     own = f"{OWN}/Microsoft.ManagedIdentity/userAssignedIdentities/mine"
     instance, _ = stand(role=own)
     assert list(azure.body_of(instance.id)["identity"]["userAssignedIdentities"]) == [own]
@@ -120,10 +120,10 @@ def test_its_identity_may_do_what_is_listed_and_one_that_was_there_is_left_alone
 
     azure.faults.identities_told_slowly = 1
     with pytest.raises(NotYet, match="does not exist in the directory"):
-        identities.identity(connections, GROUP, REGION, "holdfast-controller")
+        identities.identity(connections, GROUP, REGION, "perdure-controller")
     for _ in range(2):
-        identities.identity(connections, GROUP, REGION, "holdfast-controller")
-        (granted,) = azure.holdings.grants("holdfast-controller")
+        identities.identity(connections, GROUP, REGION, "perdure-controller")
+        (granted,) = azure.holdings.grants("perdure-controller")
         assert set(granted["actions"]) == actions("azure-controller.json")
         assert granted["dataActions"]
         only(azure, ROLES)["properties"]["permissions"][0]["actions"] = []  # those of an older version

@@ -9,13 +9,13 @@ import pytest
 
 from fake_azure import FakeAzure, validation
 from fake_azure.answers import Invalid
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.azure import launching
-from holdfast.controller.clouds.azure.cloud import AzureCloud
-from holdfast.controller.clouds.azure.connections import Connections
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.recovery.market import Market
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.azure import launching
+from perdure.controller.clouds.azure.cloud import AzureCloud
+from perdure.controller.clouds.azure.connections import Connections
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.recovery.market import Market
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_models_do_not_tell_is_refused_too(
     put(body, path, value)
     client = Connections(cloud.settings, clock).client()
     with pytest.raises(Exception, match=code):
-        client.virtual_machines.begin_create_or_update("holdfast-eastus", "other", body, polling=False)
+        client.virtual_machines.begin_create_or_update("perdure-eastus", "other", body, polling=False)
 
 
 def test_only_spot_machines_are_evicted(cloud: AzureCloud, request_of: Callable[..., LaunchRequest]) -> None:

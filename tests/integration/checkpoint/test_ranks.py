@@ -17,8 +17,8 @@ import pytest
 PRELUDE = """
     import json, os, signal, sys
     import numpy as np
-    from holdfast.checkpoint import Checkpointer, CheckpointError, NoUsableCheckpoint
-    from holdfast.checkpoint.group import FilesGroup
+    from perdure.checkpoint import Checkpointer, CheckpointError, NoUsableCheckpoint
+    from perdure.checkpoint.group import FilesGroup
     rank, world, root = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1]
     if os.environ["HOW"] == "torch":
         import atexit
@@ -148,7 +148,7 @@ def test_one_saves_for_all_when_states_are_the_same(start: Start, tmp_path: Path
 
 def test_a_failure_of_one_is_raised_by_all(start: Start) -> None:
     program = """
-        from holdfast.checkpoint import shards
+        from perdure.checkpoint import shards
         def full(*_):
             raise OSError(28, "No space left on device")
         with Checkpointer(root, group=group, sharded=True) as checkpointer:
@@ -170,7 +170,7 @@ def test_a_failure_of_one_is_raised_by_all(start: Start) -> None:
 def test_a_rank_that_dies_between_its_part_and_the_commit(start: Start, tmp_path: Path) -> None:
     answers(start(2, SAVE))
     program = """
-        from holdfast.checkpoint import shards
+        from perdure.checkpoint import shards
         real = shards.write
         def die_after(*args):
             real(*args)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint.folders import Folders
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ def run(program: str, *arguments: object, **env: str) -> Any:
 TRAINER = """
     import json, os, pathlib, sys, torch
     from transformers import Trainer, TrainingArguments, TrainerCallback
-    from holdfast.checkpoint.adapters.huggingface import HoldfastCallback, last_checkpoint
+    from perdure.checkpoint.adapters.huggingface import PerdureCallback, last_checkpoint
     root = pathlib.Path(sys.argv[1])
     class Line(torch.nn.Module):
         def __init__(self):
@@ -65,7 +65,7 @@ TRAINER = """
         args = TrainingArguments(str(root / name), max_steps=20, save_steps=4, per_device_train_batch_size=8,
                                  learning_rate=0.05, logging_steps=1, report_to=[], disable_tqdm=True, use_cpu=True,
                                  seed=3)
-        trainer = Trainer(Line(), args, train_dataset=data, callbacks=[HoldfastCallback(keep=3), Leave(stop_at)])
+        trainer = Trainer(Line(), args, train_dataset=data, callbacks=[PerdureCallback(keep=3), Leave(stop_at)])
         resumed = last_checkpoint(root / name)
         trainer.train(resume_from_checkpoint=resumed)
         return {"resumed": resumed and os.path.basename(resumed), "step": trainer.state.global_step,
@@ -80,11 +80,11 @@ TRAINER = """
     weights.write_bytes(content)
     (root / "broken" / "checkpoint-14").mkdir()  # one that was begun and never finished
     said["again"] = train("broken")
-    os.environ["HOLDFAST_RUN_DIR"] = str(root)
+    os.environ["PERDURE_RUN_DIR"] = str(root)
     (root / "notice.json").write_text("{}")
     said["told"] = train("noticed")
     (root / "notice.json").unlink()
-    del os.environ["HOLDFAST_RUN_DIR"]
+    del os.environ["PERDURE_RUN_DIR"]
     said["after"] = train("noticed")
     print(json.dumps(said))
 """
@@ -117,7 +117,7 @@ def test_hugging_face_trainer_saves_at_a_notice(trained: Any) -> None:
 RANK_OF_A_TRAINER = """
     import json, os, pathlib, sys, torch
     from transformers import Trainer, TrainingArguments
-    from holdfast.checkpoint.adapters.huggingface import HoldfastCallback
+    from perdure.checkpoint.adapters.huggingface import PerdureCallback
     class Line(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -128,7 +128,7 @@ RANK_OF_A_TRAINER = """
     data = [{"x": p, "labels": p.sum()} for p in torch.randn(640, 4, generator=torch.Generator().manual_seed(1))]
     args = TrainingArguments(sys.argv[1], max_steps=30, save_strategy="no", per_device_train_batch_size=8,
                              report_to=[], disable_tqdm=True, use_cpu=True, ddp_backend="gloo")
-    trainer = Trainer(Line(), args, train_dataset=data, callbacks=[HoldfastCallback()])
+    trainer = Trainer(Line(), args, train_dataset=data, callbacks=[PerdureCallback()])
     trainer.train()
     print(json.dumps(trainer.state.global_step))
 """
@@ -141,7 +141,7 @@ def test_all_ranks_of_a_hugging_face_trainer_leave_together_when_one_hears_of_a_
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    heard = {"HOLDFAST_RUN_DIR": str(tmp_path)}  # by rank 1 alone
+    heard = {"PERDURE_RUN_DIR": str(tmp_path)}  # by rank 1 alone
     ranks = [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1", **heard}]
     with ThreadPoolExecutor(2) as both:
         said = both.map(lambda env: run(RANK_OF_A_TRAINER, tmp_path / "c", **world, **env), ranks)
@@ -155,8 +155,8 @@ LIGHTNING = """
     import json, os, pathlib, sys, torch
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
-    from holdfast.checkpoint import Resumable
-    from holdfast.checkpoint.adapters.lightning import HoldfastCheckpointIO, SaveAtNotice, last_checkpoint
+    from perdure.checkpoint import Resumable
+    from perdure.checkpoint.adapters.lightning import PerdureCheckpointIO, SaveAtNotice, last_checkpoint
     class Line(pl.LightningModule):
         def __init__(self):
             super().__init__()
@@ -172,7 +172,7 @@ LIGHTNING = """
         pl.seed_everything(0, verbose=False)
         trainer = pl.Trainer(
             max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-            plugins=[HoldfastCheckpointIO()],
+            plugins=[PerdureCheckpointIO()],
             callbacks=[ModelCheckpoint(root, save_top_k=-1, every_n_epochs=1), SaveAtNotice(root)])
         resumed = last_checkpoint(root)
         model = Line()
@@ -186,7 +186,7 @@ LIGHTNING = """
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
     said["again"] = train(root / "broken", 5)
-    os.environ["HOLDFAST_RUN_DIR"] = str(root)
+    os.environ["PERDURE_RUN_DIR"] = str(root)
     (root / "notice.json").write_text("{}")
     said["told"] = train(root / "noticed", 5)
     (root / "notice.json").unlink()
@@ -212,7 +212,7 @@ DCP = """
     import torch.distributed as dist
     from torch.distributed.tensor import distribute_tensor, Shard
     from torch.distributed.device_mesh import init_device_mesh
-    from holdfast.checkpoint.adapters.dcp import DcpCheckpoints
+    from perdure.checkpoint.adapters.dcp import DcpCheckpoints
     root = pathlib.Path(sys.argv[1])
     def state(fill):
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -265,7 +265,7 @@ def test_orbax_and_safetensors_folders(tmp_path: Path) -> None:
         import jax.numpy as jnp, numpy as np
         import orbax.checkpoint as ocp
         from safetensors.numpy import load_file, save_file
-        from holdfast.checkpoint.folders import Folders
+        from perdure.checkpoint.folders import Folders
         folders = Folders(sys.argv[1])
         for step in (1, 2):
             with folders.saving(step) as path:
@@ -291,7 +291,7 @@ def test_orbax_and_safetensors_folders(tmp_path: Path) -> None:
 
 WRAPPERS = """
     import json, os, sys, torch
-    from holdfast.checkpoint import Checkpointer
+    from perdure.checkpoint import Checkpointer
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     wraps = {

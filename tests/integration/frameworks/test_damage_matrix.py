@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, load_checkpoint, memory
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint import Checkpointer, load_checkpoint, memory
+from perdure.checkpoint.folders import Folders
 
 HOLE = 64 * 1024
 
@@ -40,8 +40,8 @@ WRITE_TORCH = """
     import sys, torch
     import torch.distributed.checkpoint as dcp
     from safetensors.torch import save_file
-    from holdfast.checkpoint import Checkpointer, save_checkpoint
-    from holdfast.checkpoint.folders import Folders
+    from perdure.checkpoint import Checkpointer, save_checkpoint
+    from perdure.checkpoint.folders import Folders
     root = sys.argv[1]
     def state(step):
         return {"w": torch.full((300_000,), float(step)) + torch.arange(300_000.0)}
@@ -67,7 +67,7 @@ WRITE_TORCH = """
 WRITE_JAX = """
     import os, sys, jax.numpy as jnp
     import orbax.checkpoint as ocp
-    from holdfast.checkpoint.folders import Folders
+    from perdure.checkpoint.folders import Folders
     folders = Folders(f"{sys.argv[1]}/orbax")
     for step in (1, 2):
         with folders.saving(step) as path:
@@ -76,8 +76,8 @@ WRITE_JAX = """
 """
 WRITE_PLAIN = """
     import os, sys, numpy as np
-    from holdfast.checkpoint import Checkpointer
-    from holdfast.checkpoint.folders import Folders
+    from perdure.checkpoint import Checkpointer
+    from perdure.checkpoint.folders import Folders
     root = sys.argv[1]
     folders, own = Folders(f"{root}/raw"), Checkpointer(f"{root}/own")
     for step in (1, 2):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 HEAD = """
 import torch
 from typing import Dict
-from holdfast.checkpoint import load_checkpoint, save_checkpoint
+from perdure.checkpoint import load_checkpoint, save_checkpoint
 """
 
 BASIC = """

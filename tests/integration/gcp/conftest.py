@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from fake_gce import FakeGce
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.gcp.catalog import TYPES
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.offercache import InMemory
 from launch_requests import launch_request
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.gcp.catalog import TYPES
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.offercache import InMemory
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `holdfast check` finds out of a project."""
+"""What `perdure check` finds out of a project."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import google_account
 from fake_gce import FakeGce
 from fake_gce.fleet import PROJECT
-from holdfast.controller.clouds.checks import Finding, Outcome
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.checks import Finding, Outcome
+from perdure.controller.clouds.gcp.cloud import GcpCloud
 
 
 def bad(found: Iterable[Finding]) -> list[Finding]:
@@ -37,7 +37,7 @@ def test_what_the_role_lacks_is_named_with_what_it_is_for(
         "compute.instances.create": Outcome.FAILS,
         "compute.instances.simulateMaintenanceEvent": Outcome.LIMITS,
     }
-    with_account = bad(new_cloud(service_account="nodes@holdfast-test").check())
+    with_account = bad(new_cloud(service_account="nodes@perdure-test").check())
     assert "compute.instances.setServiceAccount" in {one.text.partition(" ")[0] for one in with_account}
 
 

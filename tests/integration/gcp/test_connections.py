@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fake_gce import FakeGce
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.gcp import billing
-from holdfast.controller.clouds.gcp.connections import Connections
-from holdfast.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.gcp import billing
+from perdure.controller.clouds.gcp.connections import Connections
+from perdure.controller.clouds.gcp.settings import GcpSettings
 
 
 def test_a_session_is_one_threads_and_is_kept_for_its_next_call(gce: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:

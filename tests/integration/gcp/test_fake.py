@@ -53,7 +53,7 @@ def test_an_answer_that_google_could_not_have_given(answer: dict[str, Any]) -> N
 
 
 def test_whoever_does_not_say_who_it_is_is_not_let_in(gce: FakeGce) -> None:
-    told = gce.serve("GET", f"{INSTANCES.replace('/p/', '/holdfast-test/')}", "Bearer made-up", b"")
+    told = gce.serve("GET", f"{INSTANCES.replace('/p/', '/perdure-test/')}", "Bearer made-up", b"")
     assert told is not None
     assert told[0] == 401
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fake_gce import FakeGce
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.fresh import FRESH_S
-from holdfast.controller.clouds.gcp import cloud as gcp_cloud
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.fresh import FRESH_S
+from perdure.controller.clouds.gcp import cloud as gcp_cloud
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 Requests = Callable[..., LaunchRequest]
 
@@ -34,7 +34,7 @@ def refused(cloud: GcpCloud, request: LaunchRequest) -> Any:
 
 
 def test_a_machine_is_what_was_asked_for(gce: FakeGce, cloud: GcpCloud, request_of: Requests) -> None:
-    request = request_of(disk_gib=300, labels={"team": "vision", "holdfast-job": "mine", "Who": "Me & you"})
+    request = request_of(disk_gib=300, labels={"team": "vision", "perdure-job": "mine", "Who": "Me & you"})
     (machine,) = cloud.launch(request)
     told = as_google_tells(gce, machine)
     assert told["scheduling"] == {
@@ -45,9 +45,9 @@ def test_a_machine_is_what_was_asked_for(gce: FakeGce, cloud: GcpCloud, request_
     }
     assert told["machineType"].endswith("/us-central1-a/machineTypes/n2-standard-2")
     assert told["labels"]["team"] == "vision"
-    assert told["labels"]["holdfast-job"] == "7", "nobody's label takes the place of ours"
+    assert told["labels"]["perdure-job"] == "7", "nobody's label takes the place of ours"
     items = {item["key"]: item["value"] for item in told["metadata"]["items"]}
-    assert json.loads(items["holdfast-labels"]) == request.labels, "those too that can be no labels"
+    assert json.loads(items["perdure-labels"]) == request.labels, "those too that can be no labels"
     assert "attempt-token" in items["startup-script"]
     assert not told["serviceAccounts"], "a machine needs no rights of its own"
     assert [one["name"] for one in told["networkInterfaces"][0]["accessConfigs"]] == ["External NAT"]
@@ -97,7 +97,7 @@ def test_what_the_configuration_says_of_machines(
         external_ip=False,
         service_account="node@p.iam.gserviceaccount.com",
         preemption_notice=True,
-        image="projects/holdfast-test/global/images/mine",
+        image="projects/perdure-test/global/images/mine",
     )
     (machine,) = cloud.launch(request_of())
     told = as_google_tells(gce, machine)
@@ -213,7 +213,7 @@ def test_more_machines_than_go_into_one_page_or_call(gce: FakeGce, cloud: GcpClo
     assert len(cloud.list_owned("ctl")) == 52
     here = [one.id for one in machines if one.region == "us-central1"]
     assert len(cloud.describe("us-central1", here)) == 51
-    cloud.terminate("us-central1", [*here, "us-central1-a/holdfast-none-0"])
+    cloud.terminate("us-central1", [*here, "us-central1-a/perdure-none-0"])
     assert len(gce.living()) == 1
     assert {one.state for one in cloud.describe("us-central1", here[:3])} == {InstanceState.GONE}
 
@@ -265,7 +265,7 @@ def test_what_is_no_spot_machine_is_not_taken(cloud: GcpCloud, request_of: Reque
 
 
 def test_an_image_that_is_none_buys_nothing(gce: FakeGce, cloud: GcpCloud, request_of: Requests) -> None:
-    for image in ("skypilot:gpu-ubuntu-2204", "projects/holdfast-test/global/images/gone"):
+    for image in ("skypilot:gpu-ubuntu-2204", "projects/perdure-test/global/images/gone"):
         fault = refused(cloud, request_of(image_id=image))
         assert fault.kind is FaultKind.GIVE_UP
         assert image in fault.message

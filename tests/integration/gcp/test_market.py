@@ -16,17 +16,17 @@ import yaml
 from fake_gce import FakeGce, billing
 from fake_gce.discovery import MAY
 from fake_gce.shelves import NEW_ZONE, NOT_OFFERED, SMALL_ZONE, ZONES
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import LaunchRequest
-from holdfast.controller.clouds.gcp.billing import AGE_S as BOOK_AGE_S
-from holdfast.controller.clouds.gcp.catalog import TYPES, on_demand_price, spot_price
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.permissions import wanted
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
-from holdfast.recovery.market import FaultKind, Market, Offer
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import LaunchRequest
+from perdure.controller.clouds.gcp.billing import AGE_S as BOOK_AGE_S
+from perdure.controller.clouds.gcp.catalog import TYPES, on_demand_price, spot_price
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.permissions import wanted
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.reasons import Reason
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "gcp-controller.yaml"
 # What each call needs: cloud.google.com/compute/docs/reference/rest/v1, "IAM permissions" of each method.
@@ -253,7 +253,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     gce: FakeGce, new_cloud: Callable[..., GcpCloud], request_of: Callable[..., LaunchRequest]
 ) -> None:
     """Every call that the code can make, made; and no method of a client in the code that was not."""
-    url = gce.subscription("holdfast")
+    url = gce.subscription("perdure")
     cloud = new_cloud(notice_queues=(url,))
     fetched(cloud)
     (machine,) = cloud.launch(request_of())
@@ -269,7 +269,7 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     allowed = [name for name in named if not name.startswith("storage.")]  # those: tests/unit/storage/test_gcs.py
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == set().union(*(NEEDS[method] for method in gce.calls))
-    package = Path(__file__).parents[3] / "controller/holdfast/controller/clouds/gcp"
+    package = Path(__file__).parents[3] / "controller/perdure/controller/clouds/gcp"
     # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
     code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
     named = set(re.findall(r"onnections\.(\w+)\.(\w+)\(request=", code.replace("\n", "")))

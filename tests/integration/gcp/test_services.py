@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from holdfast.controller.clouds.gcp.services import SERVICES
+from perdure.controller.clouds.gcp.services import SERVICES
 
 ALONE = """
 import sys
-from holdfast.controller.clouds.gcp.services import SERVICES, client_class
+from perdure.controller.clouds.gcp.services import SERVICES, client_class
 made = {name: client_class(name) for name in SERVICES}
 loaded = {m.split(".")[4] for m in sys.modules if m.startswith("google.cloud.compute_v1.services.")}
 assert loaded == set(SERVICES.values()), loaded

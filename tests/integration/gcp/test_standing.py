@@ -13,22 +13,22 @@ import yaml
 
 from fake_gce import FakeGce
 from fake_gce.fleet import PROJECT
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Disk, Instance, LaunchRequest, NotYet, Standing
-from holdfast.controller.clouds.gcp import accounts
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.hosting import bringing
-from holdfast.controller.hosting.asking import CannotHost
-from holdfast.recovery.market import Market
-from holdfast.recovery.reasons import Reason
-from holdfast.sdk import hosted
-from holdfast.sdk.hosted import Hosted
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Disk, Instance, LaunchRequest, NotYet, Standing
+from perdure.controller.clouds.gcp import accounts
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.hosting import bringing
+from perdure.controller.hosting.asking import CannotHost
+from perdure.recovery.market import Market
+from perdure.recovery.reasons import Reason
+from perdure.sdk import hosted
+from perdure.sdk.hosted import Hosted
 
 IAM = Path(__file__).parents[3] / "deploy" / "iam"
 REGION, ZONE = "us-central1", "us-central1-a"
-EMAIL = f"holdfast-controller@{PROJECT}.iam.gserviceaccount.com"
+EMAIL = f"perdure-controller@{PROJECT}.iam.gserviceaccount.com"
 # What each call needs: cloud.google.com/compute/docs/reference/rest/v1 and …/iam/docs/reference/rest/v1.
 NEEDS = {
     "disks.insert": {"compute.disks.create", "compute.disks.setLabels"},
@@ -68,10 +68,10 @@ NEEDS = {
 @pytest.fixture
 def stand(cloud: GcpCloud, request_of: Callable[..., LaunchRequest]) -> Callable[..., tuple[Instance, Disk]]:
     def make(
-        token: str = "t1", *, callers: str = "192.0.2.0/24", role: str = "holdfast-controller", on: GcpCloud = cloud
+        token: str = "t1", *, callers: str = "192.0.2.0/24", role: str = "perdure-controller", on: GcpCloud = cloud
     ) -> tuple[Instance, Disk]:
         disk = on.state_disk("ctl", region=REGION, zone=ZONE, gib=20)
-        needs = Standing("print('the program')", "/var/lib/holdfast", disk, 8443, callers, role)
+        needs = Standing("print('the program')", "/var/lib/perdure", disk, 8443, callers, role)
         request = request_of(token, zone=ZONE, kind="e2-standard-2", market=Market.ON_DEMAND, disk_gib=20)
         return on.stand(request, needs), disk
 
@@ -100,7 +100,7 @@ def test_a_machine_with_an_account_an_open_port_and_its_disk(
     (now,) = cloud.describe(REGION, [instance.id])
     assert cloud.settle(now, disk) == address["address"]
     boot, state = told["disks"]
-    assert (boot["autoDelete"], state["autoDelete"], state["deviceName"]) == (True, False, "holdfast-state")
+    assert (boot["autoDelete"], state["autoDelete"], state["deviceName"]) == (True, False, "perdure-state")
     assert made["users"] == [told["selfLink"]]
     assert told["scheduling"]["provisioningModel"] == "STANDARD"
     assert told["scheduling"]["automaticRestart"]
@@ -108,9 +108,9 @@ def test_a_machine_with_an_account_an_open_port_and_its_disk(
 
     config = yaml.safe_load({one["key"]: one["value"] for one in told["metadata"]["items"]}["user-data"])
     files = {one["path"]: gzip.decompress(b64decode(one["content"])).decode() for one in config["write_files"]}
-    assert files["/opt/holdfast/caretaker.py"] == "print('the program')"
-    assert config["runcmd"][0] == ["/opt/holdfast/mount_state.sh", "/dev/disk/by-id/google-holdfast-state",
-                                   "/var/lib/holdfast"]  # fmt: skip
+    assert files["/opt/perdure/caretaker.py"] == "print('the program')"
+    assert config["runcmd"][0] == ["/opt/perdure/mount_state.sh", "/dev/disk/by-id/google-perdure-state",
+                                   "/var/lib/perdure"]  # fmt: skip
     assert "startup-script" not in str(told["metadata"])
 
 
@@ -135,14 +135,14 @@ def test_where_machines_have_no_public_address_the_controllers_is_of_the_network
 def test_its_account_may_do_what_is_listed_and_one_that_was_there_is_left_alone(
     stand: Callable[..., tuple[Instance, Disk]], gce: FakeGce
 ) -> None:
-    gce.iam.accounts["mine@holdfast-test"] = {"email": "mine@holdfast-test"}
+    gce.iam.accounts["mine@perdure-test"] = {"email": "mine@perdure-test"}
     gce.iam.accounts[f"theirs@{EMAIL.partition('@')[2]}"] = {"description": "of an admin"}
     before = gce.iam.policy
     with pytest.raises(Exception, match="name a service account"):
-        stand(role="Holdfast controller!")
-    instance, _ = stand(role="mine@holdfast-test")
-    assert [one["email"] for one in machine(gce, instance)["serviceAccounts"]] == ["mine@holdfast-test"]
-    with pytest.raises(NotYet, match="is that of holdfast-t1-0 still"):
+        stand(role="Perdure controller!")
+    instance, _ = stand(role="mine@perdure-test")
+    assert [one["email"] for one in machine(gce, instance)["serviceAccounts"]] == ["mine@perdure-test"]
+    with pytest.raises(NotYet, match="is that of perdure-t1-0 still"):
         stand("t2", role="theirs")
     assert (gce.iam.policy, gce.iam.roles) == (before, {})
 
@@ -152,18 +152,18 @@ def test_an_account_that_is_made_gets_its_role_beside_what_others_were_granted(c
     gce.iam.accounts[EMAIL] = {"description": accounts.MADE}
     somebody = {"role": "roles/viewer", "members": ["user:a@example.com"], "condition": {"expression": "true"}}
     gce.iam.policy = {**policy, "version": 3, "bindings": [*policy["bindings"], somebody]}
-    assert accounts.account(connections, "holdfast-controller") == EMAIL
+    assert accounts.account(connections, "perdure-controller") == EMAIL
     assert gce.iam.grants(EMAIL) == permissions("gcp-controller.yaml")
     assert somebody in gce.iam.policy["bindings"]
     (role,) = gce.iam.roles.values()
     role["includedPermissions"] = ["compute.zones.list"]
     changes = gce.calls["projects.setIamPolicy"]
-    accounts.account(connections, "holdfast-controller")
+    accounts.account(connections, "perdure-controller")
     assert gce.iam.grants(EMAIL) == permissions("gcp-controller.yaml")
     assert gce.calls["projects.setIamPolicy"] == changes, "it was granted before"
     role["deleted"] = True
     with pytest.raises(Exception, match="gcloud iam roles undelete"):
-        accounts.account(connections, "holdfast-controller")
+        accounts.account(connections, "perdure-controller")
 
 
 def test_an_account_that_is_told_slowly_is_waited_for(
@@ -172,7 +172,7 @@ def test_an_account_that_is_told_slowly_is_waited_for(
     gce.faults.accounts_told_slowly = 1
     with pytest.raises(NotYet, match="does not exist"):
         stand()
-    accounts.account(cloud._connections, "holdfast-controller")
+    accounts.account(cloud._connections, "perdure-controller")
     gce.faults.accounts_told_slowly = 1
     with pytest.raises(NotYet, match="was not found"):
         stand()
@@ -211,7 +211,7 @@ def test_who_brings_it_up_needs_what_is_listed_and_nothing_more(
     stand(callers="198.51.100.0/24")
     (role,) = gce.iam.roles.values()
     role["includedPermissions"] = []
-    accounts.account(cloud._connections, "holdfast-controller")
+    accounts.account(cloud._connections, "perdure-controller")
     cloud.list_owned("ctl")
     cloud.terminate(REGION, [instance.id])
     del gce.calls["instances.delete"], gce.calls["instances.aggregatedList"]  # which the controller may, too

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
-from holdfast.recovery.market import Market
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.base import Bootstrap, Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
+from perdure.recovery.market import Market
 
 PATIENCE_S = 20.0
 CONTROLLER = "ctl"
 # Every script may use these. `say` leaves a word where the test finds it: in a bucket.
 PRELUDE = """
 import json, os, pathlib, signal, subprocess, sys, time
-rank = os.environ["HOLDFAST_RANK"]
+rank = os.environ["PERDURE_RANK"]
 said = pathlib.Path({buckets!r}) / "said"
 def say(name, text=""):
     (said / f".{{name}}.{{rank}}").write_text(str(text))
@@ -60,7 +60,7 @@ def processes(marker: str) -> list[str]:
 
 @dataclass
 class Site:
-    """One HOLDFAST_HOME with a local cloud. `marker` is in the command line of every host of it, and of no other."""
+    """One PERDURE_HOME with a local cloud. `marker` is in the command line of every host of it, and of no other."""
 
     home: Path
     cloud: LocalCloud

@@ -17,7 +17,7 @@ Site = Any
 
 
 def test_absolute_paths_are_the_machines_own(apart: Site) -> None:
-    name = f"holdfast-test-{apart.marker}"
+    name = f"perdure-test-{apart.marker}"
     paths = [f"/{name}/x", f"/tmp/{name}", f"/var/tmp/{name}", f"/run/{name}", f"/dev/shm/{name}", f"/home/{name}"]
     apart.launch(f"""
 for path in {paths!r}:
@@ -27,9 +27,9 @@ home = os.path.expanduser("~/sky_workdir")
 os.makedirs(home)
 say("up", home); stay()
 """)
-    assert apart.heard("up") == "/home/holdfast/sky_workdir"
+    assert apart.heard("up") == "/home/perdure/sky_workdir"
     assert not [path for path in paths if os.path.exists(path)]
-    assert not os.path.exists("/home/holdfast")
+    assert not os.path.exists("/home/perdure")
 
 
 def test_machines_do_not_see_each_other(apart: Site) -> None:
@@ -68,8 +68,8 @@ def test_the_controllers_home_is_hidden_but_for_two_folders(
     site.launch(f"""
 say("there", {str(outside_tmp)!r} in map(str, pathlib.Path({str(outside_tmp.parent)!r}).iterdir()))
 say("home", os.listdir({str(site.home)!r}))
-pathlib.Path("/run/holdfast/buckets/b/file").write_text("kept")
-try: pathlib.Path(os.environ["HOLDFAST_ARTIFACTS_DIR"], "evil").write_text("x"); say("artifacts", "written")
+pathlib.Path("/run/perdure/buckets/b/file").write_text("kept")
+try: pathlib.Path(os.environ["PERDURE_ARTIFACTS_DIR"], "evil").write_text("x"); say("artifacts", "written")
 except OSError as error: say("artifacts", error.strerror)
 say("up"); stay()
 """)
@@ -83,14 +83,14 @@ say("up"); stay()
 @pytest.fixture
 def outside_tmp() -> Iterator[Path]:
     """A folder that machines see: they have a /tmp of their own."""
-    with tempfile.TemporaryDirectory(prefix=".holdfast-test-", dir=Path.home()) as folder:
+    with tempfile.TemporaryDirectory(prefix=".perdure-test-", dir=Path.home()) as folder:
         yield Path(folder)
 
 
 def test_what_a_machine_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_SECRET_ACCESS_KEY": "s",
-        "HOLDFAST_HOME": "/x",
+        "PERDURE_HOME": "/x",
         "WANDB_API_KEY": "s",
         "SSL_CERT_FILE": "/ca.pem",
         "PYTHONPATH": "/evil",
@@ -103,14 +103,14 @@ def test_what_a_machine_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     env = json.loads(site.heard("env"))
     assert "the-attempt-token" not in site.heard("argv")
     assert not [name for name in env if name.startswith("AWS_S") or "WANDB" in name or name in ("PYTHONPATH",)]
-    assert "HOLDFAST_HOME" not in env
-    assert {name: env[name] for name in env if name.startswith("HOLDFAST_") and "DIR" not in name} == {
-        "HOLDFAST_ENDPOINT": "http://127.0.0.1:1",
-        "HOLDFAST_TOKEN": "the-attempt-token",
-        "HOLDFAST_RANK": "0",
-        "HOLDFAST_NODE_IP": instance.ip,
-        "HOLDFAST_METADATA_ENDPOINT": site.cloud.metadata_endpoint(instance.id),
-        "HOLDFAST_POWER_OFF": env["HOLDFAST_POWER_OFF"],
+    assert "PERDURE_HOME" not in env
+    assert {name: env[name] for name in env if name.startswith("PERDURE_") and "DIR" not in name} == {
+        "PERDURE_ENDPOINT": "http://127.0.0.1:1",
+        "PERDURE_TOKEN": "the-attempt-token",
+        "PERDURE_RANK": "0",
+        "PERDURE_NODE_IP": instance.ip,
+        "PERDURE_METADATA_ENDPOINT": site.cloud.metadata_endpoint(instance.id),
+        "PERDURE_POWER_OFF": env["PERDURE_POWER_OFF"],
     }
     assert (env["SSL_CERT_FILE"], env["LANG"]) == ("/ca.pem", "C.UTF-8")
     assert not [line for line in site.hosts() if "the-attempt-token" in line]
@@ -138,7 +138,7 @@ def test_this_computer_can_be_changed_only_for_itself(open_site: Callable[..., S
     site = open_site()
     if site.cloud.isolation() != "overlay":
         pytest.skip("no overlay on this computer")
-    name = f"holdfast-test-{site.marker}"
+    name = f"perdure-test-{site.marker}"
     site.launch(
         f"pathlib.Path('/usr/local/bin/{name}').write_text('#!/bin/sh'); os.remove('/etc/passwd'); say('up'); stay()"
     )
@@ -166,7 +166,7 @@ def test_a_user_without_rights_has_machines_too() -> None:
             cwd="/",
         )
     # An older Python, or a checkout in a folder that is closed to other users.
-    if any(text in done.stderr for text in ("SyntaxError", "Permission denied", "No module named 'holdfast'")):
+    if any(text in done.stderr for text in ("SyntaxError", "Permission denied", "No module named 'perdure'")):
         pytest.skip(f"the system's Python can not run this: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -177,10 +177,10 @@ def test_a_user_without_rights_has_machines_too() -> None:
 
 AS_NOBODY = """
 import hashlib, json, os, pathlib, sys, time
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
 home = pathlib.Path(sys.argv[1])
 cloud = LocalCloud(home, LocalSettings(), SystemClock())
 kind = cloud.isolation()
@@ -191,7 +191,7 @@ if {kind!r} == "bind":
     os.makedirs("/checkpoint/own"); os.makedirs("/var/lib/own")
     os.chmod("/checkpoint", 0o500)
     text = f"{{os.getuid()}} {{os.getppid()}} {{os.listdir('/checkpoint')}}"
-    pathlib.Path("/run/holdfast/buckets/said").write_text(text)
+    pathlib.Path("/run/perdure/buckets/said").write_text(text)
 signal.pause()
 '''
 digest = hashlib.sha256(agent.encode()).hexdigest()

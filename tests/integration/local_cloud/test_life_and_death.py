@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.base import InstanceState
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import InstanceState
+from perdure.recovery.reasons import Reason
 
 Site = Any
 
@@ -105,10 +105,10 @@ def test_it_outlives_who_launched_it(site: Site, run_elsewhere: Callable[..., An
     digest = request.bootstrap.artifacts["agent"]
     done = run_elsewhere(f"""
 import os, pathlib
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
 cloud = LocalCloud(pathlib.Path({str(site.home)!r}), LocalSettings(isolation={site.cloud.isolation()!r}), SystemClock())
 bootstrap = Bootstrap("http://127.0.0.1:1", "s", {{"agent": {digest!r}}})
 (instance,) = cloud.launch(LaunchRequest(Owner("ctl", 1, 0, 1, "t"), cloud.offers()[0], 1, bootstrap, "n"))
@@ -125,7 +125,7 @@ os.kill(os.getpid(), 9)
 
 def test_an_agent_that_dies_is_started_again(site: Site) -> None:
     (instance,) = site.launch("""
-tries = pathlib.Path(os.environ["HOLDFAST_STATE_DIR"]) / "tries"
+tries = pathlib.Path(os.environ["PERDURE_STATE_DIR"]) / "tries"
 tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
 if len(tries.read_text()) == 1: os.kill(os.getpid(), signal.SIGKILL)
 if len(tries.read_text()) == 2: sys.exit(3)
@@ -139,7 +139,7 @@ stay()
 
 
 @pytest.mark.parametrize(
-    "end", ["sys.exit(0)", "subprocess.Popen(['sh', '-c', os.environ['HOLDFAST_POWER_OFF']]); stay()"]
+    "end", ["sys.exit(0)", "subprocess.Popen(['sh', '-c', os.environ['PERDURE_POWER_OFF']]); stay()"]
 )
 def test_a_machine_powers_itself_off(site: Site, end: str) -> None:
     (instance,) = site.launch(f"subprocess.Popen(['setsid', 'sleep', '{site.marker}']); {end}")
@@ -182,7 +182,7 @@ def test_a_mounted_bucket_does_not_hold_it_back(apart: Site) -> None:
         pytest.skip("needs rclone and /dev/fuse")
     (instance,) = apart.launch(f"""
 os.makedirs("/checkpoint")
-subprocess.Popen(["{rclone}", "mount", "/run/holdfast/buckets", "/checkpoint", "--vfs-cache-mode", "writes"])
+subprocess.Popen(["{rclone}", "mount", "/run/perdure/buckets", "/checkpoint", "--vfs-cache-mode", "writes"])
 while not os.path.ismount("/checkpoint"): time.sleep(0.02)
 subprocess.Popen(["sh", "-c", "exec 3>/checkpoint/said/open; while echo {apart.marker} >&3; do :; done"])
 say("up"); stay()

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import ManualClock, SystemClock
-from holdfast.controller.clouds.base import InstanceState
-from holdfast.controller.clouds.local import launcher
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.refusals import LocalRefusal
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock, SystemClock
+from perdure.controller.clouds.base import InstanceState
+from perdure.controller.clouds.local import launcher
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.refusals import LocalRefusal
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 Site = Any
 
@@ -52,7 +52,7 @@ def imds(endpoint: str, path: str) -> str | None:
 def test_a_notice_is_read_in_the_machine_and_comes_true(site: Site) -> None:
     (instance,) = site.launch("""
 import urllib.request
-endpoint = os.environ["HOLDFAST_METADATA_ENDPOINT"]
+endpoint = os.environ["PERDURE_METADATA_ENDPOINT"]
 def ask(method, path, **headers):
     request = urllib.request.Request(endpoint + path, method=method, headers=headers)
     return urllib.request.urlopen(request).read().decode()
@@ -102,11 +102,11 @@ def test_a_launch_cut_short_is_finished_by_its_token(site: Site, run_elsewhere: 
     request = site.request("say('up'); stay()", nodes=2)
     done = run_elsewhere(f"""
 import os, pathlib
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.base import Bootstrap, LaunchRequest, Owner
-from holdfast.controller.clouds.local import launcher
-from holdfast.controller.clouds.local.cloud import LocalCloud
-from holdfast.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.base import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.local import launcher
+from perdure.controller.clouds.local.cloud import LocalCloud
+from perdure.controller.clouds.local.settings import LocalSettings
 cloud = LocalCloud(pathlib.Path({str(site.home)!r}), LocalSettings(), SystemClock())
 launcher.start = lambda machines: os._exit(len(machines))
 bootstrap = Bootstrap("http://x", "s", {request.bootstrap.artifacts})
@@ -266,7 +266,7 @@ def test_a_home_that_can_not_be_written_is_told(tmp_path: Path, open_site: Calla
     cloud = LocalCloud(tmp_path / "file", open_site().cloud.settings, SystemClock())
     why = cloud.unusable()
     assert why is not None
-    assert "HOLDFAST_HOME" in why
+    assert "PERDURE_HOME" in why
 
 
 def test_notes_tell_what_is_pretended_and_what_is_wrong(open_site: Callable[..., Site]) -> None:
@@ -283,7 +283,7 @@ def test_the_host_loads_little(site: Site) -> None:
     """It starts with every launch, so what it imports is what a launch waits for."""
     import sys
 
-    code = "import sys, holdfast.controller.clouds.local.host; print(*sys.modules)"
+    code = "import sys, perdure.controller.clouds.local.host; print(*sys.modules)"
     env = {"PYTHONPATH": str(Path(launcher.__file__).parents[4])}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -298,6 +298,6 @@ def test_the_host_loads_little(site: Site) -> None:
         "logging",
         "email",
     }
-    assert not {name for name in loaded if name.startswith("holdfast.") and "clouds" not in name} - {
-        "holdfast.controller"
+    assert not {name for name in loaded if name.startswith("perdure.") and "clouds" not in name} - {
+        "perdure.controller"
     }

@@ -1,4 +1,4 @@
-"""`holdfast controller migrate`, with a real home on one side and a real PostgreSQL on the other."""
+"""`perdure controller migrate`, with a real home on one side and a real PostgreSQL on the other."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, text
 
-from holdfast.controller import moving
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.files import FolderFiles, SharedFiles
-from holdfast.controller.moving import CannotMove, move, set_url
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.controller.settings import read_settings
-from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.store import jobs
-from holdfast.controller.store.database import make_engine, open_database
-from holdfast.controller.store.jobs import NewTask
-from holdfast.controller.store.tables import Meta
-from holdfast.controller.store.writes import Writes
-from holdfast.recovery.actions import Note
-from holdfast.recovery.job import TaskView
-from holdfast.recovery.needs import Amount, Need
+from perdure.controller import moving
+from perdure.controller.clock import ManualClock
+from perdure.controller.files import FolderFiles, SharedFiles
+from perdure.controller.moving import CannotMove, move, set_url
+from perdure.controller.nodelogs import NodeLogs
+from perdure.controller.settings import read_settings
+from perdure.controller.sharedlogs import SharedLogs
+from perdure.controller.store import jobs
+from perdure.controller.store.database import make_engine, open_database
+from perdure.controller.store.jobs import NewTask
+from perdure.controller.store.tables import Meta
+from perdure.controller.store.writes import Writes
+from perdure.recovery.actions import Note
+from perdure.recovery.job import TaskView
+from perdure.recovery.needs import Amount, Need
 
 KEY = (1, 0, 1)
 UPLOAD = b"an upload " * 200_000
@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Path:
     """A controller's home with three jobs, of which two are left, a log in two ranks, and an upload."""
     found = tmp_path / "home"
     found.mkdir()
-    engine = open_database(f"sqlite:///{found / 'holdfast.db'}")
+    engine = open_database(f"sqlite:///{found / 'perdure.db'}")
     with engine.begin() as conn:
         for name in ("one", "two", "three"):
             columns = {"name": name, "user": "ü", "priority": 1, "num_tasks": 1, "submitted_at": 1.25, "key": name}
@@ -74,7 +74,7 @@ def test_everything_arrives(home: Path, postgres: Any, tmp_path: Path) -> None:
     assert "uploads: 1 files, the same in both" in said
     assert any(line.startswith("logs: 1 attempts") for line in said)
 
-    old, new = open_database(f"sqlite:///{home / 'holdfast.db'}"), open_database(url)
+    old, new = open_database(f"sqlite:///{home / 'perdure.db'}"), open_database(url)
     with old.connect() as before, new.begin() as after:
         assert jobs.load(after, [1, 2]) == jobs.load(before, [1, 2])
         assert after.execute(select(jobs.Task.c.secrets)).scalars().first() == b"\x00\xff"
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_what_its_name_says_stops_it(home: Path, postgres: An
 
 
 def test_the_configuration_names_the_new_database(home: Path) -> None:
-    url = "postgresql://me:se%40same@db.lan/holdfast"
+    url = "postgresql://me:se%40same@db.lan/perdure"
     assert set_url(read_settings(home), url)
     assert read_settings(home, {}).url == url
     assert read_settings(home, {}).log_level == "debug"
@@ -129,8 +129,8 @@ def test_the_configuration_names_the_new_database(home: Path) -> None:
 
 def test_the_command(home: Path, postgres: Any) -> None:
     url = postgres.new_database()
-    command = [sys.executable, "-m", "holdfast.cli", "controller", "migrate", "--to"]
-    environ = {**os.environ, "HOLDFAST_HOME": str(home)}
+    command = [sys.executable, "-m", "perdure.cli", "controller", "migrate", "--to"]
+    environ = {**os.environ, "PERDURE_HOME": str(home)}
 
     def run(to: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*command, to], env=environ, capture_output=True, text=True, timeout=120, check=False)

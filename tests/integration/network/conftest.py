@@ -25,9 +25,9 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast.controller.clouds.local import syscalls
-from holdfast.sdk.client import Client
-from holdfast.sdk.endpoint import running
+from perdure.controller.clouds.local import syscalls
+from perdure.sdk.client import Client
+from perdure.sdk.endpoint import running
 
 HERE = Path(__file__).parent
 PATIENCE_S = 60.0
@@ -111,10 +111,10 @@ class Machine:
 
     def workload(self) -> list[psutil.Process]:
         """What runs `run`, whatever it did to get away."""
-        return [p for p in self.processes() if "HOLDFAST_RUN_DIR" in _environ(p)]
+        return [p for p in self.processes() if "PERDURE_RUN_DIR" in _environ(p)]
 
     def agent(self) -> psutil.Process:
-        return next(p for p in self.processes() if p.ppid() == self.pid and "HOLDFAST_TOKEN" in _environ(p))
+        return next(p for p in self.processes() if p.ppid() == self.pid and "PERDURE_TOKEN" in _environ(p))
 
     def processes(self) -> list[psutil.Process]:
         try:
@@ -153,7 +153,7 @@ class Rig:
         (home / "forgotten").mkdir()
 
     def start(self) -> None:
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
         with open(self.home / "daemon.out", "ab") as out:
             command = [sys.executable, str(HERE / "rig.py"), str(self.home), str(self._folder)]
             self._daemon = subprocess.Popen(command, env=environ, stdout=out, stderr=out, start_new_session=True)

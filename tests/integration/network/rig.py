@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.controller.clouds.base import Instance
-from holdfast.controller.clouds.local import cloud, isolation, launcher
+from perdure.controller.clouds.base import Instance
+from perdure.controller.clouds.local import cloud, isolation, launcher
 
 HOME, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 
@@ -32,7 +32,7 @@ class ForgetfulCloud(cloud.LocalCloud):
 
 
 if __name__ == "__main__":
-    from holdfast.controller.__main__ import main
+    from perdure.controller.__main__ import main
 
     wrapper = ["sh", str(Path(__file__).with_name("node.sh")), str(os.getpid()), str(FOLDER)]
     launcher.host_python = lambda: [*wrapper, *isolation.host_python()]  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ def test_a_machine_powers_itself_off_after_its_task_has_ended_and_not_before(rig
     assert machine.workload(), "it goes on while it has work"
     machine.signal()
     ended_at = eventually(lambda: "ended: Outcome" in machine.agent_log and time.monotonic(), "the end of the workload")
-    kept = machine.disk / "var/lib/holdfast"
+    kept = machine.disk / "var/lib/perdure"
     assert (kept / "log").read_bytes() == b"begun\nover\n"
     assert '"exit_code": 3' in (kept / "state.json").read_text()
     eventually(lambda: not machine.is_on, "the machine to power itself off")

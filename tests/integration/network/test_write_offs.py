@@ -10,8 +10,8 @@ import pytest
 
 # The bucket's folder is this computer's own, so a lock in it is seen by every machine: it judges, not the controller.
 ALONE = """
-mkdir -p /run/holdfast/buckets/judge
-exec 9>/run/holdfast/buckets/judge/$SKYPILOT_MANAGED_JOB_ID.lock
+mkdir -p /run/perdure/buckets/judge
+exec 9>/run/perdure/buckets/judge/$SKYPILOT_MANAGED_JOB_ID.lock
 flock -n 9 || echo RUNS-TWICE
 echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo over
 """

@@ -24,11 +24,11 @@ from botocore.config import Config
 import azurite
 from azurite import ACCOUNT, KEY, Azurite
 from fake_gcs import FakeGcs
-from holdfast.agent import fuse
-from holdfast.agent.mounts import Mounts
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.storage.azure import AzureStore
-from holdfast.controller.storage.gcs import GcsStore
+from perdure.agent import fuse
+from perdure.agent.mounts import Mounts
+from perdure.controller.clock import SystemClock
+from perdure.controller.storage.azure import AzureStore
+from perdure.controller.storage.gcs import GcsStore
 
 KEY_ID, SECRET = "AKIATESTKEY", "secret-that-no-argument-list-may-show"
 

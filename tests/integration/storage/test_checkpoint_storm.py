@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import fuse
-from holdfast.agent.mounts import Mounts
-from holdfast.checkpoint import Checkpointer, NoUsableCheckpoint, memory
+from perdure.agent import fuse
+from perdure.agent.mounts import Mounts
+from perdure.checkpoint import Checkpointer, NoUsableCheckpoint, memory
 
 STORM_KILLS = "storm_kills_survived"  # what pytest's last lines say of it: tests/conftest.py
 KILLS = int(os.environ.get("STORM_KILLS", "40"))
@@ -44,7 +44,7 @@ def content(step: int) -> bytes:
 
 TRAINING = """
     import random, sys
-    from holdfast.checkpoint import Checkpointer
+    from perdure.checkpoint import Checkpointer
     directory, size = sys.argv[1], int(sys.argv[2])
     def content(step):
         return random.Random(step).randbytes(size)
@@ -110,7 +110,7 @@ class Machine:
     def train(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(TRAINING), str(self.path), str(SIZE)],
-            env={**os.environ, "HOLDFAST_RUN_DIR": str(self.directory / "run")},
+            env={**os.environ, "PERDURE_RUN_DIR": str(self.directory / "run")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -122,7 +122,7 @@ def mounted_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Where `machine`, which has never seen the bucket before, has mounted it; the machine is lost afterwards."""
     machine.mount()
     with monkeypatch.context() as patch:
-        patch.setenv("HOLDFAST_RUN_DIR", str(machine.directory / "run"))
+        patch.setenv("PERDURE_RUN_DIR", str(machine.directory / "run"))
         patch.setattr(memory, "_memories", {})
         yield str(machine.path)
     machine.lose()

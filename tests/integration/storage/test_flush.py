@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.clock import now
-from holdfast.agent.mounts import FlushError, Mounts
+from perdure.agent.clock import now
+from perdure.agent.mounts import FlushError, Mounts
 
 pytestmark = pytest.mark.fuse
 

@@ -18,14 +18,14 @@ from jwt import encode
 from azurite import ACCOUNT, Azurite, problem
 from fake_gcs import FakeGcs
 from gce_metadata import GceMetadata
-from holdfast.agent.clock import now
-from holdfast.agent.mounts import FlushError, MountError
-from holdfast.agent.tokens import NoToken
-from holdfast.checkpoint import Checkpointer
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.storage.azure import AzureStore
-from holdfast.controller.storage.gcs import GcsStore
-from holdfast.controller.storage.stores import Access
+from perdure.agent.clock import now
+from perdure.agent.mounts import FlushError, MountError
+from perdure.agent.tokens import NoToken
+from perdure.checkpoint import Checkpointer
+from perdure.controller.clock import SystemClock
+from perdure.controller.storage.azure import AzureStore
+from perdure.controller.storage.gcs import GcsStore
+from perdure.controller.storage.stores import Access
 
 pytestmark = pytest.mark.fuse
 

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.agent import fuse_mount, storage
-from holdfast.agent.fetch import Abandoned, Fetcher
-from holdfast.agent.places import Places
-from holdfast.agent.spec import NodeSpec
-from holdfast.agent.storage import NodeStorage, StorageFailed
-from holdfast.agent.work import Work
+from perdure.agent import fuse_mount, storage
+from perdure.agent.fetch import Abandoned, Fetcher
+from perdure.agent.places import Places
+from perdure.agent.spec import NodeSpec
+from perdure.agent.storage import NodeStorage, StorageFailed
+from perdure.agent.work import Work
 
 pytestmark = pytest.mark.fuse
 

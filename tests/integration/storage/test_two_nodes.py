@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.fuse, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BEGIN = """
     import json, os, sys
-    from holdfast.checkpoint import Checkpointer
-    from holdfast.checkpoint.folders import Folders
-    from holdfast.checkpoint.group import group_of
+    from perdure.checkpoint import Checkpointer
+    from perdure.checkpoint.folders import Folders
+    from perdure.checkpoint.group import group_of
     directory, rank = sys.argv[1], int(os.environ["RANK"])
 """
 
@@ -51,7 +51,7 @@ def run_on(nodes: list[Any], program: str) -> list[Any]:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(node.directory / "checkpoint")],
-            env={**os.environ, **world, "RANK": str(rank), "HOLDFAST_RUN_DIR": str(node.directory / "run")},
+            env={**os.environ, **world, "RANK": str(rank), "PERDURE_RUN_DIR": str(node.directory / "run")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

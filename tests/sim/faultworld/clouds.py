@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from faultworld.timing import Scheduler
-from holdfast.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.fake import FakeCloud, Faults, default_offers
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.fake import FakeCloud, Faults, default_offers
+from perdure.recovery.reasons import Reason
 
 if TYPE_CHECKING:
     from faultworld.process import Process

@@ -19,10 +19,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from faultworld.threads import Thread
-from holdfast.controller import leases, watch
-from holdfast.controller.store import wake
-from holdfast.controller.store.database import as_of, migrate
-from holdfast.controller.store.wake import Topic
+from perdure.controller import leases, watch
+from perdure.controller.store import wake
+from perdure.controller.store.database import as_of, migrate
+from perdure.controller.store.wake import Topic
 
 LOOK_S = 6.0
 

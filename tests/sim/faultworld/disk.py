@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faultworld.workload import Ended
-from holdfast.agent.report import Report
-from holdfast.agent.state import Directive
+from perdure.agent.report import Report
+from perdure.agent.state import Directive
 
 
 @dataclass

@@ -12,11 +12,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from faultworld.timing import START
-from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.recovery.job import JobView
-from holdfast.recovery.reasons import MEANINGS, Reason
-from holdfast.recovery.statuses import TERMINAL
+from perdure.controller.keyring import AttemptKey
+from perdure.controller.nodelogs import NodeLogs
+from perdure.recovery.job import JobView
+from perdure.recovery.reasons import MEANINGS, Reason
+from perdure.recovery.statuses import TERMINAL
 
 if TYPE_CHECKING:
     from faultworld.nodes import Node

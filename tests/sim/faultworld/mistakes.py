@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import select, update
 
 from faultworld.scenario import FAULTS, Scenario, scenario_of
-from holdfast.controller import (
+from perdure.controller import (
     acting,
     attendance,
     channel,
@@ -31,11 +31,11 @@ from holdfast.controller import (
     sweep,
     turns,
 )
-from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.store import buckets, intents, jobs, letters
-from holdfast.recovery import events, observe, settle
-from holdfast.recovery.directive import STOP
-from holdfast.recovery.job import AttemptView
+from perdure.controller.acting import Actor, Later, Outcome
+from perdure.controller.store import buckets, intents, jobs, letters
+from perdure.recovery import events, observe, settle
+from perdure.recovery.directive import STOP
+from perdure.recovery.job import AttemptView
 
 Patch = pytest.MonkeyPatch
 MISTAKES: dict[str, Callable[[Patch], None]] = {}
@@ -199,12 +199,12 @@ def adoption_forgets_open_intents(patch: Patch) -> None:
 
 @_mistake
 def a_new_start_takes_nodes_for_connected(patch: Patch) -> None:
-    patch.setattr("holdfast.controller.turns.silences", lambda job, heard: [])
+    patch.setattr("perdure.controller.turns.silences", lambda job, heard: [])
 
 
 @_mistake
 def time_away_counts_against_the_nodes(patch: Patch) -> None:
-    patch.setattr("holdfast.recovery.job.View.patience_from", lambda self, at: at)
+    patch.setattr("perdure.recovery.job.View.patience_from", lambda self, at: at)
 
 
 @_mistake
@@ -380,7 +380,7 @@ def both_sweep_what_is_the_others(patch: Patch) -> None:
 @_mistake
 def an_outage_counts_against_the_nodes(patch: Patch) -> None:
     patch.setattr(reconcile.Reconciler, "database_is_away", lambda self: None)
-    patch.setattr("holdfast.controller.outage.Outage.began", lambda self: None)
+    patch.setattr("perdure.controller.outage.Outage.began", lambda self: None)
 
 
 @_mistake_of_several

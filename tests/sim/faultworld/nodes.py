@@ -1,4 +1,4 @@
-"""A machine with an agent on it: speaks the agent protocol, keeps its disk, follows the rules of holdfast.agent.
+"""A machine with an agent on it: speaks the agent protocol, keeps its disk, follows the rules of perdure.agent.
 
 What the controller is told crosses as the protocol's own JSON. What is decisive is the agent's own code where that is
 pure: how directives follow one another, and the report.
@@ -16,8 +16,8 @@ from faultworld.network import PATIENCE_S, Link
 from faultworld.timing import SkewedClock
 from faultworld.walk import Walk
 from faultworld.workload import Program
-from holdfast.agent.state import Directive
-from holdfast.controller.keyring import AttemptKey
+from perdure.agent.state import Directive
+from perdure.controller.keyring import AttemptKey
 
 if TYPE_CHECKING:
     from faultworld.process import Answer, Process

@@ -8,38 +8,38 @@ from typing import IO, TYPE_CHECKING, Any
 
 from faultworld.clouds import MortalCloud
 from faultworld.threads import Awaited, Event, Lock, Pool, Single
-from holdfast.controller.acting import Actor
-from holdfast.controller.attendance import Attendance
-from holdfast.controller.changes import Changes
-from holdfast.controller.channel import Channel
-from holdfast.controller.clock import REAL_TIME
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.dispatch import Dispatcher, Seen
-from holdfast.controller.files import FolderFiles
-from holdfast.controller.intake import Intake
-from holdfast.controller.intending import Intending
-from holdfast.controller.keyring import AttemptKey, Keyring
-from holdfast.controller.leases import Lease
-from holdfast.controller.mail import Incoming
-from holdfast.controller.market import Market
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.controller.nodespec import NodeSpecs
-from holdfast.controller.ownership import Ownership
-from holdfast.controller.peers import Peers
-from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.services import Services
-from holdfast.controller.settings import Settings
-from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.storage.service import StorageService
-from holdfast.controller.store import jobs as stored_jobs
-from holdfast.controller.store.counts import Counts
-from holdfast.controller.store.jobs import Claim
-from holdfast.controller.submission import Submissions
-from holdfast.controller.sweep import Sweep
-from holdfast.recovery.directive import Directive
-from holdfast.recovery.job import JobView, Limits
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.acting import Actor
+from perdure.controller.attendance import Attendance
+from perdure.controller.changes import Changes
+from perdure.controller.channel import Channel
+from perdure.controller.clock import REAL_TIME
+from perdure.controller.clouds.base import Fault
+from perdure.controller.dispatch import Dispatcher, Seen
+from perdure.controller.files import FolderFiles
+from perdure.controller.intake import Intake
+from perdure.controller.intending import Intending
+from perdure.controller.keyring import AttemptKey, Keyring
+from perdure.controller.leases import Lease
+from perdure.controller.mail import Incoming
+from perdure.controller.market import Market
+from perdure.controller.nodelogs import NodeLogs
+from perdure.controller.nodespec import NodeSpecs
+from perdure.controller.ownership import Ownership
+from perdure.controller.peers import Peers
+from perdure.controller.reconcile import Reconciler
+from perdure.controller.services import Services
+from perdure.controller.settings import Settings
+from perdure.controller.sharedlogs import SharedLogs
+from perdure.controller.storage.service import StorageService
+from perdure.controller.store import jobs as stored_jobs
+from perdure.controller.store.counts import Counts
+from perdure.controller.store.jobs import Claim
+from perdure.controller.submission import Submissions
+from perdure.controller.sweep import Sweep
+from perdure.recovery.directive import Directive
+from perdure.recovery.job import JobView, Limits
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 if TYPE_CHECKING:
     from faultworld.process import Process

@@ -16,8 +16,8 @@ from faultworld.network import PATIENCE_S, Link
 from faultworld.parts import Parts
 from faultworld.threads import Killed, Lock, Single, Thread, Threads
 from faultworld.timing import SkewedClock
-from holdfast.controller.api.auth import admit
-from holdfast.controller.store.wake import Topic
+from perdure.controller.api.auth import admit
+from perdure.controller.store.wake import Topic
 
 if TYPE_CHECKING:
     from faultworld.nodes import Node

@@ -1,4 +1,4 @@
-"""A node's way from its first call to its end, as `holdfast.agent.supervisor` goes it: what follows from the disk."""
+"""A node's way from its first call to its end, as `perdure.agent.supervisor` goes it: what follows from the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faultworld.network import Link
 from faultworld.scenario import TaskPlan
 from faultworld.timing import SkewedClock
 from faultworld.workload import Ended, Program
-from holdfast.controller.keyring import AttemptKey
+from perdure.controller.keyring import AttemptKey
 
 if TYPE_CHECKING:
     from faultworld.world import World

@@ -22,14 +22,14 @@ from faultworld.scenario import JobPlan, Scenario
 from faultworld.story import Story
 from faultworld.timing import START, Scheduler
 from faultworld.workload import Progress
-from holdfast.controller.api import jobs as api
-from holdfast.controller.clouds.fake import Faults
-from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.store import queries, search
-from holdfast.controller.store.wake import Topic
-from holdfast.controller.turns import Turn
-from holdfast.recovery import events
-from holdfast.recovery.reasons import Reason
+from perdure.controller.api import jobs as api
+from perdure.controller.clouds.fake import Faults
+from perdure.controller.keyring import AttemptKey
+from perdure.controller.store import queries, search
+from perdure.controller.store.wake import Topic
+from perdure.controller.turns import Turn
+from perdure.recovery import events
+from perdure.recovery.reasons import Reason
 
 CLOUDS = ("azul", "bora")
 # All faults are over long before; what has not come to rest by then never will.

@@ -18,10 +18,10 @@ from fake_azure.retail import price
 from fake_azure.sizes import SIZES
 from fake_azure.vms import Vm
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.azure.catalog import REGIONS
-from holdfast.controller.clouds.local import layout
-from holdfast.recovery.market import Market
 from ledger import Bought
+from perdure.controller.clouds.azure.catalog import REGIONS
+from perdure.controller.clouds.local import layout
+from perdure.recovery.market import Market
 
 PAGE = 3  # machines in one answer
 
@@ -229,12 +229,12 @@ class Arm:
         tags = dict(body.get("tags") or {})
         bought = Bought(
             id=path.rpartition("/")[2],
-            index=int(tags.get("holdfast:rank", 0)),
+            index=int(tags.get("perdure:rank", 0)),
             region=body["location"],
             zone=zone,
             instance_type=kind.name,
             market=market,
-            token=tags.get("holdfast:token", ""),
+            token=tags.get("perdure:token", ""),
             price_per_hour=price(kind, body["location"], market),
             launched_at=_now(),
             tags=tags,

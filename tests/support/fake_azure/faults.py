@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.recovery.market import Market
+from perdure.recovery.market import Market
 
 QUOTA = (
     "Operation could not be completed as it results in exceeding approved {what} quota. Additional details - "

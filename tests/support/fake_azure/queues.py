@@ -19,7 +19,7 @@ import trustme
 
 from azurite import ACCOUNT, Azurite
 from fake_azure.answers import Answer
-from holdfast.controller.clock import SystemClock
+from perdure.controller.clock import SystemClock
 
 SCOPE = "https://storage.azure.com/.default"
 # Whoever may this may get messages and delete them: learn.microsoft.com/rest/api/storageservices/

@@ -11,9 +11,9 @@ from fake_azure import answers
 from fake_azure.answers import Answer
 from fake_azure.faults import Faults
 from fake_azure.sizes import LACKING, SIZES
-from holdfast.controller.clouds.azure.catalog import on_demand_price, spot_price
-from holdfast.controller.clouds.sold import InstanceType
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.azure.catalog import on_demand_price, spot_price
+from perdure.controller.clouds.sold import InstanceType
+from perdure.recovery.market import Market
 
 PATH = "/api/retail/prices"
 PAGE = 100

@@ -333,7 +333,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _authority() -> tuple[trustme.LeafCert, Path, object]:
     """A certificate for this computer, the file of the authority that vouches for it, and the folder of that file,
     which goes with the process. Made once."""
-    authority, folder = trustme.CA(), tempfile.TemporaryDirectory(prefix="holdfast-fake-azure-")
+    authority, folder = trustme.CA(), tempfile.TemporaryDirectory(prefix="perdure-fake-azure-")
     path = Path(folder.name) / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
     return authority.issue_cert("127.0.0.1"), path, folder

@@ -5,8 +5,8 @@ Names and figures: learn.microsoft.com/azure/virtual-machines/sizes/overview. Pr
 
 from __future__ import annotations
 
-from holdfast.controller.clouds.azure.catalog import TYPES
-from holdfast.controller.clouds.sold import InstanceType
+from perdure.controller.clouds.azure.catalog import TYPES
+from perdure.controller.clouds.sold import InstanceType
 
 # Those that the table lacks, and a task may ask for.
 LACKING = {

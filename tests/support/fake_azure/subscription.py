@@ -9,7 +9,7 @@ from typing import Any
 from fake_azure.answers import Answer, Invalid
 from fake_azure.faults import Faults
 from fake_azure.sizes import SIZES, UNFIT, capabilities
-from holdfast.controller.clouds.azure.catalog import REGIONS
+from perdure.controller.clouds.azure.catalog import REGIONS
 
 LIMIT, USED = 100, 12
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.recovery.market import Market
 from ledger import Bought
+from perdure.recovery.market import Market
 
 CREATING, SUCCEEDED, FAILED, DELETING = "Creating", "Succeeded", "Failed", "Deleting"
 
@@ -66,7 +66,7 @@ def market_of(body: dict[str, Any]) -> Market:
 
 
 def zone_of(body: dict[str, Any]) -> str:
-    """As Holdfast names it: region and number, or the region alone where it has no zones."""
+    """As Perdure names it: region and number, or the region alone where it has no zones."""
     zones = body.get("zones")
     return f"{body['location']}-{zones[0]}" if zones else str(body["location"])
 

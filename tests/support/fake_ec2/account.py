@@ -13,7 +13,7 @@ from fake_ec2.answers import Answer
 from fake_ec2.faults import Faults
 
 SERVICES = {"sts": "sts", "iam": "iam", "servicequotas": "service-quotas"}  # as signatures name them, and as botocore
-ARN = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:user/holdfast"
+ARN = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:user/perdure"
 # Quotas of a new account are 5 vCPUs and nothing else; this one has some of everything. The last is of no interest.
 QUOTAS = (
     "L-34B43A08",

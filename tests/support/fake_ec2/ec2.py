@@ -23,10 +23,10 @@ from fake_ec2.answers import Answer
 from fake_ec2.faults import TEXTS, Faults
 from fake_ec2.pricing import on_demand
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.aws.catalog import TYPES
-from holdfast.controller.clouds.local import layout
-from holdfast.recovery.market import Market
 from ledger import Bought
+from perdure.controller.clouds.aws.catalog import TYPES
+from perdure.controller.clouds.local import layout
+from perdure.recovery.market import Market
 
 Moto = Callable[[dict[str, Any], dict[str, str]], Answer]
 

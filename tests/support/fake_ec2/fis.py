@@ -19,7 +19,7 @@ from botocore.validate import ParamValidator
 from fake_ec2.answers import Answer
 
 ACTION = "aws:ec2:send-spot-instance-interruptions"
-ROLE = "arn:aws:iam::123456789012:role/holdfast-fis"
+ROLE = "arn:aws:iam::123456789012:role/perdure-fis"
 _ARN = re.compile(r"arn:aws:ec2:(?P<region>[a-z0-9-]+):\d{12}:instance/(?P<id>.+)")
 _MINUTES = range(2, 16)
 

@@ -12,7 +12,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 from fake_ec2 import validation
 from fake_ec2.answers import Answer
 from fake_ec2.faults import Faults
-from holdfast.controller.clouds.aws.catalog import TYPES, on_demand_price
+from perdure.controller.clouds.aws.catalog import TYPES, on_demand_price
 
 PAGE = 100
 _JSON = "application/x-amz-json-1.1"

@@ -12,7 +12,7 @@ from typing import Any
 from fake_gce.faults import Faults
 from fake_gce.shelves import MACHINES
 from google_discovery import Call, Discovery, Invalid
-from holdfast.recovery.market import Market
+from perdure.recovery.market import Market
 
 _BILLING = Discovery("cloudbilling", "v1")
 read, check_answer = _BILLING.read, _BILLING.check_answer
@@ -77,7 +77,7 @@ def price(instance_type: str, region: str, market: Market) -> float:
 def answer(call: Call, faults: Faults) -> dict[str, Any]:
     """A page. Raises Invalid."""
     if faults.prices_away:
-        told = "Cloud Billing API has not been used in project holdfast-test before or it is disabled."
+        told = "Cloud Billing API has not been used in project perdure-test before or it is disabled."
         raise Invalid(403, "SERVICE_DISABLED", told)
     if call.method != "services.skus.list":
         raise Invalid(501, "notImplemented", f"the fake has no {call.method}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.recovery.market import Market
+from perdure.recovery.market import Market
 
 EXHAUSTED = "ZONE_RESOURCE_POOL_EXHAUSTED"
 # code → (HTTP status, reason or None for one of an operation, text)
 TEXTS = {
-    EXHAUSTED: "The zone 'projects/holdfast-test/zones/{zone}' does not have enough resources available to fulfill the "
+    EXHAUSTED: "The zone 'projects/perdure-test/zones/{zone}' does not have enough resources available to fulfill the "
     "request.  Try a different zone, or try again later.",
     "QUOTA_EXCEEDED": "Quota 'PREEMPTIBLE_CPUS' exceeded.  Limit: 0.0 in region {region}.",
     "VM_MIN_COUNT_NOT_REACHED": "Requested minimum count of {count} VMs could not be created.",
@@ -17,8 +17,8 @@ TEXTS = {
 # What a call is denied with: reason → (HTTP status, text).
 DENIALS = {
     "authError": (401, "Request had invalid authentication credentials."),
-    "forbidden": (403, "Required 'compute.instances.create' permission for 'projects/holdfast-test'"),
-    "accessNotConfigured": (403, "Compute Engine API has not been used in project holdfast-test before."),
+    "forbidden": (403, "Required 'compute.instances.create' permission for 'projects/perdure-test'"),
+    "accessNotConfigured": (403, "Compute Engine API has not been used in project perdure-test before."),
     "rateLimitExceeded": (403, "Rate Limit Exceeded"),
 }
 

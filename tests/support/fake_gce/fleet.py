@@ -14,11 +14,11 @@ from fake_gce.faults import Faults
 from fake_gce.operations import LINKS, Operation, Operations, end, rfc3339
 from gce_metadata import GceMetadata
 from hardware import Hardware, Machines
-from holdfast.controller.clouds.local import layout
-from holdfast.recovery.market import Market
 from ledger import Bought
+from perdure.controller.clouds.local import layout
+from perdure.recovery.market import Market
 
-PROJECT = "holdfast-test"
+PROJECT = "perdure-test"
 PREEMPTED = "instance/preempted"
 # How a machine ended by itself → the operation that says so.
 PREEMPTION = "compute.instances.preempted"
@@ -131,7 +131,7 @@ class Fleet:
             zone=zone,
             instance_type=kind,
             market=market,
-            token=properties["labels"]["holdfast-token"],
+            token=properties["labels"]["perdure-token"],
             price_per_hour=billing.price(kind, region, market),
             launched_at=at,
             tags=dict(properties["labels"]),

@@ -16,8 +16,8 @@ from fake_gce.holdings import Holdings
 from fake_gce.iam import Iam
 from fake_gce.operations import LINKS, Operation, Operations
 from hardware import Machines
-from holdfast.recovery.market import Market
 from ledger import Bought
+from perdure.recovery.market import Market
 
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
 

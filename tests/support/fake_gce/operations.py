@@ -26,7 +26,7 @@ class Operation:
     client_id: str = ""
     group: str = ""
     errors: Sequence[Mapping[str, str]] = ()
-    user: str = "holdfast@holdfast-test.iam.gserviceaccount.com"
+    user: str = "perdure@perdure-test.iam.gserviceaccount.com"
     ended_at: float | None = None
     finish: Callable[[float], None] = field(default=lambda _: None)
 

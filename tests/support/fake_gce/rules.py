@@ -9,9 +9,9 @@ from typing import Any
 from fake_gce.discovery import Invalid
 from fake_gce.fleet import PROJECT
 from fake_gce.shelves import MACHINES, accelerator_types, machine_types
-from holdfast.controller.clouds.gcp.launching import CPU_IMAGE, GPU_IMAGE
+from perdure.controller.clouds.gcp.launching import CPU_IMAGE, GPU_IMAGE
 
-IMAGES = (CPU_IMAGE, GPU_IMAGE, "projects/holdfast-test/global/images/mine")
+IMAGES = (CPU_IMAGE, GPU_IMAGE, "projects/perdure-test/global/images/mine")
 NETWORKS = ("global/networks/default", "global/networks/training")
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fake_gce.operations import LINKS
-from holdfast.controller.clouds.gcp.catalog import TYPES, machine_type
+from perdure.controller.clouds.gcp.catalog import TYPES, machine_type
 
 ZONES = {
     "us-central1": ("us-central1-a", "us-central1-b", "us-central1-c", "us-central1-f"),

@@ -19,7 +19,7 @@ from fake_gcs.buckets import Buckets
 from fake_gcs.tokens import Tokens
 from google_discovery import Call, Discovery, Invalid
 
-PROJECT = "holdfast-storage"
+PROJECT = "perdure-storage"
 _STORAGE = Discovery("storage", "v1")
 _DESTINATION = {"objects.compose": "destinationBucket", "objects.copy": "destinationBucket"}
 _DESTINATION["objects.rewrite"] = "destinationBucket"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.agent
-from holdfast.controller.bootstrap.artifacts import artifacts, build_agent, find_rclone
+import perdure.agent
+from perdure.controller.bootstrap.artifacts import artifacts, build_agent, find_rclone
 
 
 def test_the_agent_is_the_same_every_time(tmp_path: Path) -> None:
@@ -24,8 +24,8 @@ def test_the_agent_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_it_holds_all_of_both_packages_and_nothing_else(tmp_path: Path) -> None:
     names = zipfile.ZipFile(build_agent(tmp_path).path).namelist()
-    root = Path(holdfast.agent.__path__[0]).parent
-    sources = {f"holdfast/{p.relative_to(root)}" for p in root.rglob("*.py")}
+    root = Path(perdure.agent.__path__[0]).parent
+    sources = {f"perdure/{p.relative_to(root)}" for p in root.rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources | {"__main__.py"}
     assert not [name for name in names if "__pycache__" in name]
 
@@ -34,7 +34,7 @@ def test_it_runs(tmp_path: Path) -> None:
     agent = build_agent(tmp_path)
     done = subprocess.run([sys.executable, agent.path], env={}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "HOLDFAST_ENDPOINT is not set" in done.stderr
+    assert "PERDURE_ENDPOINT is not set" in done.stderr
 
 
 def test_rclone_is_kept_by_digest_and_can_be_run(tmp_path: Path) -> None:
@@ -65,4 +65,4 @@ def test_an_rclone_that_is_too_old_is_none(tmp_path: Path, monkeypatch: pytest.M
 def test_its_version_is_the_distributions() -> None:
     from importlib.metadata import version
 
-    assert version("holdfast") == holdfast.agent.VERSION
+    assert version("perdure") == perdure.agent.VERSION

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import channel
-from holdfast.agent.channel import Backoff, Channel
-from holdfast.agent.controller import Controller
-from holdfast.agent.report import Outbox, Report
+from perdure.agent import channel
+from perdure.agent.channel import Backoff, Channel
+from perdure.agent.controller import Controller
+from perdure.agent.report import Outbox, Report
 
 WELCOME = {
     "type": "welcome", "log_offset": 0, "checkpoint_seq": 0, "beat_s": 0.1,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.fetch import Fetcher, FetchFailed
+from perdure.agent.fetch import Fetcher, FetchFailed
 
 USER, PASSWORD = "someone", "hunter2/with:odd@signs"
 URL_PASSWORD = "hunter2%2Fwith:odd%40signs"

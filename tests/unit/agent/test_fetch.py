@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.environment import node_path
-from holdfast.agent.fetch import unpack_file, unpack_folder
+from perdure.agent.environment import node_path
+from perdure.agent.fetch import unpack_file, unpack_folder
 
 
 @pytest.fixture(params=["python's filter", "our filter"])
@@ -127,7 +127,7 @@ def test_what_would_fill_the_disk_is_refused_before_it_does(
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agent.fetch.MOST_MEMBERS", 3)
+    monkeypatch.setattr("perdure.agent.fetch.MOST_MEMBERS", 3)
     packed = pack(tmp_path / "p", *((str(n), b"", FILE) for n in range(4)))
     with pytest.raises(OSError, match="more than 3 files"):
         unpack_folder(packed, tmp_path / "t", log=lambda _: None)

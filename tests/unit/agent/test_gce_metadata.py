@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from gce_metadata import HANGS, GceMetadata
-from holdfast.agent.gce_metadata import NOTICE_S
-from holdfast.agent.gce_metadata import GceMetadata as Source
-from holdfast.agent.metadata import MetadataError
-from holdfast.agent.notices import Notice, NoticeWatch
-from holdfast.agent.spec import NoticeSettings
-from holdfast.controller.clock import SystemClock
+from perdure.agent.gce_metadata import NOTICE_S
+from perdure.agent.gce_metadata import GceMetadata as Source
+from perdure.agent.metadata import MetadataError
+from perdure.agent.notices import Notice, NoticeWatch
+from perdure.agent.spec import NoticeSettings
+from perdure.controller.clock import SystemClock
 
 PREEMPTED, MAINTENANCE = "instance/preempted", "instance/maintenance-event"
 now = SystemClock().now

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.imds import ImdsV2, MetadataError, epoch_seconds
-from holdfast.agent.notices import Notice, NoticeWatch
-from holdfast.agent.spec import NoticeSettings
+from perdure.agent.imds import ImdsV2, MetadataError, epoch_seconds
+from perdure.agent.notices import Notice, NoticeWatch
+from perdure.agent.spec import NoticeSettings
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"

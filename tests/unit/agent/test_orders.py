@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent import clock
-from holdfast.agent import orders as orders_module
-from holdfast.agent.notices import Notice
-from holdfast.agent.orders import DrainNow, Orders, StopNow
-from holdfast.agent.state import Directive, StateFile
-from holdfast.controller.clock import SystemClock
+from perdure.agent import clock
+from perdure.agent import orders as orders_module
+from perdure.agent.notices import Notice
+from perdure.agent.orders import DrainNow, Orders, StopNow
+from perdure.agent.state import Directive, StateFile
+from perdure.controller.clock import SystemClock
 
 wall = SystemClock().now
 

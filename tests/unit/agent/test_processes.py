@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
-from holdfast.agent import processes
-from holdfast.agent.processes import Process, is_saving, to_tell
+from perdure.agent import processes
+from perdure.agent.processes import Process, is_saving, to_tell
 
 ROOT = 1
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from fake_azure.metadata import MetadataService
-from holdfast.agent.metadata import MetadataError
-from holdfast.agent.notices import Notice, NoticeWatch
-from holdfast.agent.scheduled_events import ScheduledEvents
-from holdfast.agent.spec import NoticeSettings
-from holdfast.controller.clock import SystemClock
+from perdure.agent.metadata import MetadataError
+from perdure.agent.notices import Notice, NoticeWatch
+from perdure.agent.scheduled_events import ScheduledEvents
+from perdure.agent.spec import NoticeSettings
+from perdure.controller.clock import SystemClock
 
 AT = 1474309787.0  # Mon, 19 Sep 2016 18:29:47 GMT, as in Azure's documentation
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-import holdfast.agent
-from holdfast.agent.clock import now
-from holdfast.agent.orders import Orders, StopNow
-from holdfast.agent.places import Places
-from holdfast.agent.report import Outbox, Report
-from holdfast.agent.spec import NodeSpec
-from holdfast.agent.state import StateFile
-from holdfast.agent.storage import StorageFailed
-from holdfast.agent.supervisor import Supervisor
+import perdure.agent
+from perdure.agent.clock import now
+from perdure.agent.orders import Orders, StopNow
+from perdure.agent.places import Places
+from perdure.agent.report import Outbox, Report
+from perdure.agent.spec import NodeSpec
+from perdure.agent.state import StateFile
+from perdure.agent.storage import StorageFailed
+from perdure.agent.supervisor import Supervisor
 
-LIBRARY = Path(holdfast.agent.__path__[0]).parent.parent
+LIBRARY = Path(perdure.agent.__path__[0]).parent.parent
 
 
 class Storage:

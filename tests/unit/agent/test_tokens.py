@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.tokens import NoToken, Tokens
+from perdure.agent.tokens import NoToken, Tokens
 
 
 class Controller:

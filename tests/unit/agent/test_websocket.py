@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from websockets.sync.server import ServerConnection, serve
 
-from holdfast.agent import websocket
-from holdfast.agent.websocket import Disconnected, Frame, UpgradeRefused, WebSocket, decode, encode, mask
-from holdfast.controller.clock import SystemClock
+from perdure.agent import websocket
+from perdure.agent.websocket import Disconnected, Frame, UpgradeRefused, WebSocket, decode, encode, mask
+from perdure.controller.clock import SystemClock
 
 
 class Server:

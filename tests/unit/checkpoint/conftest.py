@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import errors, load_checkpoint, memory, notice, save_checkpoint
+from perdure.checkpoint import errors, load_checkpoint, memory, notice, save_checkpoint
 
-MANIFESTS = ".holdfast"
+MANIFESTS = ".perdure"
 
 
 class Torch:
@@ -54,7 +54,7 @@ def new_model():
 @pytest.fixture(autouse=True)
 def _own_process(monkeypatch):
     """Each test begins as a process of its own would: nothing remembered, no agent, no waiting between retries."""
-    for name in ("HOLDFAST_RUN_DIR", "HOLDFAST_GENERATION", "SKYPILOT_TASK_ID", "WORLD_SIZE"):
+    for name in ("PERDURE_RUN_DIR", "PERDURE_GENERATION", "SKYPILOT_TASK_ID", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(errors, "RETRY_DELAYS_S", (0.0, 0.0))
     monkeypatch.setattr(memory, "_memories", {})
@@ -81,7 +81,7 @@ def run_dir(tmp_path, monkeypatch) -> Path:
     """The directory that an agent would share with the workload."""
     directory = tmp_path / "run"
     directory.mkdir()
-    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(directory))
+    monkeypatch.setenv("PERDURE_RUN_DIR", str(directory))
     return directory
 
 

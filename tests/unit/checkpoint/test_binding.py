@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import CheckpointError, latest, load_checkpoint, save_checkpoint
+from perdure.checkpoint import CheckpointError, latest, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture

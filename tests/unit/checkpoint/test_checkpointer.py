@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_checkpoint, shards
-from holdfast.checkpoint.errors import CheckpointError
-from holdfast.checkpoint.state.tree import Unsaveable
+from perdure.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_checkpoint, shards
+from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.state.tree import Unsaveable
 
 STATE = {"step": 7, "w": np.arange(1000, dtype=np.float32), "opt": [{"lr": 0.1}, (1, None)]}
 
@@ -198,11 +198,11 @@ def test_refuses_arguments_that_mean_nothing(tmp_path: Path, wrong: dict[str, An
 
 
 def test_saves_when_due_and_when_told_to_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path))
     with Checkpointer(tmp_path / "c", every=10) as checkpointer:
         assert [step for step in range(1, 31) if checkpointer.should_save(step)] == [10, 20, 30]
         (tmp_path / "notice.json").write_text("{}")
-        from holdfast.checkpoint import notice
+        from perdure.checkpoint import notice
 
         monkeypatch.setattr(notice._seen, "at_s", float("-inf"))
         assert checkpointer.preempted()
@@ -242,11 +242,11 @@ def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
         path.write_bytes(whole)
         os.utime(path, (2, 2))
         assert checkpointer.load() == {"n": 2}
-        assert not list((tmp_path / ".holdfast").glob("*.damaged"))
+        assert not list((tmp_path / ".perdure").glob("*.damaged"))
 
 
 def test_a_mark_is_not_believed_when_nothing_else_is_left(tmp_path: Path) -> None:
-    from holdfast.checkpoint import checkpoints, marks
+    from perdure.checkpoint import checkpoints, marks
 
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"n": 1})
@@ -260,7 +260,7 @@ def test_a_mark_is_not_believed_when_nothing_else_is_left(tmp_path: Path) -> Non
 def test_a_large_save_under_way_at_the_end_of_the_program_is_finished(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
-from holdfast.checkpoint import Checkpointer
+from perdure.checkpoint import Checkpointer
 Checkpointer({str(tmp_path)!r}, asynchronous=True).save(1, {{"w": np.ones(1 << 21)}})
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

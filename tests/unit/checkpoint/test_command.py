@@ -1,4 +1,4 @@
-"""`python -m holdfast.checkpoint`."""
+"""`python -m perdure.checkpoint`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, save_checkpoint
-from holdfast.checkpoint import __main__ as command
+from perdure.checkpoint import Checkpointer, save_checkpoint
+from perdure.checkpoint import __main__ as command
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_wrong_usage(save_dir, capsys):
 
 def test_as_a_module(save_dir):
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.checkpoint", "verify", save_dir],
+        [sys.executable, "-m", "perdure.checkpoint", "verify", save_dir],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

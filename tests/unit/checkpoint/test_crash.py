@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from holdfast.checkpoint import load_checkpoint, manifest, retention, save_checkpoint, steps
+from perdure.checkpoint import load_checkpoint, manifest, retention, save_checkpoint, steps
 
 
 def in_a_child(work) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import (
+from perdure.checkpoint import (
     CheckpointUnavailable,
     durability,
     is_durable,
@@ -265,7 +265,7 @@ class TestRealMount:
         save, load = self.functions(directory)
         save(1)
         assert (bucket / "run" / "model_1.pt").exists()  # the first manifest waits for its files
-        assert not list((bucket / "run").glob(".holdfast/*.json"))
+        assert not list((bucket / "run").glob(".perdure/*.json"))
         save(2)
         assert is_durable([str(directory / "model_2.pt")]) is False
         assert not (bucket / "run" / "model_2.pt").exists()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import durability
-from holdfast.checkpoint.farewell import MARGIN_S, Farewell
+from perdure.checkpoint import durability
+from perdure.checkpoint.farewell import MARGIN_S, Farewell
 
 
 @pytest.fixture
 def farewell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Farewell:
     """At time 1000, with a notice for 1000 + 30 + the margin."""
-    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path))
     (tmp_path / "notice.json").write_text(json.dumps({"deadline": 1030 + MARGIN_S}))
     return Farewell(now=lambda: 1000.0)
 
@@ -31,7 +31,7 @@ def test_a_save_that_can_not_end_in_time_is_not_begun(farewell: Farewell, caplog
 
 
 def test_without_a_deadline_there_is_always_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_RUN_DIR", raising=False)
+    monkeypatch.delenv("PERDURE_RUN_DIR", raising=False)
     assert Farewell(commit_s=1e9).can_commit()
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, durability, first, mount_table
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint import Checkpointer, durability, first, mount_table
+from perdure.checkpoint.folders import Folders
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Uploads:
     waits: list[tuple[list[str], int, float]] = field(default_factory=list)
 
     def wait(self, paths: Sequence[str], *, timeout_s: float) -> bool | None:
-        manifests = list(self.directory.glob(".holdfast/*.json"))
+        manifests = list(self.directory.glob(".perdure/*.json"))
         self.waits.append(([os.path.basename(path) for path in paths], len(manifests), timeout_s))
         return self.answer
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import durability, notice
-from holdfast.checkpoint.errors import CheckpointError, NoUsableCheckpoint
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint import durability, notice
+from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
+from perdure.checkpoint.folders import Folders
 
 
 def save(folders: Folders, step: int, **files: bytes) -> Path:
@@ -82,7 +82,7 @@ def test_keeps_as_told_and_removes_whole_folders(tmp_path: Path) -> None:
     folders = Folders(tmp_path, keep=2)
     for step in range(1, 6):
         save(folders, step, a=b"x", sub_b=b"y")
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".holdfast") == [
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".perdure") == [
         "checkpoint-4",
         "checkpoint-5",
     ]
@@ -97,7 +97,7 @@ def test_folders_that_their_library_removed_are_forgotten(tmp_path: Path) -> Non
     save(folders, 3, a=b"x")
     newest = folders.newest()
     assert newest is not None
-    assert len(list((tmp_path / ".holdfast").glob("*.json"))) == 2
+    assert len(list((tmp_path / ".perdure").glob("*.json"))) == 2
 
 
 def test_at_a_notice_the_upload_of_a_folder_is_hurried(
@@ -114,5 +114,5 @@ def test_at_a_notice_the_upload_of_a_folder_is_hurried(
     monkeypatch.setattr(notice._seen, "at_s", float("-inf"))
     save(folders, 2, a=b"x")
     ((manifest, data),) = asked
-    assert Path(manifest).match("c/.holdfast/checkpoint-*2-*.json")
+    assert Path(manifest).match("c/.perdure/checkpoint-*2-*.json")
     assert Path(data) == tmp_path / "c" / "checkpoint-2" / "a"

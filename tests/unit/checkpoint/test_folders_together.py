@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import together
-from holdfast.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
-from holdfast.checkpoint.folders import Folder, Folders
-from holdfast.checkpoint.group import PeersMissing
+from perdure.checkpoint import together
+from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
+from perdure.checkpoint.folders import Folder, Folders
+from perdure.checkpoint.group import PeersMissing
 
 TIMEOUT_S = 5.0
 
@@ -155,7 +155,7 @@ def test_one_that_dies_before_the_commit(machines: Machines, monkeypatch: pytest
 
 
 def test_a_failure_of_one_is_raised_by_all(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.checkpoint import folder_parts
+    from perdure.checkpoint import folder_parts
 
     real = folder_parts._record
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.group import FilesGroup, PeersMissing
+from perdure.checkpoint.group import FilesGroup, PeersMissing
 
 
 def test_topics_that_are_over_leave_no_files(tmp_path: Path) -> None:
@@ -24,9 +24,9 @@ def test_topics_that_are_over_leave_no_files(tmp_path: Path) -> None:
 
 
 def test_attempts_do_not_hear_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_GENERATION", "1")
+    monkeypatch.setenv("PERDURE_GENERATION", "1")
     given_up = FilesGroup(str(tmp_path), 1, 2, timeout_s=0.3)
-    monkeypatch.setenv("HOLDFAST_GENERATION", "2")
+    monkeypatch.setenv("PERDURE_GENERATION", "2")
     now = FilesGroup(str(tmp_path), 0, 2, timeout_s=0.3)
     with ThreadPoolExecutor(2) as members:
         said = [members.submit(one.share, "load", None) for one in (given_up, now)]

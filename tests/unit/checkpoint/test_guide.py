@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import checkpoint
+from perdure import checkpoint
 
 GUIDE = Path(__file__).parents[3] / "docs" / "checkpoints.md"
 STEPS = 23

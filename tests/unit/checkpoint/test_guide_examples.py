@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import LoadResult, load_checkpoint, save_checkpoint
+from perdure.checkpoint import LoadResult, load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.usefixtures("save_dir")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3] / "checkpoint"
-IMPORT = "from holdfast.checkpoint import save_checkpoint, load_checkpoint, preempted"
+IMPORT = "from perdure.checkpoint import save_checkpoint, load_checkpoint, preempted"
 
 
 def run(code: str, *, python: str = sys.executable, cwd: Path, cache: Path | None = None) -> str:
@@ -31,17 +31,17 @@ def test_takes_at_most_25_ms(tmp_path):
 
 def test_brings_the_standard_library_alone(tmp_path):
     everything = (
-        "import sys, json; import holdfast.checkpoint as c; [getattr(c, name) for name in c.__all__];"
-        "import holdfast.checkpoint.__main__, holdfast.checkpoint.saving;"
+        "import sys, json; import perdure.checkpoint as c; [getattr(c, name) for name in c.__all__];"
+        "import perdure.checkpoint.__main__, perdure.checkpoint.saving;"
         "print(json.dumps([m for m in sys.modules if m.partition('.')[0] not in sys.stdlib_module_names]))"
     )
     modules = json.loads(run(everything, cwd=tmp_path))
-    assert {name for name in modules if not name.startswith("holdfast") and name != "__main__"} == set()
+    assert {name for name in modules if not name.startswith("perdure") and name != "__main__"} == set()
     assert {name.split(".")[1] for name in modules if name.count(".") >= 1} == {"checkpoint"}
 
 
 def test_names_are_listed_and_others_refused():
-    import holdfast.checkpoint as package
+    import perdure.checkpoint as package
 
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'save'"):
@@ -55,7 +55,7 @@ OLDEST = next(iter(Path.home().glob(".pyenv/versions/3.9.*/bin/python")), None) 
 def test_works_on_python_3_9(tmp_path):
     program = """
 import os
-from holdfast.checkpoint import latest, load_checkpoint, preempted, save_checkpoint, steps
+from perdure.checkpoint import latest, load_checkpoint, preempted, save_checkpoint, steps
 os.makedirs("checkpoints")
 
 @save_checkpoint("checkpoints", max_checkpoints=2)
@@ -81,7 +81,7 @@ print([load(), load.last_result.skipped, latest("checkpoints"), [i.state for i i
 def test_a_state_that_is_loaded_runs_no_code(tmp_path):
     """Who can write into a bucket must not be able to have a pickle run on the nodes that read it."""
     program = (
-        "import sys; from holdfast.checkpoint import Checkpointer; c = Checkpointer('.');"
+        "import sys; from perdure.checkpoint import Checkpointer; c = Checkpointer('.');"
         "c.save(1, {'weights': b'abc', 'step': 1}); assert c.load()['step'] == 1;"
         "print([m for m in ('pickle', '_pickle', 'shelve') if m in sys.modules])"
     )

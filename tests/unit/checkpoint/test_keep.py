@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.keep import Keep, Kept, epoch_s, kept_steps
+from perdure.checkpoint.keep import Keep, Kept, epoch_s, kept_steps
 
 
 def saved(*steps: int, minutes: float = 10, **metrics: list[float]) -> list[Kept]:

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import (
+from perdure.checkpoint import (
     CheckpointUnavailable,
     LoadResult,
     NoUsableCheckpoint,
@@ -110,7 +110,7 @@ def test_damaged_newest_gives_way_to_the_one_before(save_dir, save, load, damage
 def test_damaged_manifest_gives_way_too(save_dir, save, load, damage):
     for step in (1, 2):
         save(step)
-    (path,) = (save_dir / ".holdfast").glob("*-000000000002-*.json")
+    (path,) = (save_dir / ".perdure").glob("*-000000000002-*.json")
     data = path.read_bytes()
     # A bit of every byte in turn: no flip may change what is believed.
     if damage is with_one_bit_flipped:
@@ -135,7 +135,7 @@ def test_missing_file_and_missing_manifest(save_dir, save, load):
     for step in (1, 2, 3):
         save(step)
     (save_dir / "model_3.pt").unlink()
-    (path,) = (save_dir / ".holdfast").glob("*-000000000002-*.json")
+    (path,) = (save_dir / ".perdure").glob("*-000000000002-*.json")
     path.unlink()
     assert load() == content_of(1)
     assert load.last_result == LoadResult(1, ((3, "model_3.pt is missing"),), (str(save_dir / "model_1.pt"),))

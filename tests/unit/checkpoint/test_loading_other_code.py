@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import LoadResult, NoUsableCheckpoint, load_checkpoint, save_checkpoint
+from perdure.checkpoint import LoadResult, NoUsableCheckpoint, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from holdfast.checkpoint import (
+from perdure.checkpoint import (
     Checkpointer,
     deadline,
     load_checkpoint,
@@ -143,7 +143,7 @@ def test_bucket_that_is_a_link_is_durable_at_once(tmp_path, run_dir):
 
 
 def test_agent_that_can_not_be_told_stops_nothing(save_dir, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path / "gone"))
+    monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path / "gone"))
     save_checkpoint(save_dir)(lambda step: (save_dir / f"{step}.pt").write_bytes(b"x"))(1)
     assert load_checkpoint(save_dir)(lambda step: step)() == 1
 
@@ -151,7 +151,7 @@ def test_agent_that_can_not_be_told_stops_nothing(save_dir, tmp_path, monkeypatc
 def test_sigterm_is_a_notice_and_the_second_one_the_end() -> None:
     program = """
         import os, signal, sys
-        from holdfast.checkpoint import preempted
+        from perdure.checkpoint import preempted
         assert not preempted()
         os.kill(os.getpid(), signal.SIGTERM)
         assert preempted()
@@ -168,7 +168,7 @@ def test_sigterm_is_a_notice_and_the_second_one_the_end() -> None:
 def test_a_program_that_handles_sigterm_itself_is_left_alone() -> None:
     program = """
         import os, signal
-        from holdfast.checkpoint import preempted
+        from perdure.checkpoint import preempted
         signal.signal(signal.SIGTERM, lambda *_: print("mine", flush=True))
         preempted()
         os.kill(os.getpid(), signal.SIGTERM)

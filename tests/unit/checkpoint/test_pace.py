@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.pace import PRIOR_LIFE_S, Pace, best_interval_s, mean_life_s
+from perdure.checkpoint.pace import PRIOR_LIFE_S, Pace, best_interval_s, mean_life_s
 
 
 def waste(interval_s: float, cost_s: float, life_s: float) -> float:
@@ -32,7 +32,7 @@ def test_bounds_of_the_interval() -> None:
 def test_rate_of_interruptions_is_that_of_this_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mean_life_s(1e9) == PRIOR_LIFE_S
     monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-managed-2026-01-01-00-00-00-000000_job_1-0")
-    monkeypatch.setenv("HOLDFAST_GENERATION", "5")
+    monkeypatch.setenv("PERDURE_GENERATION", "5")
     submitted = 1767225600.0
     assert mean_life_s(submitted + 36 * 3600) == (36 * 3600 + PRIOR_LIFE_S) / 5
     monkeypatch.setenv("SKYPILOT_TASK_ID", "something else")
@@ -47,7 +47,7 @@ class Clock:
 
 
 def test_learns_what_a_save_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SKYPILOT_TASK_ID", "HOLDFAST_GENERATION"):
+    for name in ("SKYPILOT_TASK_ID", "PERDURE_GENERATION"):
         monkeypatch.delenv(name, raising=False)
     clock = Clock()
     pace = Pace(clock=clock, now=lambda: 0.0)

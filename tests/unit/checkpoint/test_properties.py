@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint import NoUsableCheckpoint, load_checkpoint, memory, save_checkpoint
+from perdure.checkpoint import NoUsableCheckpoint, load_checkpoint, memory, save_checkpoint
 
 BYTES = st.binary(min_size=1, max_size=64)
 STEPS = st.integers(0, 12)
@@ -46,7 +46,7 @@ class Directory:
         return self.root / f"model_{step}.pt"
 
     def manifests(self, step: int) -> list[Path]:
-        return list(self.root.glob(f".holdfast/checkpoint-{step:012d}-*.json"))
+        return list(self.root.glob(f".perdure/checkpoint-{step:012d}-*.json"))
 
     def good(self) -> list[int]:
         """Steps that a load may give, newest first."""
@@ -104,7 +104,7 @@ class Directory:
 def _no_wait_for_the_tick():
     """Saves here are told apart by content and name; waiting for file times would make hours of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.checkpoint.snapshot._TICK_NS", 4_000_000)
+        patch.setattr("perdure.checkpoint.snapshot._TICK_NS", 4_000_000)
         yield
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint import Checkpointer, CheckpointError
-from holdfast.checkpoint.resume import Resumable, random_state, set_random_state
+from perdure.checkpoint import Checkpointer, CheckpointError
+from perdure.checkpoint.resume import Resumable, random_state, set_random_state
 
 
 class Shuffled:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.checkpoint import durability, load_checkpoint, save_checkpoint, steps
+from perdure.checkpoint import durability, load_checkpoint, save_checkpoint, steps
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def save(save_dir):
 
 
 def files(directory):
-    return sorted(path.name for path in directory.iterdir() if path.name != ".holdfast")
+    return sorted(path.name for path in directory.iterdir() if path.name != ".perdure")
 
 
 def test_newest_stay_with_their_files(save_dir, save, committed):
@@ -95,7 +95,7 @@ def test_damaged_manifests_neither_count_nor_go(save_dir, save, committed, resta
     for step in (1, 2, 3):
         save(step, keep=3)
     for step in (1, 3):
-        (path,) = (save_dir / ".holdfast").glob(f"*-{step:012d}-*.json")
+        (path,) = (save_dir / ".perdure").glob(f"*-{step:012d}-*.json")
         path.write_text("{")
     restart()
     save(4)

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from holdfast.checkpoint import (
+from perdure.checkpoint import (
     CheckpointError,
     CheckpointUnavailable,
     latest,
@@ -22,7 +22,7 @@ from holdfast.checkpoint import (
 
 def test_manifest_says_what_who_and_when(save_dir, manifest_of, monkeypatch, saver):
     monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-managed-2026_x_1-0")
-    monkeypatch.setenv("HOLDFAST_GENERATION", "3")
+    monkeypatch.setenv("PERDURE_GENERATION", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert saver(save_dir, metadata={"run": "a", "path": save_dir})(5, b"12345") == "saved 5"
     document = manifest_of(save_dir, 5)
@@ -116,7 +116,7 @@ def test_failed_commit_is_no_checkpoint_and_no_second_call(save_dir, monkeypatch
         save(2)
     assert save.calls == [1, 2]
     assert committed(save_dir) == [1]
-    assert not [name for name in os.listdir(save_dir / ".holdfast") if name.startswith(".tmp")]
+    assert not [name for name in os.listdir(save_dir / ".perdure") if name.startswith(".tmp")]
 
 
 def test_failure_after_the_commit_only_warns(save_dir, monkeypatch, caplog, saver, loader):
@@ -133,7 +133,7 @@ def test_failure_after_the_commit_only_warns(save_dir, monkeypatch, caplog, save
 
 
 def test_still_being_written_is_an_error(save_dir, monkeypatch, saver):
-    from holdfast.checkpoint import digest
+    from perdure.checkpoint import digest
 
     real = digest.of_file
 
@@ -207,7 +207,7 @@ def test_impossible_prefixes_are_refused(save_dir, prefix):
 
 def test_manifest_carries_its_own_checksum(save_dir, manifest_of, saver):
     saver(save_dir, metadata={"loss": 1})(1)
-    (path,) = (save_dir / ".holdfast").glob("*.json")
+    (path,) = (save_dir / ".perdure").glob("*.json")
     document = manifest_of(save_dir, 1)
     document["metadata"]["loss"] = 2
     path.write_text(json.dumps(document))

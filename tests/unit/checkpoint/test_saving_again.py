@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint import load_checkpoint, save_checkpoint, steps
+from perdure.checkpoint import load_checkpoint, save_checkpoint, steps
 
 
 def test_files_of_other_steps_and_links_are_no_part(save_dir):
@@ -77,7 +77,7 @@ def test_same_step_again_that_fails_before_it_writes_keeps_the_old_one(save_dir,
 def test_broken_manifest_of_a_step_saved_again_does_not_condemn_it(save_dir, saver, loader):
     save = saver(save_dir)
     save(5)
-    (path,) = (save_dir / ".holdfast").glob("*-000000000005-*.json")
+    (path,) = (save_dir / ".perdure").glob("*-000000000005-*.json")
     path.write_bytes(path.read_bytes()[:40])
     save(5, b"again")
     assert loader(save_dir)() == b"again"

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import Checkpointer, NoUsableCheckpoint, mount_table, second_look
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint import Checkpointer, NoUsableCheckpoint, mount_table, second_look
+from perdure.checkpoint.folders import Folders
 
 
 @dataclass
@@ -104,7 +104,7 @@ def file_of(directory: Path, step: int) -> Path:
 
 
 def manifest_of(directory: Path, step: int) -> Path:
-    (found,) = (directory / ".holdfast").glob(f"checkpoint-{step:012d}-*.json")
+    (found,) = (directory / ".perdure").glob(f"checkpoint-{step:012d}-*.json")
     return found
 
 
@@ -138,7 +138,7 @@ def test_what_was_shown_short_is_loaded(
     only_by_damage(mount, monkeypatch)
     mount.hide(which(saved, 2), as_empty=as_empty)
     assert loaded(saved) == (2, [])
-    assert mount.asked[-1] == {"dir0": "run", "dir1": "run/.holdfast"}
+    assert mount.asked[-1] == {"dir0": "run", "dir1": "run/.perdure"}
     assert marked(saved) == []
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_comes_a_moment_later_is_waited_for(mount: FakeMount, saved:
 def test_a_load_begins_with_a_new_listing(mount: FakeMount, saved: Path) -> None:
     mount.hide(manifest_of(saved, 2), as_empty=False)
     assert loaded(saved) == (2, [])
-    mount.hide(saved / ".holdfast", as_empty=False)
+    mount.hide(saved / ".perdure", as_empty=False)
     assert loaded(saved) == (2, []), "an old listing is no first run"
     assert mount.waited == 0
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from holdfast.checkpoint import snapshot
-from holdfast.checkpoint.snapshot import Stamp
+from perdure.checkpoint import snapshot
+from perdure.checkpoint.snapshot import Stamp
 
 MS = 1_000_000
 NOW_NS = 1_800_000_000 * 1000 * MS
@@ -42,8 +42,8 @@ def test_finds_new_grown_replaced_and_rewritten_files(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "new").write_text("x")
     (tmp_path / "link").symlink_to("same")
-    (tmp_path / "a" / ".holdfast").mkdir()
-    (tmp_path / "a" / ".holdfast" / "ours").write_text("x")
+    (tmp_path / "a" / ".perdure").mkdir()
+    (tmp_path / "a" / ".perdure" / "ours").write_text("x")
     assert list(snapshot.written(before, snapshot.take(str(tmp_path)))) == ["a/b/new", "grown", "replaced", "rewritten"]
 
 

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
-from holdfast.checkpoint.staging import Staging
-from holdfast.checkpoint.state import container, direct, streams
-from holdfast.checkpoint.state.buffers import large_buffer
-from holdfast.checkpoint.state.tree import Unsaveable, flatten
+from perdure.checkpoint.staging import Staging
+from perdure.checkpoint.state import container, direct, streams
+from perdure.checkpoint.state.buffers import large_buffer
+from perdure.checkpoint.state.tree import Unsaveable, flatten
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
@@ -113,7 +113,7 @@ def test_refuses_by_place_what_can_not_be_written_down(state: Any, place: str) -
 
 @given(STATES)
 def test_direct_and_staged_bytes_are_the_same(state: Any) -> None:
-    from holdfast.checkpoint.shards import content_of
+    from perdure.checkpoint.shards import content_of
 
     flat = flatten(state)
     layout = container.layout(flat)
@@ -180,7 +180,7 @@ def test_what_is_no_state_is_said_to_be_none(garbage: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.data())
 def test_a_stream_comes_back_or_is_called_damaged(tmp_path_factory: Any, pieces: list[bytes], data: Any) -> None:
-    from holdfast.checkpoint.manifest import FileRecord
+    from perdure.checkpoint.manifest import FileRecord
 
     path = tmp_path_factory.mktemp("stream") / "file"
     record = FileRecord("file", *streams.write(str(path), map(memoryview, pieces)))
@@ -204,7 +204,7 @@ def a_disk(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("cut", [0, 4096, streams.BLOCK_BYTES + 3])
 @pytest.mark.usefixtures("a_disk")
 def test_large_streams_come_back_however_they_are_cut(tmp_path: Path, extra: int, cut: int) -> None:
-    from holdfast.checkpoint.manifest import FileRecord
+    from perdure.checkpoint.manifest import FileRecord
 
     size = 2 * streams.BLOCK_BYTES + extra
     content = large_buffer(size)
@@ -229,7 +229,7 @@ def test_large_streams_come_back_however_they_are_cut(tmp_path: Path, extra: int
 def test_a_disk_that_refuses_direct_transfers_is_written_and_read_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    from holdfast.checkpoint.manifest import FileRecord
+    from perdure.checkpoint.manifest import FileRecord
 
     def is_direct(descriptor: int) -> bool:
         return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.checkpoints import note_durable
-from holdfast.checkpoint import Checkpointer, journal
+from perdure.agent.checkpoints import note_durable
+from perdure.checkpoint import Checkpointer, journal
 
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(journal, "_total_steps", None)
-    monkeypatch.setenv("HOLDFAST_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path))
     return tmp_path / "checkpoints.jsonl"
 
 

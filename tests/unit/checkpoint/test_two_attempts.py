@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import Checkpointer, manifest, memory, saving
+from perdure.checkpoint import Checkpointer, manifest, memory, saving
 
 
 class Attempt:
@@ -21,7 +21,7 @@ class Attempt:
 
     def _as_itself(self, work: Callable[[], Any]) -> Any:
         with self._monkeypatch.context() as patch:
-            patch.setenv("HOLDFAST_GENERATION", str(self.generation))
+            patch.setenv("PERDURE_GENERATION", str(self.generation))
             patch.setattr(memory, "_memories", self._memories)
             return work()
 

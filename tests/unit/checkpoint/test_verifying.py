@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.checkpoint import Checkpointer, load_checkpoint, samples, save_checkpoint, steps
-from holdfast.checkpoint import __main__ as command
-from holdfast.checkpoint.folders import Folders
+from perdure.checkpoint import Checkpointer, load_checkpoint, samples, save_checkpoint, steps
+from perdure.checkpoint import __main__ as command
+from perdure.checkpoint.folders import Folders
 
 SIZE = 8 * 1024 * 1024
 GAP = samples.spans(SIZE)[1][0] - samples.spans(SIZE)[0][1]
@@ -52,7 +52,7 @@ def by_folders(root: Path) -> Callable[[str], int | None]:
 
 
 def newest_file(root: Path) -> Path:
-    (record,) = json.loads(next(root.glob(".holdfast/*-000000000002-*.json")).read_text())["files"]
+    (record,) = json.loads(next(root.glob(".perdure/*-000000000002-*.json")).read_text())["files"]
     return root / record["path"]
 
 

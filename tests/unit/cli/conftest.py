@@ -12,37 +12,37 @@ from pathlib import Path
 import pytest
 
 _AT = Path(__file__).parent.parent / "sdk_client" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("holdfast_sdk_client_fixtures", _AT)
+_spec = importlib.util.spec_from_file_location("perdure_sdk_client_fixtures", _AT)
 _fixtures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_fixtures)
 _own_environment = _fixtures._own_environment
 controller = _fixtures.controller
 embedded = _fixtures.embedded
 
-COMMAND = [sys.executable, "-m", "holdfast.cli"]
+COMMAND = [sys.executable, "-m", "perdure.cli"]
 
 
 @pytest.fixture
 def named(controller, monkeypatch):
-    """The controller, named by the environment, as it is for `holdfast` and `in_process`."""
-    monkeypatch.setenv("HOLDFAST_ENDPOINT", controller.url)
-    monkeypatch.setenv("HOLDFAST_TOKEN", "user-token")
+    """The controller, named by the environment, as it is for `perdure` and `in_process`."""
+    monkeypatch.setenv("PERDURE_ENDPOINT", controller.url)
+    monkeypatch.setenv("PERDURE_TOKEN", "user-token")
     return controller
 
 
 @pytest.fixture
-def holdfast(named):
+def perdure(named):
     """Runs the command line within this process; returns click's result (exit_code, stdout, stderr)."""
     from click.testing import CliRunner
 
-    from holdfast.cli.main import cli
+    from perdure.cli.main import cli
 
-    return lambda *words, **options: CliRunner().invoke(cli, list(map(str, words)), prog_name="holdfast", **options)
+    return lambda *words, **options: CliRunner().invoke(cli, list(map(str, words)), prog_name="perdure", **options)
 
 
 @pytest.fixture
 def in_process(named):
-    """Starts `holdfast …` as a process of its own, with pipes; ends it with the test."""
+    """Starts `perdure …` as a process of its own, with pipes; ends it with the test."""
     started = []
 
     def start(*words, **environ):
@@ -99,7 +99,7 @@ class Terminal:
 
 @pytest.fixture
 def on_terminal(named):
-    """Starts `holdfast …` on a pseudo-terminal of 80 columns."""
+    """Starts `perdure …` on a pseudo-terminal of 80 columns."""
     started = []
 
     def start(*words, **environ):

@@ -1,4 +1,4 @@
-"""`holdfast controller`: only `start` starts one; what the embedded one looks like from outside."""
+"""`perdure controller`: only `start` starts one; what the embedded one looks like from outside."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import sys
 
 import pytest
 
-from holdfast.sdk import endpoint
+from perdure.sdk import endpoint
 
 
 @pytest.fixture
 def run(embedded):
-    """Runs `holdfast …` for the embedded controller; returns (exit code, stdout, stderr)."""
+    """Runs `perdure …` for the embedded controller; returns (exit code, stdout, stderr)."""
     _, environ = embedded
 
     def call(*words):
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", *words],
+            [sys.executable, "-m", "perdure.cli", *words],
             env=environ, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
@@ -96,21 +96,21 @@ def test_its_last_words_are_shown_when_it_dies_at_its_start(run, embedded):
     assert (code, out) == (1, "the database is of a newer version\n")
 
 
-def test_one_that_runs_elsewhere(holdfast, named, monkeypatch):
-    result = holdfast("controller", "start")
+def test_one_that_runs_elsewhere(perdure, named, monkeypatch):
+    result = perdure("controller", "start")
     assert result.exit_code == 0
     assert "runs already" in result.stdout
-    result = holdfast("controller", "stop")
+    result = perdure("controller", "stop")
     assert result.exit_code == 2
     assert not named.stopping.is_set(), "others may share it, so it asks"
-    assert holdfast("controller", "stop", "-y").exit_code == 0
+    assert perdure("controller", "stop", "-y").exit_code == 0
     assert named.stopping.wait(20)
-    monkeypatch.setenv("HOLDFAST_ENDPOINT", "http://127.0.0.1:1")
-    result = holdfast("controller", "start")
+    monkeypatch.setenv("PERDURE_ENDPOINT", "http://127.0.0.1:1")
+    result = perdure("controller", "start")
     assert result.exit_code == 1
     assert "start it there" in result.stderr
 
 
-def test_another_version_is_mentioned(holdfast, named):
+def test_another_version_is_mentioned(perdure, named):
     named.version = "9.9.9"
-    assert "the controller is version 9.9.9" in holdfast("controller", "status").stderr
+    assert "the controller is version 9.9.9" in perdure("controller", "status").stderr

@@ -1,4 +1,4 @@
-"""holdfast gpus."""
+"""perdure gpus."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from holdfast.cli.gpus import ROWS
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.store.queries import iso
+from perdure.cli.gpus import ROWS
+from perdure.controller.clock import SystemClock
+from perdure.controller.store.queries import iso
 
 
 def gpu(accelerator, count, cloud, region, spot, on_demand, zones=2, priced_at=None, table_of=None):
@@ -29,28 +29,28 @@ def some(named):
     return named
 
 
-def test_without_a_name_each_accelerator_has_a_line(holdfast, some):
-    lines = holdfast("gpus").stdout.splitlines()
+def test_without_a_name_each_accelerator_has_a_line(perdure, some):
+    lines = perdure("gpus").stdout.splitlines()
     assert [line.split() for line in lines[:3]] == [
         ["GPU", "COUNTS", "CLOUDS", "SPOT", "$/HR", "ON-DEMAND", "$/HR"],
         ["A100", "1,", "8", "aws,", "gcp", "1.100", "3.670"],
         ["T4", "1", "aws", "-", "0.526"],
     ]
-    assert "holdfast gpus NAME" in lines[-2]
+    assert "perdure gpus NAME" in lines[-2]
 
 
-def test_with_a_name_each_region_has_a_line(holdfast, some):
-    lines = holdfast("gpus", "T4").stdout.splitlines()
+def test_with_a_name_each_region_has_a_line(perdure, some):
+    lines = perdure("gpus", "T4").stdout.splitlines()
     assert lines[1].split() == ["T4:1", "aws/us-east-1", "m1", "8", "32", "-", "-", "0.526"]
 
 
-def test_the_cheapest_are_shown_unless_all_are_asked_for(holdfast, named):
+def test_the_cheapest_are_shown_unless_all_are_asked_for(perdure, named):
     named.gpus = [gpu("L4", 1.0, "gcp", f"region-{n}", 0.2, 0.7) for n in range(ROWS + 3)]
-    assert "and 3 more" in holdfast("gpus", "L4").stdout
-    assert len(holdfast("gpus", "L4", "--all").stdout.splitlines()) == ROWS + 5
+    assert "and 3 more" in perdure("gpus", "L4").stdout
+    assert len(perdure("gpus", "L4", "--all").stdout.splitlines()) == ROWS + 5
 
 
-def test_how_old_prices_are_is_told_of_each_cloud(holdfast, named):
+def test_how_old_prices_are_is_told_of_each_cloud(perdure, named):
     long_ago, lately = (iso(SystemClock().now() - 60 * minutes - 10) for minutes in (14, 3))
     named.gpus = [
         gpu("L4", 1.0, "aws", "us-east-1", 0.2, 0.7, priced_at=long_ago),
@@ -63,14 +63,14 @@ def test_how_old_prices_are_is_told_of_each_cloud(holdfast, named):
     said = "aws asked 14m ago to 3m ago; azure asked 14m ago, else of the built-in table of 2025-12; "
     said += "gcp of the built-in table of 2025-12; local as config.yaml says"
     for words in ((), ("L4",)):
-        assert holdfast("gpus", *words).stdout.splitlines()[-1] == f"Prices: {said}"
+        assert perdure("gpus", *words).stdout.splitlines()[-1] == f"Prices: {said}"
 
 
-def test_json_for_scripts(holdfast, some):
-    assert [one["cloud"] for one in json.loads(holdfast("gpus", "-o", "json").stdout)] == ["gcp", "aws", "aws"]
+def test_json_for_scripts(perdure, some):
+    assert [one["cloud"] for one in json.loads(perdure("gpus", "-o", "json").stdout)] == ["gcp", "aws", "aws"]
 
 
-def test_what_can_not_be_had_is_said(holdfast, some):
-    nowhere = holdfast("gpus", "H100", "--infra", "aws/us-east-1")
+def test_what_can_not_be_had_is_said(perdure, some):
+    nowhere = perdure("gpus", "H100", "--infra", "aws/us-east-1")
     assert (nowhere.exit_code, "no H100 can be had in aws/us-east-1" in nowhere.stderr) == (1, True)
-    assert holdfast("gpus", "A100:").exit_code == 2
+    assert perdure("gpus", "A100:").exit_code == 2

@@ -7,32 +7,32 @@ import sys
 
 import pytest
 
-from holdfast.cli import jobs, main
+from perdure.cli import jobs, main
 
 GROUPS = {(): main.COMMANDS, ("jobs",): jobs.COMMANDS}
 COMMANDS = [(*group, name) for group, commands in GROUPS.items() for name in commands]
 
 
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
-def test_every_help_shows_examples(holdfast, words):
-    result = holdfast(*words, "-h")
+def test_every_help_shows_examples(perdure, words):
+    result = perdure(*words, "-h")
     assert result.exit_code == 0
     assert "Examples:" in result.output
-    assert "holdfast " + " ".join(words) in result.output.partition("Examples:")[2]
+    assert "perdure " + " ".join(words) in result.output.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize("words", [("controller", name) for name in ("start", "stop", "status", "logs")])
-def test_help_of_the_controllers_commands(holdfast, words):
-    assert holdfast(*words, "--help").exit_code == 0
+def test_help_of_the_controllers_commands(perdure, words):
+    assert perdure(*words, "--help").exit_code == 0
 
 
 def test_help_loads_neither_the_sdk_nor_http_nor_yaml():
     script = (
         "import sys\n"
-        "from holdfast.cli.main import cli\n"
-        "try: cli(['--help'], prog_name='holdfast')\n"
+        "from perdure.cli.main import cli\n"
+        "try: cli(['--help'], prog_name='perdure')\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('holdfast.sdk', 'http.client', 'yaml', 'ssl', 'subprocess') if m in sys.modules])\n"
+        "print([m for m in ('perdure.sdk', 'http.client', 'yaml', 'ssl', 'subprocess') if m in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -41,42 +41,42 @@ def test_help_loads_neither_the_sdk_nor_http_nor_yaml():
 def test_a_queue_loads_no_yaml_and_no_uploads(named):
     script = (
         "import sys\n"
-        "from holdfast.cli.main import cli\n"
-        "try: cli(['jobs', 'queue'], prog_name='holdfast')\n"
+        "from perdure.cli.main import cli\n"
+        "try: cli(['jobs', 'queue'], prog_name='perdure')\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('yaml', 'holdfast.sdk.uploads', 'tarfile', 'subprocess') if m in sys.modules])\n"
+        "print([m for m in ('yaml', 'perdure.sdk.uploads', 'tarfile', 'subprocess') if m in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_mistyped_command(holdfast):
-    result = holdfast("jobs", "lauch", "x.yaml")
+def test_a_mistyped_command(perdure):
+    result = perdure("jobs", "lauch", "x.yaml")
     assert result.exit_code == 2
     assert "Did you mean 'launch'?" in result.stderr
 
 
-def test_the_version(holdfast):
+def test_the_version(perdure):
     from importlib.metadata import version
 
-    assert holdfast("--version").stdout == f"holdfast {version('holdfast')}\n"
+    assert perdure("--version").stdout == f"perdure {version('perdure')}\n"
 
 
-def test_a_controller_that_is_away(holdfast, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_ENDPOINT", "http://127.0.0.1:1")
-    result = holdfast("jobs", "queue")
+def test_a_controller_that_is_away(perdure, monkeypatch):
+    monkeypatch.setenv("PERDURE_ENDPOINT", "http://127.0.0.1:1")
+    result = perdure("jobs", "queue")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the controller does not answer")
     assert "Traceback" not in result.output
 
 
-def test_a_wrong_token(holdfast, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_TOKEN", "wrong")
-    result = holdfast("jobs", "queue")
+def test_a_wrong_token(perdure, monkeypatch):
+    monkeypatch.setenv("PERDURE_TOKEN", "wrong")
+    result = perdure("jobs", "queue")
     assert result.exit_code == 1
     assert result.stderr == (
         "Error: the controller does not know this token\n"
-        "  check HOLDFAST_TOKEN (or the file that HOLDFAST_TOKEN_FILE names)\n"
+        "  check PERDURE_TOKEN (or the file that PERDURE_TOKEN_FILE names)\n"
     )
 
 
@@ -87,7 +87,7 @@ def test_a_fault_of_our_own_is_a_line_too_and_debug_shows_the_rest(in_process, c
     assert process.returncode == 1
     assert "something unexpected happened: ValueError" in err
     assert "Traceback" not in err
-    process = in_process("jobs", "show", "1", HOLDFAST_DEBUG="1")
+    process = in_process("jobs", "show", "1", PERDURE_DEBUG="1")
     assert "Traceback" in process.communicate(timeout=30)[1]
 
 
@@ -101,14 +101,14 @@ def test_a_reader_that_leaves_early_is_no_fault(in_process, controller):
     assert process.wait(30) in (0, 1)
 
 
-def test_completion(holdfast, in_process):
+def test_completion(perdure, in_process):
     for shell in ("bash", "zsh", "fish"):
-        result = holdfast("completion", shell)
+        result = perdure("completion", shell)
         assert result.exit_code == 0
-        assert "_HOLDFAST_COMPLETE" in result.stdout
+        assert "_PERDURE_COMPLETE" in result.stdout
         assert result.stdout.startswith("# To have it in every shell:")
-    script = "from holdfast.cli.main import main; main()"
-    asked = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast jobs la", "COMP_CWORD": "2"}
+    script = "from perdure.cli.main import main; main()"
+    asked = {"_PERDURE_COMPLETE": "bash_complete", "COMP_WORDS": "perdure jobs la", "COMP_CWORD": "2"}
     import os
 
     done = subprocess.run(

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-# Read by Python when it starts. `holdfast.cli.main` is the first that ours imports after it has taken the signal.
+# Read by Python when it starts. `perdure.cli.main` is the first that ours imports after it has taken the signal.
 SITE = """
 import os, sys
 counted = None
@@ -22,7 +22,7 @@ def hear(event, arguments):
     global counted
     if event != "import":
         return
-    if arguments[0] == "holdfast.cli.main" and counted is None:
+    if arguments[0] == "perdure.cli.main" and counted is None:
         counted = 0
         os.write(int(os.environ["TELL"]), b"guarded")
     if counted is not None:
@@ -39,7 +39,7 @@ DELAYS_S = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.4)
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `holdfast jobs queue` with a controller that never answers; returns the process and what it tells."""
+    """Starts `perdure jobs queue` with a controller that never answers; returns the process and what it tells."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     started = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -49,13 +49,13 @@ def start(tmp_path):
             environ = {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
-                "HOLDFAST_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
-                "HOLDFAST_TOKEN": "user-token",
+                "PERDURE_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}",
+                "PERDURE_TOKEN": "user-token",
                 "TELL": str(write),
                 **environ,
             }
             process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli", "jobs", "queue"],
+                [sys.executable, "-m", "perdure.cli", "jobs", "queue"],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -117,16 +117,16 @@ def test_who_starts_it_deaf_to_the_signal_is_obeyed(tmp_path):
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "HOLDFAST_HOME": str(tmp_path)},
+        env={**os.environ, "PERDURE_HOME": str(tmp_path)},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("holdfast ")
+    assert done.stdout.startswith("perdure ")
 
 
 DEAF = """
 import os, sys
 sys.addaudithook(lambda event, arguments: event == "import" and arguments[0] == "click" and os.kill(os.getpid(), 2))
-sys.argv = ["holdfast", "--version"]
-from holdfast.cli.start import main
+sys.argv = ["perdure", "--version"]
+from perdure.cli.start import main
 main()
 """

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from holdfast.cli import cancel
+from perdure.cli import cancel
 
 ATTEMPT = {
     "task_index": 0, "generation": 1, "state": "GONE", "reason": "PREEMPTION_NOTICE", "cloud": "aws",
@@ -40,8 +40,8 @@ def moved(named):
     return job_id
 
 
-def test_show_tells_the_story(holdfast, moved):
-    result = holdfast("jobs", "show", moved, env={"COLUMNS": "160", "TZ": "UTC"})
+def test_show_tells_the_story(perdure, moved):
+    result = perdure("jobs", "show", moved, env={"COLUMNS": "160", "TZ": "UTC"})
     assert result.exit_code == 0, result.output
     out = result.stdout
     assert out.startswith("Job 1 (bert): RUNNING\n")
@@ -56,43 +56,43 @@ def test_show_tells_the_story(holdfast, moved):
     assert notice.endswith("aws/us-east-1a spot  PREEMPTION_NOTICE: the cloud takes the machine at 01:06:33")
 
 
-def test_show_as_json(holdfast, moved, named):
-    job = json.loads(holdfast("jobs", "show", moved, "-o", "json").stdout)
+def test_show_as_json(perdure, moved, named):
+    job = json.loads(perdure("jobs", "show", moved, "-o", "json").stdout)
     assert job["attempts"] == named.attempts[moved]
     assert job["timeline"] == named.timelines[moved]
 
 
-def test_show_of_a_pipeline_shows_each_task(holdfast, named):
+def test_show_of_a_pipeline_shows_each_task(perdure, named):
     named.add("SUCCEEDED", "FAILED", "CANCELLED", name="p", message="`run` exited with 3", exit_code=3)
-    out = holdfast("jobs", "show", 1).stdout
+    out = perdure("jobs", "show", 1).stdout
     assert out.startswith("Job 1 (p): FAILED\n")
     assert "Task 1 (p-1): FAILED\n  why          `run` exited with 3\n  exit code    3\n" in out
     assert "Task 2 (p-2): CANCELLED\n" in out
 
 
 @pytest.mark.parametrize("words", [["show", "9"], ["logs", "9"], ["logs"], ["logs", "-n", "nobody"], ["preempt", "9"]])
-def test_unknown_jobs_end_with_102(holdfast, named, words):
-    result = holdfast("jobs", *words)
+def test_unknown_jobs_end_with_102(perdure, named, words):
+    result = perdure("jobs", *words)
     assert result.exit_code == 102
     assert "there " in result.stderr
 
 
-def test_logs_of_the_newest_job_by_name_and_by_task(holdfast, named):
+def test_logs_of_the_newest_job_by_name_and_by_task(perdure, named):
     named.add("SUCCEEDED", name="a", printed=b"old\n")
     named.add("SUCCEEDED", "FAILED", name="b", printed=b"new\n")
-    assert holdfast("jobs", "logs").stdout == "new\n"
-    assert holdfast("jobs", "logs", "-n", "a").stdout == "old\n"
-    assert holdfast("jobs", "logs", "2").exit_code == 100
-    assert holdfast("jobs", "logs", "2", "b-0").exit_code == 0
+    assert perdure("jobs", "logs").stdout == "new\n"
+    assert perdure("jobs", "logs", "-n", "a").stdout == "old\n"
+    assert perdure("jobs", "logs", "2").exit_code == 100
+    assert perdure("jobs", "logs", "2", "b-0").exit_code == 0
     assert "task=0" in named.called("GET .*/logs.*")[-1][1]
-    assert holdfast("jobs", "logs", "2", "1").exit_code == 100
-    result = holdfast("jobs", "logs", "2", "c")
+    assert perdure("jobs", "logs", "2", "1").exit_code == 100
+    result = perdure("jobs", "logs", "2", "c")
     assert result.exit_code == 2
     assert "it has: 0 (b-0), 1 (b-1)" in result.stderr
 
 
-def test_logs_without_following(holdfast, moved):
-    result = holdfast("jobs", "logs", moved, "--no-follow", "--tail", "2")
+def test_logs_without_following(perdure, moved):
+    result = perdure("jobs", "logs", moved, "--no-follow", "--tail", "2")
     assert result.exit_code == 101
     assert result.stdout == "two\nthree\n"
 
@@ -123,15 +123,15 @@ def test_ctrl_c_in_logs(in_process, moved):
     assert process.returncode == 101
 
 
-def test_cancel_says_what_became_of_each(holdfast, named):
+def test_cancel_says_what_became_of_each(perdure, named):
     named.add("RUNNING")
     named.add("SUCCEEDED")
     named.add("RUNNING")
-    assert holdfast("jobs", "cancel", 3, "-y").stdout == "Job with ID 3 is scheduled to be cancelled.\n"
+    assert perdure("jobs", "cancel", 3, "-y").stdout == "Job with ID 3 is scheduled to be cancelled.\n"
     assert named.called("POST .*cancel")[-1][2] == {
         "ids": [3], "name": None, "all": False, "graceful": True, "grace_s": None,
     }  # fmt: skip
-    result = holdfast("jobs", "cancel", 1, 2, 3, 9, "-y", "--no-graceful")
+    result = perdure("jobs", "cancel", 1, 2, 3, 9, "-y", "--no-graceful")
     assert result.exit_code == 102
     assert result.stdout == "Jobs with IDs 1, 3 are scheduled to be cancelled.\nJob 2 has already ended.\n"
     assert "there is no job 9" in result.stderr
@@ -142,27 +142,27 @@ def test_cancel_names_many_in_few_words():
     assert cancel._listed([5, 1, 2, 3, 7, 8]) == "1-3, 5, 7, 8"
 
 
-def test_cancel_by_name_and_all(holdfast, named):
-    assert holdfast("jobs", "cancel", "--all", "-y").stdout == "There is nothing to cancel.\n"
+def test_cancel_by_name_and_all(perdure, named):
+    assert perdure("jobs", "cancel", "--all", "-y").stdout == "There is nothing to cancel.\n"
     named.add("RUNNING", name="a")
     named.add("PENDING", name="b")
-    result = holdfast("jobs", "cancel", "-n", "b", "-y", "--graceful-timeout", "300")
+    result = perdure("jobs", "cancel", "-n", "b", "-y", "--graceful-timeout", "300")
     assert result.stdout == "Job with ID 2 is scheduled to be cancelled.\n"
     assert named.called("POST .*cancel")[-1][2]["grace_s"] == 300
-    assert "IDs 1, 2 are" in holdfast("jobs", "cancel", "-a", "-y").stdout
+    assert "IDs 1, 2 are" in perdure("jobs", "cancel", "-a", "-y").stdout
 
 
 @pytest.mark.parametrize("words", [[], ["1", "--all"], ["-n", "x", "1"]])
-def test_cancel_wants_one_way_of_saying_which(holdfast, named, words):
-    result = holdfast("jobs", "cancel", "-y", *words)
+def test_cancel_wants_one_way_of_saying_which(perdure, named, words):
+    result = perdure("jobs", "cancel", "-y", *words)
     assert result.exit_code == 2
     assert "say which jobs" in result.stderr
     assert named.calls == []
 
 
-def test_cancel_asks(holdfast, named, on_terminal):
+def test_cancel_asks(perdure, named, on_terminal):
     named.add("RUNNING")
-    assert holdfast("jobs", "cancel", 1).exit_code == 2
+    assert perdure("jobs", "cancel", 1).exit_code == 2
     assert named.calls == []
     terminal = on_terminal("jobs", "cancel", "1")
     terminal.read_until("Cancel job 1? [Y/n]")
@@ -179,39 +179,39 @@ def test_cancel_asks(holdfast, named, on_terminal):
         (["--kill"], None, "is taken away now"),
     ],
 )
-def test_preempt(holdfast, named, moved, words, notice_s, says):
-    result = holdfast("jobs", "preempt", moved, "--node", "1", *words)
+def test_preempt(perdure, named, moved, words, notice_s, says):
+    result = perdure("jobs", "preempt", moved, "--node", "1", *words)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Node 1 of job 1 (i-1 in us-east-1a) ")
     assert says in result.stdout
     assert named.called("POST .*preempt")[0][2] == {"node": 1, "notice_s": notice_s}
 
 
-def test_preempt_of_a_job_without_a_machine(holdfast, named):
+def test_preempt_of_a_job_without_a_machine(perdure, named):
     named.add("PENDING")
-    result = holdfast("jobs", "preempt", 1)
+    result = perdure("jobs", "preempt", 1)
     assert result.exit_code == 1
     assert result.stderr == "Error: job 1 has no machine: it is PENDING\n  wait until it runs\n"
-    assert holdfast("jobs", "preempt", 1, "--kill", "--notice", 3).exit_code == 2
+    assert perdure("jobs", "preempt", 1, "--kill", "--notice", 3).exit_code == 2
 
 
-def test_check(holdfast, named):
+def test_check(perdure, named):
     named.clouds = [
         {"name": "local", "usable": True, "why": None, "regions": ["local"], "notes": ["3 zones on this machine"]},
         {"name": "aws", "usable": False, "why": "no credentials: run `aws configure`", "regions": [], "notes": []},
     ]
-    result = holdfast("check")
+    result = perdure("check")
     assert result.exit_code == 0
     assert result.stdout == (
         "local: usable\n  regions: local\n  3 zones on this machine\n"
         "aws: not usable\n  no credentials: run `aws configure`\n"
     )
-    assert holdfast("check", "AWS").exit_code == 1
-    assert holdfast("check", "local").exit_code == 0
-    assert holdfast("check", "azur").exit_code == 2
+    assert perdure("check", "AWS").exit_code == 1
+    assert perdure("check", "local").exit_code == 0
+    assert perdure("check", "azur").exit_code == 2
 
 
-def test_check_tells_what_was_found_and_what_to_do_once(holdfast, named):
+def test_check_tells_what_was_found_and_what_to_do_once(perdure, named):
     named.clouds = [{"name": "aws", "usable": True, "why": None, "regions": ["us-east-1"], "notes": []}]
     who = {"about": "credentials", "outcome": "ok", "text": "somebody", "fix": None}
     none = [
@@ -219,16 +219,16 @@ def test_check_tells_what_was_found_and_what_to_do_once(holdfast, named):
         for what in ("spot vCPUs", "on-demand vCPUs")
     ]
     named.findings = {"aws": [who, *none]}
-    result = holdfast("check", "aws")
+    result = perdure("check", "aws")
     assert result.exit_code == 0
     assert result.stdout == (
         "aws: usable\n  regions: us-east-1\n  limits quotas: spot vCPUs: nothing left\n"
         "  limits quotas: on-demand vCPUs: nothing left\n  to do: ask for more\n"
     )
-    assert "ok credentials: somebody" in holdfast("check", "-v").stdout
+    assert "ok credentials: somebody" in perdure("check", "-v").stdout
     fatal = {"about": "permissions", "outcome": "fails", "text": "ec2:RunInstances is missing", "fix": "allow it"}
     named.findings = {"aws": [who, fatal]}
-    result = holdfast("check", "aws", "-o", "json")
+    result = perdure("check", "aws", "-o", "json")
     assert result.exit_code == 1
     (told,) = json.loads(result.stdout)
     assert (told["usable"], told["findings"]) == (False, [who, fatal])

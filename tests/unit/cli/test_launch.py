@@ -1,4 +1,4 @@
-"""`holdfast jobs launch`, from the words on the command line to the job's exit code."""
+"""`perdure jobs launch`, from the words on the command line to the job's exit code."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def submitted(controller):
     return call[2]
 
 
-def test_launch_and_detach(holdfast, named, project):
-    result = holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "-d", "-y")
+def test_launch_and_detach(perdure, named, project):
+    result = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "-d", "-y")
     assert result.exit_code == 0, result.output
     assert "Job 1 (bert) is submitted." in result.stdout
-    assert "holdfast jobs logs 1" in result.stdout
+    assert "perdure jobs logs 1" in result.stdout
     body = submitted(named)
     assert body["name"] == "bert"
     assert body["user"]
@@ -51,8 +51,8 @@ def test_launch_and_detach(holdfast, named, project):
     assert "Uploading" in result.stderr
 
 
-def test_the_plan_is_shown_in_the_order_in_which_it_would_be_tried(holdfast, named, project):
-    result = holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun")
+def test_the_plan_is_shown_in_the_order_in_which_it_would_be_tried(perdure, named, project):
+    result = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
@@ -69,21 +69,21 @@ def test_the_plan_is_shown_in_the_order_in_which_it_would_be_tried(holdfast, nam
     assert "  From 20 simulated runs, by what was learned of 3 offers." in lines
 
 
-def test_a_launch_does_not_wait_for_a_forecast(holdfast, named, project):
-    result = holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "-d", "-y")
+def test_a_launch_does_not_wait_for_a_forecast(perdure, named, project):
+    result = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "-d", "-y")
     (asked,) = named.called("POST /api/v1/plan")
     assert "forecast" not in asked[2]
     assert "Expected" not in result.stdout
 
 
-def test_a_dry_run_changes_nothing(holdfast, named, project):
-    holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun")
+def test_a_dry_run_changes_nothing(perdure, named, project):
+    perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun")
     assert named.jobs == named.uploads == {}
     assert named.called("PUT .*") == named.called("POST /api/v1/jobs") == []
 
 
-def test_without_a_terminal_it_asks_for_y_before_anything_happens(holdfast, named, project):
-    result = holdfast("jobs", "launch", "train.yaml", "--env", "TOKEN=t")
+def test_without_a_terminal_it_asks_for_y_before_anything_happens(perdure, named, project):
+    result = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t")
     assert result.exit_code == 2
     assert "add -y" in result.stderr
     assert named.calls == []
@@ -106,9 +106,9 @@ def test_it_asks_on_a_terminal(on_terminal, named, project, answer, code):
     ("status", "code"),
     [("SUCCEEDED", 0), ("FAILED", 100), ("FAILED_SETUP", 100), ("FAILED_NO_RESOURCE", 100), ("CANCELLED", 103)],
 )
-def test_the_exit_code_is_the_jobs(holdfast, named, status, code):
+def test_the_exit_code_is_the_jobs(perdure, named, status, code):
     named.end_status, named.printed = status, b"what it printed\n"
-    result = holdfast("jobs", "launch", "-y", "echo hi")
+    result = perdure("jobs", "launch", "-y", "echo hi")
     assert result.exit_code == code
     assert result.stdout.endswith("what it printed\n")
     assert f"Job 1 (unnamed) {status}: 8m 20s, 2 recoveries, $0.42 (saved 70%)" in result.stderr
@@ -133,8 +133,8 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(in_process, nam
     _, err = process.communicate(timeout=30)
     assert process.returncode == 101
     assert "job 1 goes on" in err
-    assert "holdfast jobs logs 1" in err
-    assert "holdfast jobs cancel 1" in err
+    assert "perdure jobs logs 1" in err
+    assert "perdure jobs cancel 1" in err
     assert named.called("POST .*/cancel") == []
 
 
@@ -147,9 +147,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(in_process, nam
         ("envs: {A: null}\nrun: echo\n", "--env A=VALUE"),
     ],
 )
-def test_a_wrong_yaml_is_refused_with_2_and_reaches_nobody(holdfast, named, project, text, says):
+def test_a_wrong_yaml_is_refused_with_2_and_reaches_nobody(perdure, named, project, text, says):
     (project / "train.yaml").write_text(text)
-    result = holdfast("jobs", "launch", "train.yaml", "-y")
+    result = perdure("jobs", "launch", "train.yaml", "-y")
     assert result.exit_code == 2
     assert says in result.stderr
     assert "Traceback" not in result.output
@@ -157,26 +157,26 @@ def test_a_wrong_yaml_is_refused_with_2_and_reaches_nobody(holdfast, named, proj
     assert named.calls == []
 
 
-def test_a_yaml_that_is_not_there_names_the_nearest(holdfast, named, project):
+def test_a_yaml_that_is_not_there_names_the_nearest(perdure, named, project):
     (project / "sub").mkdir()
     (project / "sub" / "train2.yml").write_text(YAML)
-    result = holdfast("jobs", "launch", "trian.yaml", "-y")
+    result = perdure("jobs", "launch", "trian.yaml", "-y")
     assert result.exit_code == 2
     assert "trian.yaml does not exist" in result.stderr
     assert "did you mean train.yaml or sub/train2.yml?" in result.stderr
     assert named.calls == []
-    result = holdfast("jobs", "launch", "qqq.yaml", "-y")
+    result = perdure("jobs", "launch", "qqq.yaml", "-y")
     assert result.exit_code == 2
     assert "qqq.yaml does not exist" in result.stderr
-    result = holdfast("jobs", "launch", "sub", "-y")
+    result = perdure("jobs", "launch", "sub", "-y")
     assert (result.exit_code, named.calls) == (2, [])
     assert "sub is a directory" in result.stderr
 
 
-def test_what_the_controller_refuses_is_shown_as_it_says_it(holdfast, named):
-    result = holdfast("jobs", "launch", "-y", "echo no such gpu")
+def test_what_the_controller_refuses_is_shown_as_it_says_it(perdure, named):
+    result = perdure("jobs", "launch", "-y", "echo no such gpu")
     assert result.exit_code == 2
-    assert "tasks[0].resources: no cloud sells this GPU\n  holdfast check" in result.stderr
+    assert "tasks[0].resources: no cloud sells this GPU\n  perdure check" in result.stderr
     assert named.jobs == {}
 
 
@@ -189,22 +189,22 @@ def test_what_the_controller_refuses_is_shown_as_it_says_it(holdfast, named):
         (["cat a.yaml"], "cat a.yaml"),
     ],
 )
-def test_commands(holdfast, named, words, run):
-    result = holdfast("jobs", "launch", "-d", "-y", "-n", "cmd", *words)
+def test_commands(perdure, named, words, run):
+    result = perdure("jobs", "launch", "-d", "-y", "-n", "cmd", *words)
     assert result.exit_code == 0, result.output
     body = submitted(named)
     assert body["tasks"][0]["run"] == run
     assert body["name"] == "cmd"
 
 
-def test_yaml_from_stdin(holdfast, named):
-    result = holdfast("jobs", "launch", "-d", "-y", "-", input="name: piped\nrun: echo")
+def test_yaml_from_stdin(perdure, named):
+    result = perdure("jobs", "launch", "-d", "-y", "-", input="name: piped\nrun: echo")
     assert result.exit_code == 0, result.output
     assert submitted(named)["name"] == "piped"
 
 
-def test_options_go_over_the_yaml(holdfast, named, project):
-    result = holdfast(
+def test_options_go_over_the_yaml(perdure, named, project):
+    result = perdure(
         *("jobs", "launch", "train.yaml", "-d", "-y", "-n", "other", "--env", "TOKEN=t"),
         *("--infra", "aws/us-east-1", "--gpus", "A100:8", "--cpus", "8+", "--memory", "64", "--num-nodes", "2"),
         *("--no-use-spot", "--disk-size", "200", "--disk-tier", "high", "--labels", "team=nlp", "--priority", "10"),
@@ -223,29 +223,29 @@ def test_options_go_over_the_yaml(holdfast, named, project):
     assert resources["job_recovery"]["strategy"] == "EAGER_NEXT_REGION"
 
 
-def test_the_old_options_for_a_place(holdfast, named):
-    assert holdfast("jobs", "launch", "-d", "-y", "--cloud", "aws", "--zone", "us-east-1a", "true").exit_code == 0
+def test_the_old_options_for_a_place(perdure, named):
+    assert perdure("jobs", "launch", "-d", "-y", "--cloud", "aws", "--zone", "us-east-1a", "true").exit_code == 0
     assert submitted(named)["tasks"][0]["resources"]["infra"] == "aws/*/us-east-1a"
-    result = holdfast("jobs", "launch", "-d", "-y", "--cloud", "aws", "--infra", "gcp", "true")
+    result = perdure("jobs", "launch", "-d", "-y", "--cloud", "aws", "--infra", "gcp", "true")
     assert result.exit_code == 2
     assert "keep --infra" in result.stderr
 
 
-def test_a_wrong_option_is_named_as_the_option(holdfast, named):
-    result = holdfast("jobs", "launch", "-y", "--cpus", "many", "true")
+def test_a_wrong_option_is_named_as_the_option(perdure, named):
+    result = perdure("jobs", "launch", "-y", "--cpus", "many", "true")
     assert result.exit_code == 2
     assert "--cpus" in result.stderr
-    result = holdfast("jobs", "launch", "-y", "--labels", "team", "true")
+    result = perdure("jobs", "launch", "-y", "--labels", "team", "true")
     assert result.exit_code == 2
     assert "--labels" in result.stderr
     assert named.calls == []
 
 
-def test_variables_from_files_options_and_the_environment(holdfast, named, tmp_path, monkeypatch):
+def test_variables_from_files_options_and_the_environment(perdure, named, tmp_path, monkeypatch):
     (tmp_path / "a.env").write_text("# mine\nexport A='from file'\nB=file # why\nURL=x=y==\n")
     (tmp_path / "s.env").write_text('KEY="line 1\\nline 2"\n')
     monkeypatch.setenv("MINE", "my own")
-    result = holdfast(
+    result = perdure(
         *("jobs", "launch", "-d", "-y", "--env-file", tmp_path / "a.env", "--env", "B=option", "--env", "MINE"),
         *("--secret-file", tmp_path / "s.env", "--secret", "PASS=a=b", "echo"),
     )
@@ -263,15 +263,15 @@ def test_variables_from_files_options_and_the_environment(holdfast, named, tmp_p
         (["--secret", "=x"], "--secret: '' is no name"),
     ],
 )
-def test_wrong_variables(holdfast, named, words, says):
-    result = holdfast("jobs", "launch", "-y", *words, "true")
+def test_wrong_variables(perdure, named, words, says):
+    result = perdure("jobs", "launch", "-y", *words, "true")
     assert result.exit_code == 2
     assert says in result.stderr
     assert named.calls == []
 
 
-def test_a_controller_of_another_version_is_mentioned(holdfast, named):
+def test_a_controller_of_another_version_is_mentioned(perdure, named):
     named.version = "9.9.9"
-    result = holdfast("jobs", "launch", "-d", "-y", "true")
+    result = perdure("jobs", "launch", "-d", "-y", "true")
     assert result.exit_code == 0
     assert "the controller is version 9.9.9" in result.stderr

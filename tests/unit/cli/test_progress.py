@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.cli import progress
+from perdure.cli import progress
 
 
 def test_files_and_a_busy_controller_are_waited_for_visibly(named, on_terminal, tmp_path) -> None:

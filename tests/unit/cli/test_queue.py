@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from holdfast.sdk.client import PAGE
+from perdure.sdk.client import PAGE
 
 TITLES = [
     "ID",
@@ -35,8 +35,8 @@ def table(result):
     return [re.split(r"\s{2,}", line.strip()) for line in result.stdout.splitlines()[1:]]
 
 
-def test_the_whole_table(holdfast, three):
-    result = holdfast("jobs", "queue", env={"COLUMNS": "200"})
+def test_the_whole_table(perdure, three):
+    result = perdure("jobs", "queue", env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == "In progress tasks: 1 RUNNING, 1 RECOVERING, 1 PENDING"
     titles, first, whole, *tasks, last = table(result)
@@ -51,16 +51,16 @@ def test_the_whole_table(holdfast, three):
 
 
 @pytest.mark.parametrize("width", range(80, 201, 15))
-def test_it_fits(holdfast, three, width):
-    lines = holdfast("jobs", "queue", env={"COLUMNS": str(width)}).stdout.splitlines()
+def test_it_fits(perdure, three, width):
+    lines = perdure("jobs", "queue", env={"COLUMNS": str(width)}).stdout.splitlines()
     assert max(map(len, lines)) <= width
     for needed in ("ID", "NAME", "STATUS", "WHERE"):
         assert needed in lines[1]
     assert "RUNNING (task: 1)" in lines[3]
 
 
-def test_at_80_columns_it_still_says_what_matters(holdfast, three):
-    lines = holdfast("jobs", "queue", env={"COLUMNS": "80"}).stdout.splitlines()
+def test_at_80_columns_it_still_says_what_matters(perdure, three):
+    lines = perdure("jobs", "queue", env={"COLUMNS": "80"}).stdout.splitlines()
     assert lines[1].split() == ["ID", "NAME", "RAN", "#REC", "COST", "(SAVED)", "STATUS", "WHERE"]
     assert "…" in lines[3], "a name that is too long is cut, and shows it"
 
@@ -80,67 +80,67 @@ def test_colours_on_a_terminal_unless_they_are_not_wanted(on_terminal, three):
     assert re.sub(r"\x1b\[\d*m", "", coloured.text) == plain.text, "colours do not move columns"
 
 
-def test_wide_letters_keep_the_columns_straight(holdfast, named):
+def test_wide_letters_keep_the_columns_straight(perdure, named):
     named.add("RUNNING", name="訓練")
     named.add("RUNNING", name="ascii")
-    lines = holdfast("jobs", "queue", env={"COLUMNS": "200"}).stdout.splitlines()
+    lines = perdure("jobs", "queue", env={"COLUMNS": "200"}).stdout.splitlines()
     assert lines[3].index("RUNNING") == lines[2].index("RUNNING") - 2
 
 
-def test_no_jobs(holdfast, named):
-    assert holdfast("jobs", "queue").stdout == "No in-progress managed jobs.\n"
+def test_no_jobs(perdure, named):
+    assert perdure("jobs", "queue").stdout == "No in-progress managed jobs.\n"
 
 
-def test_json_is_the_list_of_the_api(holdfast, three):
-    result = holdfast("jobs", "queue", "-o", "json")
+def test_json_is_the_list_of_the_api(perdure, three):
+    result = perdure("jobs", "queue", "-o", "json")
     jobs = json.loads(result.stdout)
     assert [(job["job_id"], job["task_index"]) for job in jobs] == [(3, 0), (2, 0), (2, 1), (2, 2), (1, 0)]
     assert jobs[0] == three.jobs[3][0]
 
 
-def test_filters(holdfast, three):
+def test_filters(perdure, three):
     def ids(*words):
-        return {job["job_id"] for job in json.loads(holdfast("jobs", "queue", "-o", "json", *words).stdout)}
+        return {job["job_id"] for job in json.loads(perdure("jobs", "queue", "-o", "json", *words).stdout)}
 
     assert ids("--skip-finished") == {2, 3}
     assert ids("-s", "running,RECOVERING") == {2, 3}
     assert ids("-s", "RECOVERING", "-s", "SUCCEEDED") == {1, 2, 3}
     assert ids("-n", "bert") == {3}
-    result = holdfast("jobs", "queue", "-s", "RUNING")
+    result = perdure("jobs", "queue", "-s", "RUNING")
     assert result.exit_code == 2
     assert "there is no status RUNING" in result.stderr
 
 
-def test_more_than_the_limit_is_mentioned_and_all_shows_it(holdfast, named):
+def test_more_than_the_limit_is_mentioned_and_all_shows_it(perdure, named):
     for _ in range(5):
         named.add("SUCCEEDED")
-    lines = holdfast("jobs", "queue", "-l", "2").stdout.splitlines()
-    assert lines[-1] == "The newest 2 are shown; for all: holdfast jobs queue --all"
-    assert len(holdfast("jobs", "queue", "-l", "5").stdout.splitlines()) == 7
-    assert len(holdfast("jobs", "queue", "-a").stdout.splitlines()) == 7
+    lines = perdure("jobs", "queue", "-l", "2").stdout.splitlines()
+    assert lines[-1] == "The newest 2 are shown; for all: perdure jobs queue --all"
+    assert len(perdure("jobs", "queue", "-l", "5").stdout.splitlines()) == 7
+    assert len(perdure("jobs", "queue", "-a").stdout.splitlines()) == 7
 
 
-def test_all_asks_page_by_page_and_prints_as_it_comes(holdfast, named):
+def test_all_asks_page_by_page_and_prints_as_it_comes(perdure, named):
     for number in range(PAGE + 5):
         name = "long-ago-there-were-longer-names" if number < 5 else "now"
         named.add("PENDING" if number == 0 else "SUCCEEDED", name=name, message=None if number else "no offer")
-    result = holdfast("jobs", "queue", "-a", "-o", "json")
+    result = perdure("jobs", "queue", "-a", "-o", "json")
     every = json.loads(result.stdout)
     assert [job["job_id"] for job in every] == list(range(PAGE + 5, 0, -1))
     assert result.stdout == json.dumps(every, indent=2) + "\n"
     assert len(named.called("GET .*/jobs.*")) == 2
-    *lines, waits = holdfast("jobs", "queue", "-a").stdout.splitlines()
+    *lines, waits = perdure("jobs", "queue", "-a").stdout.splitlines()
     assert lines[0] == "In progress tasks: 1 PENDING"
     assert waits == "Job 1 waits: no offer", "what is said of all comes last"
     assert [line.split()[0] for line in lines[2:]] == [str(id) for id in range(PAGE + 5, 0, -1)]
     assert "long-ago-there-were-longer-names" in lines[-1], "in a pipe nothing is cut, whatever the first page held"
-    narrow = holdfast("jobs", "queue", "-a", env={"COLUMNS": "80"}).stdout.splitlines()
+    narrow = perdure("jobs", "queue", "-a", env={"COLUMNS": "80"}).stdout.splitlines()
     assert max(map(len, narrow)) <= 80
     assert len(narrow) == PAGE + 5 + 3
 
 
-def test_no_json_is_an_empty_list(holdfast, named):
-    assert json.loads(holdfast("jobs", "queue", "-a", "-o", "json").stdout) == []
+def test_no_json_is_an_empty_list(perdure, named):
+    assert json.loads(perdure("jobs", "queue", "-a", "-o", "json").stdout) == []
 
 
 def test_all_is_fetched_no_further_than_it_is_read(in_process, named):

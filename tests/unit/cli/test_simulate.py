@@ -1,4 +1,4 @@
-"""`holdfast simulate`, as a user types it. It needs no controller."""
+"""`perdure simulate`, as a user types it. It needs no controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.main import cli
+from perdure.cli.main import cli
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def trace(tmp_path):
 
 
 def simulate(*words):
-    return CliRunner().invoke(cli, ["simulate", *map(str, words)], prog_name="holdfast")
+    return CliRunner().invoke(cli, ["simulate", *map(str, words)], prog_name="perdure")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_parts_of_a_trace(asked) -> None:
 
 
 def test_a_picture(asked, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.recovery.simulate.plot.SLACKS", (1.5,))
+    monkeypatch.setattr("perdure.recovery.simulate.plot.SLACKS", (1.5,))
     found = simulate(*asked, "--starts", 3, "--plot", tmp_path / "it.png")
     assert found.exit_code == 0, found.output
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")

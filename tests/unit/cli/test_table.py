@@ -7,8 +7,8 @@ from unicodedata import east_asian_width
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli import table
-from holdfast.cli.table import Column
+from perdure.cli import table
+from perdure.cli.table import Column
 
 COLUMNS = (Column("ID"), Column("NAME", least=4, keep_end=True), Column("N", right=True), Column("STATUS"))
 CELL = st.text(alphabet="ab ↳日%é", max_size=8)

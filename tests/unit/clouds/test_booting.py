@@ -7,16 +7,16 @@ import ast
 import pytest
 
 from gce_metadata import GceMetadata
-from holdfast.controller.clouds.base import Bootstrap
-from holdfast.controller.clouds.boot import RANKS
-from holdfast.controller.clouds.booting import first_program
+from perdure.controller.clouds.base import Bootstrap
+from perdure.controller.clouds.boot import RANKS
+from perdure.controller.clouds.booting import first_program
 
 MOST_BYTES = 16 * 1024  # EC2's limit, before it is encoded
 ODD = 'http://[::1]:1/"\\'
 
 
 @pytest.mark.parametrize(
-    "rank", [{"HOLDFAST_RANK": "3"}, {"HOLDFAST_RANK_FROM": "gce"}], ids=lambda told: next(iter(told))
+    "rank", [{"PERDURE_RANK": "3"}, {"PERDURE_RANK_FROM": "gce"}], ids=lambda told: next(iter(told))
 )
 def test_it_is_a_small_program_of_old_python_that_knows_this_attempt(rank: dict[str, str]) -> None:
     text = first_program(Bootstrap(ODD, "attempt-token", {"agent": "ab" * 32, "rclone": "cd" * 32}), **rank)
@@ -28,11 +28,11 @@ def test_it_is_a_small_program_of_old_python_that_knows_this_attempt(rank: dict[
         for node in program.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SETTINGS"
     ]
-    told = {"HOLDFAST_ENDPOINT": ODD, "HOLDFAST_TOKEN": "attempt-token", "HOLDFAST_AGENT": "ab" * 32}
+    told = {"PERDURE_ENDPOINT": ODD, "PERDURE_TOKEN": "attempt-token", "PERDURE_AGENT": "ab" * 32}
     assert settings == told | rank
 
 
 def test_the_last_word_of_a_name_at_google_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    with GceMetadata({"instance/name": "holdfast-hf-0a1b-7-0-2-13"}) as metadata:
-        monkeypatch.setenv("HOLDFAST_METADATA_ENDPOINT", metadata.endpoint)
+    with GceMetadata({"instance/name": "perdure-hf-0a1b-7-0-2-13"}) as metadata:
+        monkeypatch.setenv("PERDURE_METADATA_ENDPOINT", metadata.endpoint)
         assert RANKS["gce"]() == "13"

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.controller.clouds.aws import catalog as aws
-from holdfast.controller.clouds.azure import catalog as azure
-from holdfast.controller.clouds.gcp import catalog as gcp
-from holdfast.sdk.accelerators import choices, read
+from perdure.controller.clouds.aws import catalog as aws
+from perdure.controller.clouds.azure import catalog as azure
+from perdure.controller.clouds.gcp import catalog as gcp
+from perdure.sdk.accelerators import choices, read
 
 CATALOGS = {"aws": aws, "azure": azure, "gcp": gcp}
 SPOT = {"azure": azure.spot_price, "gcp": gcp.spot_price}  # EC2 tells its own

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.fake import FakeCloud, FakeError
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.fake import FakeCloud, FakeError
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 
 @pytest.fixture

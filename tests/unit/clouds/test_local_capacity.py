@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import ManualClock, Pace, PacedClock
-from holdfast.controller.clouds.local.capacity import Playback, read_speed
-from holdfast.controller.clouds.local.settings import LocalSettings, SettingsError
-from holdfast.controller.clouds.local.zones import Zones
-from holdfast.recovery.market import Market
+from perdure.controller.clock import ManualClock, Pace, PacedClock
+from perdure.controller.clouds.local.capacity import Playback, read_speed
+from perdure.controller.clouds.local.settings import LocalSettings, SettingsError
+from perdure.controller.clouds.local.zones import Zones
+from perdure.recovery.market import Market
 
 GAP_S = 600
 SINCE = 1_800_000_000.0

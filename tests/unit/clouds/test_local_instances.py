@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.base import InstanceState
-from holdfast.controller.clouds.local import layout, locks
-from holdfast.controller.clouds.local.instances import Instances, Record
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import InstanceState
+from perdure.controller.clouds.local import layout, locks
+from perdure.controller.clouds.local.instances import Instances, Record
+from perdure.recovery.reasons import Reason
 
 OWNER = {"controller": "c", "job_id": 1, "task": 0, "generation": 1, "token": "t"}
 WHAT = {"id": "i", "rank": 0, "owner": OWNER, "region": "r", "zone": "z", "instance_type": "m", "ip": "127.77.1.1"}

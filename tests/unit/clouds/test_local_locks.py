@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clouds.local import locks
+from perdure.controller.clouds.local import locks
 
 
 def test_held_until_the_last_holder_closes(tmp_path: Path) -> None:

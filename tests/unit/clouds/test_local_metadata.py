@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from holdfast.controller.clouds.local.metadata import Conversation, Metadata
+from perdure.controller.clouds.local.metadata import Conversation, Metadata
 
 VALUES = {"instance-id": "i-1", "placement/availability-zone": "local-east-a", "placement/region": "local-east"}
 TOKEN, TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"

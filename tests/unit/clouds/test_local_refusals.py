@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clouds.local.refusals import CODES, LocalRefusal, classify
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.local.refusals import CODES, LocalRefusal, classify
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 
 @pytest.mark.parametrize("code", CODES)

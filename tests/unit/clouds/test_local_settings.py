@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.local.settings import LocalSettings, Refuse, SettingsError
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.local.settings import LocalSettings, Refuse, SettingsError
+from perdure.recovery.market import Market
 
 
 def test_nothing_said_gives_three_zones_in_two_regions() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clouds.local.settings import LocalSettings
-from holdfast.controller.clouds.local.zones import Zones
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.local.settings import LocalSettings
+from perdure.controller.clouds.local.zones import Zones
+from perdure.recovery.market import Market
 
 
 @pytest.fixture

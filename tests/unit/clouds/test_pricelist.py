@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, update
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.offercache import InMemory, OfferCache
-from holdfast.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S, WANTED_S, PriceList, Source
-from holdfast.controller.clouds.sold import InstanceType, Shape, Sold, read, written
-from holdfast.controller.fetched import CLAIM_S, DatabaseCache
-from holdfast.controller.store import fetched as stored
-from holdfast.controller.store.database import open_database
-from holdfast.recovery.market import FaultKind, Market
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.offercache import InMemory, OfferCache
+from perdure.controller.clouds.pricelist import AGE_AFTER_TROUBLE_S, AGE_S, WANTED_S, PriceList, Source
+from perdure.controller.clouds.sold import InstanceType, Shape, Sold, read, written
+from perdure.controller.fetched import CLAIM_S, DatabaseCache
+from perdure.controller.store import fetched as stored
+from perdure.controller.store.database import open_database
+from perdure.recovery.market import FaultKind, Market
+from perdure.recovery.reasons import Reason
 
 WAIT_S = 20.0
 TYPES = {"small": InstanceType("small", 2, 8, 0.1), "big": InstanceType("big", 8, 32, 0.4, ("T4", 1.0))}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Cloud
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.recovery.market import FaultKind
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Cloud
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.recovery.market import FaultKind
 
 
 def test_the_local_cloud_is_there_always(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_a_cloud_that_is_not_built_says_so(tmp_path: Path, name: str) -> None:
 
 def test_naming_the_clouds_loads_no_sdk_and_touches_no_disk(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from holdfast.controller.clock import ManualClock;"
-        "from holdfast.controller.clouds.registry import enabled_clouds;"
+        "import sys, pathlib; from perdure.controller.clock import ManualClock;"
+        "from perdure.controller.clouds.registry import enabled_clouds;"
         f"enabled_clouds({{}}, pathlib.Path({str(tmp_path)!r}), ManualClock());"
         "print([m for m in ('boto3', 'google.cloud', 'azure', 'kubernetes') if m in sys.modules])"
     )

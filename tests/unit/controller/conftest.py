@@ -14,25 +14,25 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import SQLModel
 
-from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.fake import FakeCloud
-from holdfast.controller.dispatch import Dispatcher
-from holdfast.controller.intending import Intending
-from holdfast.controller.keyring import Keyring
-from holdfast.controller.market import Market
-from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.store import jobs, queries
-from holdfast.controller.store.database import open_database
-from holdfast.controller.store.intents import Intent
-from holdfast.controller.store.jobs import Claim, NewTask
-from holdfast.controller.store.writes import Writes
-from holdfast.controller.turns import Turn
-from holdfast.recovery import events
-from holdfast.recovery.directive import Directive, Want
-from holdfast.recovery.job import JobView, Limits, TaskView
-from holdfast.recovery.needs import Amount, Need
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.acting import Actor, Later, Outcome
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.fake import FakeCloud
+from perdure.controller.dispatch import Dispatcher
+from perdure.controller.intending import Intending
+from perdure.controller.keyring import Keyring
+from perdure.controller.market import Market
+from perdure.controller.reconcile import Reconciler
+from perdure.controller.store import jobs, queries
+from perdure.controller.store.database import open_database
+from perdure.controller.store.intents import Intent
+from perdure.controller.store.jobs import Claim, NewTask
+from perdure.controller.store.writes import Writes
+from perdure.controller.turns import Turn
+from perdure.recovery import events
+from perdure.recovery.directive import Directive, Want
+from perdure.recovery.job import JobView, Limits, TaskView
+from perdure.recovery.needs import Amount, Need
+from perdure.recovery.statuses import NodePhase
 
 
 class Inline(Executor):

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import VISIBLE_WITHIN_S, Bootstrap, Instance, LaunchRequest, Owner
-from holdfast.controller.clouds.fake import FakeCloud
-from holdfast.controller.keyring import Keyring
-from holdfast.controller.machines import Machines
-from holdfast.controller.store import codec
-from holdfast.controller.store.intents import Intent, IntentKind
-from holdfast.recovery import events
-from holdfast.recovery.reasons import Reason
+from perdure.controller.acting import Actor, Later, Outcome
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import VISIBLE_WITHIN_S, Bootstrap, Instance, LaunchRequest, Owner
+from perdure.controller.clouds.fake import FakeCloud
+from perdure.controller.keyring import Keyring
+from perdure.controller.machines import Machines
+from perdure.controller.store import codec
+from perdure.controller.store.intents import Intent, IntentKind
+from perdure.recovery import events
+from perdure.recovery.reasons import Reason
 
 KEY = (1, 0, 1)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller import turns
-from holdfast.controller.agenda import Agenda, Nothing
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.turns import Turn
-from holdfast.recovery import events
+from perdure.controller import turns
+from perdure.controller.agenda import Agenda, Nothing
+from perdure.controller.clock import SystemClock
+from perdure.controller.turns import Turn
+from perdure.recovery import events
 
 _WORD = Turn(1)
 _NOTICE = Turn(2, events.NoticeGiven(task=0, generation=1, rank=0, deadline=1.0))

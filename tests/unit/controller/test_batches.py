@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from holdfast.controller import mail
-from holdfast.controller.store import jobs
-from holdfast.recovery import events
+from perdure.controller import mail
+from perdure.controller.store import jobs
+from perdure.recovery import events
 
 COLUMNS = {"name": "sweep", "user": "me", "priority": 0, "num_tasks": 1, "submitted_at": 1.0, "owner": None}
 

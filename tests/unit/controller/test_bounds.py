@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.bounds import Bounds
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.settings import SettingsError, read_settings
-from holdfast.controller.store import jobs
-from holdfast.controller.store.standing import standing
-from holdfast.recovery import events
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.bounds import Bounds
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.settings import SettingsError, read_settings
+from perdure.controller.store import jobs
+from perdure.controller.store.standing import standing
+from perdure.recovery import events
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import NodePhase
 
 
 class Held(Executor):

@@ -12,20 +12,20 @@ import pytest
 from sqlalchemy import Connection, text, update
 from sqlalchemy.exc import OperationalError
 
-from holdfast.controller.acting import Actor, Later, Outcome
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.dispatch import Dispatcher, Performed, Seen
-from holdfast.controller.intending import Intending
-from holdfast.controller.keyring import Keyring
-from holdfast.controller.machines import Machines
-from holdfast.controller.storage.mounts import BucketWish
-from holdfast.controller.storage.service import StorageService
-from holdfast.controller.store import buckets, jobs
-from holdfast.controller.store.intents import Intent, IntentKind, close
-from holdfast.controller.store.jobs import LeaseLost, Task
-from holdfast.controller.store.writes import Writes
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.acting import Actor, Later, Outcome
+from perdure.controller.clouds.base import Fault
+from perdure.controller.dispatch import Dispatcher, Performed, Seen
+from perdure.controller.intending import Intending
+from perdure.controller.keyring import Keyring
+from perdure.controller.machines import Machines
+from perdure.controller.storage.mounts import BucketWish
+from perdure.controller.storage.service import StorageService
+from perdure.controller.store import buckets, jobs
+from perdure.controller.store.intents import Intent, IntentKind, close
+from perdure.controller.store.jobs import LeaseLost, Task
+from perdure.controller.store.writes import Writes
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 BUCKET = "scratch"
 

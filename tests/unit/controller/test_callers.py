@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller import callers, crowd
-from holdfast.controller.callers import Turnstile
+from perdure.controller import callers, crowd
+from perdure.controller.callers import Turnstile
 
 
 def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from holdfast.controller.api import jobs as api
-from holdfast.controller.mail import Incoming
-from holdfast.controller.store.letters import Letters
+from perdure.controller.api import jobs as api
+from perdure.controller.mail import Incoming
+from perdure.controller.store.letters import Letters
 
 FULL = OperationalError("COMMIT", None, Exception("database or disk is full"))
 

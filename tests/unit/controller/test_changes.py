@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.controller.changes import Changes, Follower
+from perdure.controller.changes import Changes, Follower
 
 NEVER_S = 3600.0
 

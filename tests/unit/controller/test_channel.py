@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.attendance import Arrival
-from holdfast.controller.channel import Channel, Place
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.connection import _MOST_UNREAD, _MOST_UNRECORDED, Connection
-from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.recovery import events
-from holdfast.recovery.directive import Directive, Want
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.attendance import Arrival
+from perdure.controller.channel import Channel, Place
+from perdure.controller.clock import ManualClock
+from perdure.controller.connection import _MOST_UNREAD, _MOST_UNRECORDED, Connection
+from perdure.controller.keyring import AttemptKey
+from perdure.controller.nodelogs import NodeLogs
+from perdure.recovery import events
+from perdure.recovery.directive import Directive, Want
+from perdure.recovery.statuses import NodePhase
 
 KEY, RANK = (7, 0, 1), 0
 ENDED = {"phase": "ended", "exit_code": 3, "failed_stage": "run"}

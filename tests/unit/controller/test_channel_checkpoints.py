@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.attendance import Arrival
-from holdfast.controller.channel import Channel, Place
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.recovery import events
-from holdfast.recovery.directive import Directive, Want
+from perdure.controller.attendance import Arrival
+from perdure.controller.channel import Channel, Place
+from perdure.controller.clock import ManualClock
+from perdure.controller.nodelogs import NodeLogs
+from perdure.recovery import events
+from perdure.recovery.directive import Directive, Want
 
 KEY = (1, 0, 1)
 ENDED = {"phase": "ended", "exit_code": 0, "interrupted": True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clock import PACE, SystemClock
+from perdure.controller.clock import PACE, SystemClock
 
 BEGAN = 1_800_000_000.0
 HOUR = 3600.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.concealing import conceal, reveal
+from perdure.controller.concealing import conceal, reveal
 
 NAMES = st.from_regex("[A-Z_][A-Z0-9_]{0,5}", fullmatch=True)
 SECRETS = st.dictionaries(NAMES, st.text(max_size=6), max_size=4)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.controller.courtesy import Courtesy
+from perdure.controller.courtesy import Courtesy
 
 
 def _work(seconds: float) -> None:

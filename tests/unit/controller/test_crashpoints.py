@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller import crashpoints
+from perdure.controller import crashpoints
 
 CONTROLLER = Path(crashpoints.__file__).parent
 
@@ -29,21 +29,21 @@ def test_a_daemon_with_an_unknown_point_does_not_start_and_changes_nothing(
 ) -> None:
     home = tmp_path / "home"
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.controller", "serve", "--home", str(home)],
+        [sys.executable, "-m", "perdure.controller", "serve", "--home", str(home)],
         env={**os.environ, crashpoints.VARIABLE: wanted},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert f"HOLDFAST_CRASH_AT: {'there is ' if 'no crash' in said else ''}{said}" in done.stderr
+    assert f"PERDURE_CRASH_AT: {'there is ' if 'no crash' in said else ''}{said}" in done.stderr
     assert "Traceback" not in done.stderr
     assert not home.exists()
 
 
 def test_only_the_armed_point_kills_and_only_at_its_time() -> None:
     code = (
-        "from holdfast.controller import crashpoints as c\n"
+        "from perdure.controller import crashpoints as c\n"
         "c.arm('launch.called:2')\n"
         "c.reach('launch.calling'); c.reach('launch.calling'); c.reach('launch.called'); print('alive', flush=True)\n"
         "c.reach('launch.called'); print('never')\n"

@@ -10,8 +10,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlmodel import SQLModel
 
-from holdfast.controller.store import database
-from holdfast.controller.store.database import head, make_engine, open_database, revision_of
+from perdure.controller.store import database
+from perdure.controller.store.database import head, make_engine, open_database, revision_of
 
 
 def test_migrations_and_tables_agree(tmp_path: Path) -> None:

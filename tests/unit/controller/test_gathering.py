@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.controller.gathering import Gathering
-from holdfast.controller.nodelogs import Piece
-from holdfast.controller.offload import Together
+from perdure.controller.gathering import Gathering
+from perdure.controller.nodelogs import Piece
+from perdure.controller.offload import Together
 
 
 class Pause:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.clouds.pricelist import PriceList, Source
-from holdfast.controller.clouds.sold import InstanceType, Sold
-from holdfast.controller.gpus import date, gpu_rows
-from holdfast.recovery.market import FaultKind, Market, Offer
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.pricelist import PriceList, Source
+from perdure.controller.clouds.sold import InstanceType, Sold
+from perdure.controller.gpus import date, gpu_rows
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.reasons import Reason
 
 V100, A100 = ("V100", 8.0), ("A100", 1.0)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, Word
-from holdfast.controller.hearing import LONGEST_PAUSE_S, Hearing
-from holdfast.recovery import events
-from holdfast.recovery.directive import Want
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.queues import Heard, MalformedMessage, Message, Word
+from perdure.controller.hearing import LONGEST_PAUSE_S, Hearing
+from perdure.recovery import events
+from perdure.recovery.directive import Want
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.recovery import events
-from holdfast.recovery.job import Recovery
+from perdure.recovery import events
+from perdure.recovery.job import Recovery
 
 
 def test_the_next_controller_knows_the_history_of_offers(world: Any) -> None:

@@ -15,19 +15,19 @@ from threading import Event
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.hosting import packing
-from holdfast.controller.hosting.caretaker import CannotInstall, install
-from holdfast.controller.listening import Certificate, Listening
-from holdfast.controller.tls import tls_of
-from holdfast.sdk.endpoint import Endpoint
-from holdfast.sdk.pinning import connect
+from perdure.controller.clock import ManualClock
+from perdure.controller.hosting import packing
+from perdure.controller.hosting.caretaker import CannotInstall, install
+from perdure.controller.listening import Certificate, Listening
+from perdure.controller.tls import tls_of
+from perdure.sdk.endpoint import Endpoint
+from perdure.sdk.pinning import connect
 
 CONFIG = {"listen": {"host": "127.0.0.1", "tls": "auto"}}
 Push = Callable[..., tuple[int, dict[str, str]]]
 
 
-def test_the_wheel_is_all_of_holdfast_and_the_same_each_time(tmp_path: Path) -> None:
+def test_the_wheel_is_all_of_perdure_and_the_same_each_time(tmp_path: Path) -> None:
     name, content = packing.wheel()
     assert packing.wheel() == (name, content)
     (tmp_path / name).write_bytes(content)
@@ -37,8 +37,8 @@ def test_the_wheel_is_all_of_holdfast_and_the_same_each_time(tmp_path: Path) -> 
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     for path in ("recovery/step.py", "agent/main.py", "checkpoint/py.typed", "controller/hosting/caretaker.py"):
-        assert (tmp_path / "lib" / "holdfast" / path).is_file()
-    assert not list((tmp_path / "lib" / "holdfast").glob("__init__.py"))
+        assert (tmp_path / "lib" / "perdure" / path).is_file()
+    assert not list((tmp_path / "lib" / "perdure").glob("__init__.py"))
 
 
 def test_what_can_not_be_installed_changes_nothing(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_what_can_not_be_installed_changes_nothing(tmp_path: Path) -> None:
     before = (os.readlink(tmp_path / "home/software/current"), (tmp_path / "home/config.yaml").read_text())
     for broken, why in (
         (packing.pack({"listen": {"prot": 1}}, dependencies="host"), "no such setting"),
-        (without(pack.read_bytes(), "holdfast/controller/daemon.py"), "No module named"),
+        (without(pack.read_bytes(), "perdure/controller/daemon.py"), "No module named"),
         (b"PK", "no pack"),
     ):
         pack.write_bytes(broken)
@@ -123,7 +123,7 @@ def test_the_door_takes_one_pack_from_who_knows_the_secret_and_is_shut(push: Pus
     more_than_is_on_its_way_at_once = bytes(16 * 2**20)
     assert push(more_than_is_on_its_way_at_once, secret="wrong")[0] == 401
     status, said = push(b"junk")
-    assert (status, "no pack of holdfast" in said["error"]) == (400, True)
+    assert (status, "no pack of perdure" in said["error"]) == (400, True)
     assert not (tmp_path / "home" / "token").exists()
     status, said = push(pack)
     assert (status, said["token"]) == (200, (tmp_path / "home" / "token").read_text().strip())

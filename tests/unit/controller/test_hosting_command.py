@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.__main__ import main
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.base import NotYet
-from holdfast.controller.clouds.fake import FakeCloud, FakeError
-from holdfast.controller.hosting import asking
-from holdfast.sdk import hosted
-from holdfast.sdk.hosted import Hosted
+from perdure.controller.__main__ import main
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.base import NotYet
+from perdure.controller.clouds.fake import FakeCloud, FakeError
+from perdure.controller.hosting import asking
+from perdure.sdk import hosted
+from perdure.sdk.hosted import Hosted
 
 
 @pytest.fixture(autouse=True)

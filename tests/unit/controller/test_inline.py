@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
 
-from holdfast.controller.store.inline import Line, in_line
+from perdure.controller.store.inline import Line, in_line
 
 ROWS = Table("row", MetaData(), Column("id", Integer, primary_key=True))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.keyring import Keyring, WrongKeyring
+from perdure.controller.keyring import Keyring, WrongKeyring
 
 
 def test_a_token_is_worth_its_attempt_and_no_other(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.bounds import Bounds
-from holdfast.controller.caps import Caps, Standing
-from holdfast.controller.lanes import Lane, Launch, Line, Verdict, Window
+from perdure.controller.bounds import Bounds
+from perdure.controller.caps import Caps, Standing
+from perdure.controller.lanes import Lane, Launch, Line, Verdict, Window
 
 USERS = ("ada", "bob", "eve")
 

@@ -12,15 +12,15 @@ from itertools import product
 import pytest
 from sqlalchemy import Engine, delete, event, text
 
-from holdfast.controller.store import counts, globs, jobs, letters, queries, search
-from holdfast.controller.store.counts import MARGIN_S, RENEW_S, Counts
-from holdfast.controller.store.database import open_database
-from holdfast.controller.store.jobs import NewTask, Task
-from holdfast.controller.store.search import Filter
-from holdfast.controller.store.writes import Writes
-from holdfast.recovery.job import TaskView
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import TERMINAL, TaskState
+from perdure.controller.store import counts, globs, jobs, letters, queries, search
+from perdure.controller.store.counts import MARGIN_S, RENEW_S, Counts
+from perdure.controller.store.database import open_database
+from perdure.controller.store.jobs import NewTask, Task
+from perdure.controller.store.search import Filter
+from perdure.controller.store.writes import Writes
+from perdure.recovery.job import TaskView
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import TERMINAL, TaskState
 
 NOW = 1_800_000_000.0
 KINDS = (

@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.store.database import CannotOpen, head, open_database
+from perdure.controller.store.database import CannotOpen, head, open_database
 
 MIGRATED = """
 import sys
-from holdfast.controller.store.database import migrate_aside
+from perdure.controller.store.database import migrate_aside
 migrate_aside(sys.argv[1])
 print("alembic" in sys.modules)
 """
 
 
 def test_migrating_leaves_nothing_in_the_process_that_has_it_done(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "perdure.db"
     assert output(MIGRATED, f"sqlite:///{path}") == "False\n"
     assert sqlite3.connect(path).execute("SELECT version_num FROM alembic_version").fetchall() == [(head(),)]
 
 
 def test_whoever_opens_a_database_that_could_not_be_migrated_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "perdure.db"
     path.write_bytes(b"not a database" * 100)
     assert output(MIGRATED, f"sqlite:///{path}") == "False\n"
     with pytest.raises(CannotOpen):

@@ -12,8 +12,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, text
 from sqlmodel import SQLModel
 
-from holdfast.controller.store import database
-from holdfast.controller.store.database import CannotOpen, head, make_engine, migrate, migrate_back, open_database
+from perdure.controller.store import database
+from perdure.controller.store.database import CannotOpen, head, make_engine, migrate, migrate_back, open_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.controller.transcript import AttemptInfo, Transcript
+from perdure.controller.nodelogs import NodeLogs
+from perdure.controller.transcript import AttemptInfo, Transcript
 
 KEY = (1, 0, 1)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from holdfast.controller.clock import REAL_TIME, Pace
-from holdfast.controller.pacing import pace_of, paced
-from holdfast.controller.settings import Settings, SettingsError
-from holdfast.controller.store.database import open_database
-from holdfast.recovery.job import Limits
+from perdure.controller.clock import REAL_TIME, Pace
+from perdure.controller.pacing import pace_of, paced
+from perdure.controller.settings import Settings, SettingsError
+from perdure.controller.store.database import open_database
+from perdure.recovery.job import Limits
 
 
 @pytest.fixture

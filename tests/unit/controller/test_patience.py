@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from holdfast.controller.patience import Patience
+from perdure.controller.patience import Patience
 
 SILENT_S = 0.02
 

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, insert, text
 
-from holdfast.controller.api.app import create_app
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.daemon import Daemon
-from holdfast.controller.settings import Settings
-from holdfast.controller.store import globs, search
-from holdfast.controller.store.database import open_database
-from holdfast.controller.store.globs import BadGlob
-from holdfast.controller.store.jobs import Job
-from holdfast.controller.store.search import Filter
+from perdure.controller.api.app import create_app
+from perdure.controller.clock import ManualClock
+from perdure.controller.daemon import Daemon
+from perdure.controller.settings import Settings
+from perdure.controller.store import globs, search
+from perdure.controller.store.database import open_database
+from perdure.controller.store.globs import BadGlob
+from perdure.controller.store.jobs import Job
+from perdure.controller.store.search import Filter
 
 FEW_CHARACTERS = "aB_.-7"
 NAMES = st.text(FEW_CHARACTERS, max_size=6)

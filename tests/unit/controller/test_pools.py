@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.bounds import Bounds
-from holdfast.controller.caps import Standing
-from holdfast.controller.dispatch import Answered, Call
-from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.lanes import Launch
-from holdfast.controller.pools import Pools
+from perdure.controller.bounds import Bounds
+from perdure.controller.caps import Standing
+from perdure.controller.dispatch import Answered, Call
+from perdure.controller.keyring import AttemptKey
+from perdure.controller.lanes import Launch
+from perdure.controller.pools import Pools
 
 PATIENCE_S = 20.0
 

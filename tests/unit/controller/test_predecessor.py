@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from holdfast.controller import predecessor
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.leases import Lease
+from perdure.controller import predecessor
+from perdure.controller.clock import SystemClock
+from perdure.controller.leases import Lease
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.probing import Probing, next_offer, read_probing
-from holdfast.controller.settings import SettingsError, read_settings
-from holdfast.recovery.history import History, Sighting, learn
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.controller.probing import Probing, next_offer, read_probing
+from perdure.controller.settings import SettingsError, read_settings
+from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
 
 NOW = 1_000_000.0
 HOUR_S = 3600.0

@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from holdfast.controller.clouds.base import VISIBLE_WITHIN_S
-from holdfast.controller.store import jobs
-from holdfast.controller.store.intents import Intents
-from holdfast.controller.store.jobs import Job
-from holdfast.controller.turns import Checkpoint, Turn
-from holdfast.recovery import events
-from holdfast.recovery.actions import Note
-from holdfast.recovery.directive import Want
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.clouds.base import VISIBLE_WITHIN_S
+from perdure.controller.store import jobs
+from perdure.controller.store.intents import Intents
+from perdure.controller.store.jobs import Job
+from perdure.controller.turns import Checkpoint, Turn
+from perdure.recovery import events
+from perdure.recovery.actions import Note
+from perdure.recovery.directive import Want
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import NodePhase
 
 
 def test_a_job_runs_and_settles_with_nothing_left(world: Any) -> None:

@@ -12,17 +12,17 @@ import pytest
 from sqlalchemy import event, select, update
 from sqlmodel import SQLModel
 
-from holdfast.controller import retention
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.files import Files, FolderFiles, SharedFiles
-from holdfast.controller.nodelogs import Logs, NodeLogs
-from holdfast.controller.retention import UPLOAD_GRACE_S, Retention
-from holdfast.controller.settings import RetentionSettings
-from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.store.buckets import UsedBucket, record, removable
-from holdfast.controller.store.counts import Counts
-from holdfast.controller.store.jobs import Job, Task
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller import retention
+from perdure.controller.clock import ManualClock
+from perdure.controller.files import Files, FolderFiles, SharedFiles
+from perdure.controller.nodelogs import Logs, NodeLogs
+from perdure.controller.retention import UPLOAD_GRACE_S, Retention
+from perdure.controller.settings import RetentionSettings
+from perdure.controller.sharedlogs import SharedLogs
+from perdure.controller.store.buckets import UsedBucket, record, removable
+from perdure.controller.store.counts import Counts
+from perdure.controller.store.jobs import Job, Task
+from perdure.recovery.statuses import NodePhase
 
 DAY_S = 86_400.0
 OF_JOBS = [table for table in SQLModel.metadata.sorted_tables if "job_id" in table.c or table.name == "job"]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.attendance import Attendance
-from holdfast.controller.channel import Channel
-from holdfast.controller.connection import Connection
-from holdfast.controller.nodelogs import NodeLogs
-from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.rounds import Rounds
-from holdfast.controller.store import letters
-from holdfast.controller.turns import Turn
-from holdfast.recovery import events
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.attendance import Attendance
+from perdure.controller.channel import Channel
+from perdure.controller.connection import Connection
+from perdure.controller.nodelogs import NodeLogs
+from perdure.controller.reconcile import Reconciler
+from perdure.controller.rounds import Rounds
+from perdure.controller.store import letters
+from perdure.controller.turns import Turn
+from perdure.recovery import events
+from perdure.recovery.statuses import NodePhase
 
 SAID = {"phase": "running"}
 

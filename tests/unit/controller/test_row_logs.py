@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.controller import rowreader, sharedlogs
-from holdfast.controller.nodelogs import Chunk
-from holdfast.controller.rowreader import RowReader, Written
-from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.store import wake
-from holdfast.controller.store.database import open_database, psycopg_url
+from perdure.controller import rowreader, sharedlogs
+from perdure.controller.nodelogs import Chunk
+from perdure.controller.rowreader import RowReader, Written
+from perdure.controller.sharedlogs import SharedLogs
+from perdure.controller.store import wake
+from perdure.controller.store.database import open_database, psycopg_url
 
 KEY, OTHER = (1, 0, 1), (2, 0, 1)
 

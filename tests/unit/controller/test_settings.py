@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.settings import RetentionSettings, Settings, SettingsError, read_settings
-from holdfast.controller.storage.configured import stores_of
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.settings import RetentionSettings, Settings, SettingsError, read_settings
+from perdure.controller.storage.configured import stores_of
 
-DATABASE = "postgresql://holdfast@db/holdfast"
+DATABASE = "postgresql://perdure@db/perdure"
 
 
 def settings(home: Path, text: str = "", **environ: str) -> Settings:
@@ -21,7 +21,7 @@ def settings(home: Path, text: str = "", **environ: str) -> Settings:
 
 def test_by_default_a_controller_is_alone_on_a_file_of_its_home(tmp_path: Path) -> None:
     found = settings(tmp_path)
-    assert found.url == f"sqlite:///{tmp_path / 'holdfast.db'}"
+    assert found.url == f"sqlite:///{tmp_path / 'perdure.db'}"
     assert found.is_alone
     assert found.keyring == tmp_path
     assert found.local_home == tmp_path
@@ -32,7 +32,7 @@ def test_several_controllers_are_set_up_by_file_or_environment(tmp_path: Path) -
     found = settings(tmp_path, text)
     assert (found.url, found.lease_s, found.is_alone) == (DATABASE, 5.0, False)
     assert (found.keyring, found.advertise) == (Path("/k"), "http://lb:8080")
-    other = settings(tmp_path, text, HOLDFAST_DATABASE_URL="postgresql://other/db", HOLDFAST_KEYRING="/other")
+    other = settings(tmp_path, text, PERDURE_DATABASE_URL="postgresql://other/db", PERDURE_KEYRING="/other")
     assert (other.url, other.keyring) == ("postgresql://other/db", Path("/other"))
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from holdfast.controller import rowreader
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.files import Files, FolderFiles, SharedFiles
-from holdfast.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, keyring_of
-from holdfast.controller.nodelogs import Logs, NodeLogs
-from holdfast.controller.sharedlogs import SharedLogs
-from holdfast.controller.store.database import open_database
+from perdure.controller import rowreader
+from perdure.controller.clock import ManualClock
+from perdure.controller.files import Files, FolderFiles, SharedFiles
+from perdure.controller.keyring import KEY_FILE, TOKEN_FILE, WrongKeyring, keyring_of
+from perdure.controller.nodelogs import Logs, NodeLogs
+from perdure.controller.sharedlogs import SharedLogs
+from perdure.controller.store.database import open_database
 
 KEY = (1, 0, 1)
 

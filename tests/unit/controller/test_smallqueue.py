@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.smallqueue import SmallQueue
+from perdure.controller.smallqueue import SmallQueue
 
 
 @given(st.lists(st.lists(st.integers(), max_size=5), max_size=8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.transcript import start_of_tail
+from perdure.controller.transcript import start_of_tail
 
 
 @given(st.lists(st.text("ab\n", max_size=8).map(str.encode), max_size=12), st.integers(1, 6))

@@ -12,15 +12,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from holdfast.controller.api.app import create_app
-from holdfast.controller.bounds import Bounds
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.daemon import Daemon
-from holdfast.controller.refusing import Refused
-from holdfast.controller.settings import Settings
-from holdfast.controller.store import jobs
-from holdfast.controller.store.jobs import Task
-from holdfast.controller.submission import Accepted, Submission
+from perdure.controller.api.app import create_app
+from perdure.controller.bounds import Bounds
+from perdure.controller.clock import ManualClock
+from perdure.controller.daemon import Daemon
+from perdure.controller.refusing import Refused
+from perdure.controller.settings import Settings
+from perdure.controller.store import jobs
+from perdure.controller.store.jobs import Task
+from perdure.controller.submission import Accepted, Submission
 
 MOST = 3
 

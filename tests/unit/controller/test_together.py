@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from holdfast.controller.store import queries
-from holdfast.controller.turns import Turn
-from holdfast.recovery import events
-from holdfast.recovery.actions import Note
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.store import queries
+from perdure.controller.turns import Turn
+from perdure.recovery import events
+from perdure.recovery.actions import Note
+from perdure.recovery.statuses import NodePhase
 
 
 @pytest.fixture

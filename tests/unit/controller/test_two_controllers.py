@@ -10,18 +10,18 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import DataError, OperationalError
 
-from holdfast.controller.leases import Controllers
-from holdfast.controller.mail import Incoming, Outgoing, read, written
-from holdfast.controller.reconcile import Reconciler
-from holdfast.controller.store import connections, jobs, letters, queries
-from holdfast.controller.store.database import database_now
-from holdfast.controller.store.letters import Letter, Letters
-from holdfast.controller.turns import Checkpoint, Turn
-from holdfast.recovery import events
-from holdfast.recovery.actions import Note
-from holdfast.recovery.attempts import CALL_BACK_S
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import NodePhase
+from perdure.controller.leases import Controllers
+from perdure.controller.mail import Incoming, Outgoing, read, written
+from perdure.controller.reconcile import Reconciler
+from perdure.controller.store import connections, jobs, letters, queries
+from perdure.controller.store.database import database_now
+from perdure.controller.store.letters import Letter, Letters
+from perdure.controller.turns import Checkpoint, Turn
+from perdure.recovery import events
+from perdure.recovery.actions import Note
+from perdure.recovery.attempts import CALL_BACK_S
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import NodePhase
 
 CHECKPOINT = Checkpoint((1, 0, 1), 0, 7, Note("checkpoint.durable", 0, 1, 0, Reason.SUBMITTED, data={"step": 3}))
 

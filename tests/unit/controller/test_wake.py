@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
-from holdfast.controller.store import wake
-from holdfast.controller.store.wake import Topic
+from perdure.controller.store import wake
+from perdure.controller.store.wake import Topic
 
 
 @pytest.mark.parametrize("count", [0, 1, 300, 301, 1000])

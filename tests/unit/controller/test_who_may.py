@@ -15,16 +15,16 @@ from sqlalchemy import insert, update
 from starlette.routing import Route
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
-from holdfast.controller import keyring as holdfast_keyring
-from holdfast.controller.api import auth as holdfast_auth
-from holdfast.controller.api.agents import CHANNEL
-from holdfast.controller.api.app import application, create_app
-from holdfast.controller.api.auth import AFTERLIFE_S
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.daemon import Daemon
-from holdfast.controller.keyring import AttemptKey
-from holdfast.controller.settings import Settings
-from holdfast.controller.store.jobs import Attempt, Task, reserve
+from perdure.controller import keyring as perdure_keyring
+from perdure.controller.api import auth as perdure_auth
+from perdure.controller.api.agents import CHANNEL
+from perdure.controller.api.app import application, create_app
+from perdure.controller.api.auth import AFTERLIFE_S
+from perdure.controller.clock import ManualClock
+from perdure.controller.daemon import Daemon
+from perdure.controller.keyring import AttemptKey
+from perdure.controller.settings import Settings
+from perdure.controller.store.jobs import Attempt, Task, reserve
 
 UPLOADED = b"what the task of job 1 brings"
 DIGEST = hashlib.sha256(UPLOADED).hexdigest()
@@ -165,7 +165,7 @@ def test_who_may(around: Surroundings, method_and_path: tuple[str, str]) -> None
 
 @pytest.mark.parametrize("rank", ["-1", "1", "x", "", "٣", "9" * 5000])
 def test_a_token_is_worth_the_ranks_of_its_attempt(around: Surroundings, rank: str) -> None:
-    headers = {"Authorization": f"Bearer {around.tokens['node']}", "Holdfast-Rank": rank.encode()}
+    headers = {"Authorization": f"Bearer {around.tokens['node']}", "Perdure-Rank": rank.encode()}
     assert around.client.get("/agent/v1/spec", headers=headers).status_code == 401
     with (
         pytest.raises(WebSocketDenialResponse),
@@ -258,7 +258,7 @@ COMPARED = re.compile(r"\b(token|signature|credentials)\)? (==|!=) | (==|!=) \(?
 
 def test_tokens_are_never_compared_with_an_operator() -> None:
     """Comparisons that end early tell by their time how much was right. (Digests of files are no secrets.)"""
-    keyring, auth = (Path(module.__file__ or "").read_text() for module in (holdfast_keyring, holdfast_auth))
+    keyring, auth = (Path(module.__file__ or "").read_text() for module in (perdure_keyring, perdure_auth))
     assert keyring.count("hmac.compare_digest(") == 2
     assert not COMPARED.search(keyring)
     assert not COMPARED.search(auth)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.hosting import cloud_config
-from holdfast.controller.settings import read_settings
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.hosting import cloud_config
+from perdure.controller.settings import read_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-UNIT = DEPLOY / "systemd" / "holdfast-controller.service"
+UNIT = DEPLOY / "systemd" / "perdure-controller.service"
 CLOUD_INIT = DEPLOY / "cloud-init" / "controller.yaml"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 PACKAGE = Path(cloud_config.__file__).parents[1]
@@ -29,7 +29,7 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 @needs_systemd
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/opt/holdfast/bin/python", sys.executable))
+    unit.write_text(UNIT.read_text().replace("/opt/perdure/bin/python", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -46,7 +46,7 @@ def test_the_unit_may_do_little() -> None:
 @needs_systemd
 def test_systemd_understands_the_unit_of_a_machine_that_was_brought_up(tmp_path: Path) -> None:
     text = cloud_config.unit()
-    assert "ExecStart=/usr/bin/python3 /opt/holdfast/caretaker.py" in text
+    assert "ExecStart=/usr/bin/python3 /opt/perdure/caretaker.py" in text
     unit = tmp_path / UNIT.name
     unit.write_text(text.replace("/usr/bin/python3", sys.executable))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
@@ -69,11 +69,11 @@ def written() -> dict[str, str]:
 
 def test_a_virtual_machine_gets_the_same_unit() -> None:
     assert CLOUD_INIT.read_text().startswith("#cloud-config\n")
-    assert written()["/etc/systemd/system/holdfast-controller.service"] == UNIT.read_text()
+    assert written()["/etc/systemd/system/perdure-controller.service"] == UNIT.read_text()
 
 
 def test_its_configuration_can_be_used(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(written()["/var/lib/holdfast/config.yaml"])
+    (tmp_path / "config.yaml").write_text(written()["/var/lib/perdure/config.yaml"])
     found = read_settings(tmp_path, {})
     assert (found.host, found.port, found.default_store) == ("0.0.0.0", 8443, "s3")
     clouds = enabled_clouds(found.sections, tmp_path, ManualClock(), local_home=found.local_home, has_local=False)

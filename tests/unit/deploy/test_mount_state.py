@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.hosting import cloud_config
+from perdure.controller.hosting import cloud_config
 
 SCRIPT = cloud_config.HERE / "mount_state.sh"
 TOOLS = ("losetup", "unshare", "mkfs.ext4", "blkid", "mountpoint")
 Mounting = Callable[[str], subprocess.CompletedProcess[str]]
 
-# In a mount namespace of its own, with a user `holdfast` and an fstab that are not this computer's.
+# In a mount namespace of its own, with a user `perdure` and an fstab that are not this computer's.
 WITHIN = """
 set -eu
 mount --bind "$FOLDER/passwd" /etc/passwd; mount --bind "$FOLDER/group" /etc/group
@@ -40,7 +40,7 @@ def device(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def mounting(tmp_path: Path, device: str) -> Mounting:
-    for name, line in (("passwd", "holdfast:x:4242:4242::/:/bin/sh"), ("group", "holdfast:x:4242:"), ("fstab", "")):
+    for name, line in (("passwd", "perdure:x:4242:4242::/:/bin/sh"), ("group", "perdure:x:4242:"), ("fstab", "")):
         (tmp_path / name).write_text(f"{line}\n")
 
     def call(after: str) -> subprocess.CompletedProcess[str]:
@@ -53,13 +53,13 @@ def mounting(tmp_path: Path, device: str) -> Mounting:
 
 
 def test_a_blank_disk_is_formatted_and_one_with_state_is_kept(mounting: Mounting, tmp_path: Path) -> None:
-    done = mounting('echo kept > "$FOLDER/state/holdfast.db"; stat -c "%u %a" "$FOLDER/state"')
+    done = mounting('echo kept > "$FOLDER/state/perdure.db"; stat -c "%u %a" "$FOLDER/state"')
     assert (done.returncode, done.stdout) == (0, "4242 700\n"), done.stderr
-    done = mounting('cat "$FOLDER/state/holdfast.db"; "$SCRIPT" "$DEVICE" "$FOLDER/state"; cat /etc/fstab')
+    done = mounting('cat "$FOLDER/state/perdure.db"; "$SCRIPT" "$DEVICE" "$FOLDER/state"; cat /etc/fstab')
     assert done.returncode == 0, done.stderr
     kept, *lines = done.stdout.splitlines()
     assert kept == "kept"
-    assert [line.split()[:3] for line in lines if line] == [["LABEL=holdfast-state", str(tmp_path / "state"), "ext4"]]
+    assert [line.split()[:3] for line in lines if line] == [["LABEL=perdure-state", str(tmp_path / "state"), "ext4"]]
 
 
 def test_what_is_not_blank_is_never_formatted(mounting: Mounting, tmp_path: Path, device: str) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.settings import read_settings
-from holdfast.controller.storage.configured import stores_of
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.settings import read_settings
+from perdure.controller.storage.configured import stores_of
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 BLOCKS = [textwrap.dedent(block) for block in re.findall(r" *```yaml\n(.*?)```", README, flags=re.DOTALL)]

@@ -18,8 +18,8 @@ import hcl2
 import pytest
 import yaml
 
-from holdfast.controller.hosting import cloud_config
-from holdfast.controller.settings import read_settings
+from perdure.controller.hosting import cloud_config
+from perdure.controller.settings import read_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MODULES = DEPLOY / "terraform"
@@ -82,7 +82,7 @@ def test_the_machine_gets_the_listed_role_a_disk_that_is_kept_and_one_port(name:
     assert text.count("prevent_destroy = true") == 1
     assert set(re.findall(r"\b(?:from_port|ports|destination_port_range)\s*= \[?\"?(\d+)", text)) - {"0"} == {"8443"}
     assert "var.callers" in text
-    extras = re.findall(r'"holdfast\[(\S+)\]"', text)
+    extras = re.findall(r'"perdure\[(\S+)\]"', text)
     assert extras == [f"controller,{name}"]
 
 
@@ -93,7 +93,7 @@ def test_they_are_laid_out_as_terraform_does(tmp_path: Path) -> None:
 
 @needs_terraform
 def test_what_the_machine_boots_with(tmp_path: Path) -> None:
-    given = {"device": "/dev/sdf", "address": "192.0.2.7", "package": "holdfast[controller,aws]", "config": {"aws": {}}}
+    given = {"device": "/dev/sdf", "address": "192.0.2.7", "package": "perdure[controller,aws]", "config": {"aws": {}}}
     told = [f"-var={name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in given.items()]
     terraform("init", "-backend=false", "-input=false", folder=MODULES / "user-data", data=tmp_path)
     state = f"-state={tmp_path / 'state'}"
@@ -102,19 +102,19 @@ def test_what_the_machine_boots_with(tmp_path: Path) -> None:
     assert text.startswith("#cloud-config\n")
     config = yaml.safe_load(text)
     written = {file["path"]: b64(file["content"]) for file in config["write_files"]}
-    assert written["/opt/holdfast/mount_state.sh"] == (cloud_config.HERE / "mount_state.sh").read_text()
-    service = written["/etc/systemd/system/holdfast-controller.service"]
+    assert written["/opt/perdure/mount_state.sh"] == (cloud_config.HERE / "mount_state.sh").read_text()
+    service = written["/etc/systemd/system/perdure-controller.service"]
     assert service.split("[Service]")[0] == cloud_config.unit().split("[Service]")[0]
     assert (
         service.split("[Service]")[1]
-        == (cloud_config.HERE / "holdfast-controller.service").read_text().split("[Service]")[1]
+        == (cloud_config.HERE / "perdure-controller.service").read_text().split("[Service]")[1]
     )
-    (tmp_path / "config.yaml").write_text(written["/opt/holdfast/config.yaml"])
+    (tmp_path / "config.yaml").write_text(written["/opt/perdure/config.yaml"])
     found = read_settings(tmp_path, {})
     assert (found.host, found.port, found.advertise) == ("0.0.0.0", 8443, "https://192.0.2.7:8443")
     assert (found.sections["aws"], found.sections["local"], found.default_store) == ({}, False, "s3")
-    assert config["runcmd"][0] == ["/opt/holdfast/mount_state.sh", "/dev/sdf", "/var/lib/holdfast"]
-    assert config["runcmd"][-1] == ["systemctl", "enable", "--now", "holdfast-controller"]
+    assert config["runcmd"][0] == ["/opt/perdure/mount_state.sh", "/dev/sdf", "/var/lib/perdure"]
+    assert config["runcmd"][-1] == ["systemctl", "enable", "--now", "perdure-controller"]
 
 
 def b64(text: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.recovery.backoff import delay
+from perdure.recovery.backoff import delay
 
 
 def test_it_doubles_up_to_the_cap() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery.market import FaultKind, Market, Offer, Refusal
-from holdfast.recovery.policies.cooldown import COOLDOWNS, cooldown_s, launch_refusal, preemption_refusal, repeats
-from holdfast.recovery.reasons import Reason
+from perdure.recovery.market import FaultKind, Market, Offer, Refusal
+from perdure.recovery.policies.cooldown import COOLDOWNS, cooldown_s, launch_refusal, preemption_refusal, repeats
+from perdure.recovery.reasons import Reason
 
 NOW = 1_000_000.0
 HERE = Offer("aws", "us-east-1", "us-east-1a", "p3.2xlarge", Market.SPOT, 0.9, 3.06, 8, 61, ("V100", 1))

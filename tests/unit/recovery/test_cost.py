@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.recovery.cost import cost, saving
+from perdure.recovery.cost import cost, saving
 
 
 def test_cost_is_by_the_second() -> None:

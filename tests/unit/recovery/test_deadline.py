@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.history import History, Sighting, StartUps, learn
-from holdfast.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.choice import Move, Place, Stay, Wait
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.policies.deadline import RESERVE
-from holdfast.recovery.policies.registry import policy
-from holdfast.recovery.statuses import AttemptState, TaskState
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.history import History, Sighting, StartUps, learn
+from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.choice import Move, Place, Stay, Wait
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.policies.deadline import RESERVE
+from perdure.recovery.policies.registry import policy
+from perdure.recovery.statuses import AttemptState, TaskState
+from perdure.recovery.step import step
 
 NOW = 1_000_000.0
 HOUR = 3600.0

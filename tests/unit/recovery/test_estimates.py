@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.estimates import estimated
-from holdfast.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
-from holdfast.recovery.market import Market, MarketView, Offer
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.choice import Place
-from holdfast.recovery.policies.registry import policy
-from holdfast.recovery.statuses import AttemptState, TaskState
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.estimates import estimated
+from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from perdure.recovery.market import Market, MarketView, Offer
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.choice import Place
+from perdure.recovery.policies.registry import policy
+from perdure.recovery.statuses import AttemptState, TaskState
+from perdure.recovery.step import step
 
 NOW = 1_000_000.0
 HOUR = 3600.0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.recovery.history import Advice, History, Sighting, StartUps, advised, learn
-from holdfast.recovery.market import Market, OfferKey
-from holdfast.recovery.survival import cumulative_hazard, remaining_life_s, survival
+from perdure.recovery.history import Advice, History, Sighting, StartUps, advised, learn
+from perdure.recovery.market import Market, OfferKey
+from perdure.recovery.survival import cumulative_hazard, remaining_life_s, survival
 
 HOUR, DAY = 3600.0, 86400.0
 KEY = OfferKey("aws", "east", "e1", "v", Market.SPOT)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.recovery.market import Market, MarketView, Offer
-from holdfast.recovery.matching import fits, fitting, misfits, why_nothing_fits
-from holdfast.recovery.needs import Amount, Need
+from perdure.recovery.market import Market, MarketView, Offer
+from perdure.recovery.matching import fits, fitting, misfits, why_nothing_fits
+from perdure.recovery.needs import Amount, Need
 
 
 def offer(

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.attempts import DRAIN_MARGIN_S
-from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.history import History, learn
-from holdfast.recovery.job import AttemptView, JobView, Limits, Recovery, TaskView, View
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.attempts import DRAIN_MARGIN_S
+from perdure.recovery.directive import Want, directive
+from perdure.recovery.history import History, learn
+from perdure.recovery.job import AttemptView, JobView, Limits, Recovery, TaskView, View
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
+from perdure.recovery.step import step
 
 DEAR = Offer("local", "west", "west-a", "small", Market.SPOT, 3.0, 9.0, 2, 8)
 CHEAP = Offer("local", "east", "east-a", "small", Market.SPOT, 1.0, 9.0, 2, 8)

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery.history import History, Sighting, StartUps, learn
-from holdfast.recovery.job import AttemptView, NodeView, Recovery, TaskView
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.choice import Move, Place, Stay, Wait
-from holdfast.recovery.policies.cooldown import launch_refusal, preemption_refusal
-from holdfast.recovery.policies.parts import PARTS
-from holdfast.recovery.policies.registry import UnknownStrategy, policy
-from holdfast.recovery.statuses import AttemptState, TaskState
+from perdure.recovery.history import History, Sighting, StartUps, learn
+from perdure.recovery.job import AttemptView, NodeView, Recovery, TaskView
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.choice import Move, Place, Stay, Wait
+from perdure.recovery.policies.cooldown import launch_refusal, preemption_refusal
+from perdure.recovery.policies.parts import PARTS
+from perdure.recovery.policies.registry import UnknownStrategy, policy
+from perdure.recovery.statuses import AttemptState, TaskState
 
 NOW = 1_000_000.0
 HOUR = 3600.0

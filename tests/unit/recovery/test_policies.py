@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.recovery.history import History, Sighting, learn
-from holdfast.recovery.job import TaskView
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
-from holdfast.recovery.matching import fitting, why_nothing_fits
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.choice import Never, Place, Policy, Wait
-from holdfast.recovery.policies.cooldown import EARLY_RETRY_S, launch_refusal, preemption_refusal
-from holdfast.recovery.policies.registry import DEFAULT, STRATEGIES, UnknownStrategy, policy
-from holdfast.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex, choose
-from holdfast.recovery.reasons import Reason
+from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.job import TaskView
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.recovery.matching import fitting, why_nothing_fits
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.choice import Never, Place, Policy, Wait
+from perdure.recovery.policies.cooldown import EARLY_RETRY_S, launch_refusal, preemption_refusal
+from perdure.recovery.policies.registry import DEFAULT, STRATEGIES, UnknownStrategy, policy
+from perdure.recovery.policies.selection import LOOK_AGAIN_S, RefusalIndex, choose
+from perdure.recovery.reasons import Reason
 
 NOW = 1_000_000.0
 KINDS = {"v": ("V100", 1.0), "w": ("V100", 1.0), "a": ("A100", 1.0)}

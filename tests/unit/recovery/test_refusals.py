@@ -7,9 +7,9 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.recovery.market import FaultKind, Market, Offer, Refusal
-from holdfast.recovery.policies.cooldown import repeats
-from holdfast.recovery.refusals import RefusalMemory
+from perdure.recovery.market import FaultKind, Market, Offer, Refusal
+from perdure.recovery.policies.cooldown import repeats
+from perdure.recovery.refusals import RefusalMemory
 
 _KIND = FaultKind.AVOID_ZONE
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "p5.48xlarge", Market.SPOT, 10.0, 30.0, 192, 2048.0)

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.market import FaultKind, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
+from perdure.recovery import actions, events
+from perdure.recovery.directive import Want, directive
+from perdure.recovery.market import FaultKind, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from stories import LIMITS, ZONES, a_story
 
 

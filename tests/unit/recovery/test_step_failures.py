@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.job import Recovery
-from holdfast.recovery.reasons import Reason
-from holdfast.recovery.statuses import NodePhase, Status
+from perdure.recovery import actions, events
+from perdure.recovery.directive import Want, directive
+from perdure.recovery.job import Recovery
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import NodePhase, Status
 from stories import LIMITS, Story, a_story
 
 

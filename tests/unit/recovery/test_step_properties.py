@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.attempts import DRAIN_MARGIN_S
-from holdfast.recovery.directive import Want, directive
-from holdfast.recovery.history import History, learn
-from holdfast.recovery.job import AttemptView, JobView, Limits, NodeView, Recovery, TaskView, View
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.policies.registry import STRATEGIES
-from holdfast.recovery.reasons import MEANINGS, Reason
-from holdfast.recovery.statuses import AttemptState, NodePhase, Status, TaskState
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.attempts import DRAIN_MARGIN_S
+from perdure.recovery.directive import Want, directive
+from perdure.recovery.history import History, learn
+from perdure.recovery.job import AttemptView, JobView, Limits, NodeView, Recovery, TaskView, View
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.policies.registry import STRATEGIES
+from perdure.recovery.reasons import MEANINGS, Reason
+from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
+from perdure.recovery.step import step
 from rule_table import check_no_rule_was_missed
 
 NOW = 1_000_000.0

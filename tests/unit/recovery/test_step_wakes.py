@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.recovery import events
-from holdfast.recovery.job import JobView, Limits, TaskView, View
-from holdfast.recovery.market import Market, MarketView, Offer
-from holdfast.recovery.needs import Need
-from holdfast.recovery.statuses import AttemptState, NodePhase
-from holdfast.recovery.step import step
+from perdure.recovery import events
+from perdure.recovery.job import JobView, Limits, TaskView, View
+from perdure.recovery.market import Market, MarketView, Offer
+from perdure.recovery.needs import Need
+from perdure.recovery.statuses import AttemptState, NodePhase
+from perdure.recovery.step import step
 
 NOW = 1_000_000.0
 LIMITS = Limits()

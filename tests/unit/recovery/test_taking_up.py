@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery import actions, events
-from holdfast.recovery.attempts import CALL_BACK_S
-from holdfast.recovery.job import JobView, Limits, TaskView, View
-from holdfast.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.statuses import AttemptState, NodePhase
-from holdfast.recovery.step import step
+from perdure.recovery import actions, events
+from perdure.recovery.attempts import CALL_BACK_S
+from perdure.recovery.job import JobView, Limits, TaskView, View
+from perdure.recovery.market import FaultKind, Market, MarketView, Offer, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.statuses import AttemptState, NodePhase
+from perdure.recovery.step import step
 
 NOW, AWAY_S = 1_000_000.0, 3600.0
 LIMITS = Limits(boot_timeout_s=100, silent_s=60, drain_s=30)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.recovery.history import History, Sighting, learn
-from holdfast.recovery.job import TaskView
-from holdfast.recovery.market import Market, MarketView, Offer
-from holdfast.recovery.needs import Need
-from holdfast.recovery.policies.usual import usual_strategy
+from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.job import TaskView
+from perdure.recovery.market import Market, MarketView, Offer
+from perdure.recovery.needs import Need
+from perdure.recovery.policies.usual import usual_strategy
 
 NOW = 1_000_000.0
 DAY_S = 86400.0

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from holdfast.recovery.history import StartUps
-from holdfast.recovery.job import TaskView
-from holdfast.recovery.statuses import TaskState
-from holdfast.recovery.values import replace
+from perdure.recovery.history import StartUps
+from perdure.recovery.job import TaskView
+from perdure.recovery.statuses import TaskState
+from perdure.recovery.values import replace
 
 
 def test_only_what_was_named_changes() -> None:

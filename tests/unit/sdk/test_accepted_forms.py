@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.sdk import StoreType, Task
-from holdfast.sdk.buckets import STORES, BucketURI, parse
-from holdfast.sdk.infra import CLOUDS
+from perdure.sdk import StoreType, Task
+from perdure.sdk.buckets import STORES, BucketURI, parse
+from perdure.sdk.infra import CLOUDS
 
 RESOURCES: list[tuple[str, dict[str, Any]]] = [
     ("{}", {}),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sdk import Dag, Problem, Resources, Task, TaskError
+from perdure.sdk import Dag, Problem, Resources, Task, TaskError
 
 PIPELINE = """
 name: nightly
@@ -139,8 +139,8 @@ def test_an_error_within_a_dag_is_the_users_own() -> None:
 def test_warnings_of_all_tasks() -> None:
     dag = Dag.from_yaml("name: p\n---\nservice: {a: 1}\n---\npool: {a: 1}\n")
     assert dag.warnings == (
-        "line 3: service: accepted, but has no effect: Holdfast runs jobs, not services or pools",
-        "line 5: pool: accepted, but has no effect: Holdfast runs jobs, not services or pools",
+        "line 3: service: accepted, but has no effect: Perdure runs jobs, not services or pools",
+        "line 5: pool: accepted, but has no effect: Perdure runs jobs, not services or pools",
     )
 
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.sdk import Task
-from holdfast.sdk.needs import recovery
-from holdfast.sdk.problems import TaskError
+from perdure.sdk import Task
+from perdure.sdk.needs import recovery
+from perdure.sdk.problems import TaskError
 
 LAUNCHED = 1_790_000_000.0
 DAY = datetime(2026, 12, 1, 8, tzinfo=UTC).timestamp()

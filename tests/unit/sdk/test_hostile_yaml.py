@@ -17,9 +17,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sdk import Dag, Task
-from holdfast.sdk.problems import TaskError
-from holdfast.sdk.schema import RESOURCE_FIELDS, STORAGE_FIELDS, TASK_FIELDS
+from perdure.sdk import Dag, Task
+from perdure.sdk.problems import TaskError
+from perdure.sdk.schema import RESOURCE_FIELDS, STORAGE_FIELDS, TASK_FIELDS
 
 SEEDS = sorted((Path(__file__).parents[2] / "fuzz" / "corpus").iterdir())
 MOST_S, MOST_MIB = 20.0, 700
@@ -181,7 +181,7 @@ def test_bombs_are_told_soon_and_in_little_memory(tmp_path: Path, name: str) -> 
     path = tmp_path / "bomb.yaml"
     path.write_text(BOMBS[name])
     script = (
-        "import sys\nfrom holdfast.sdk import Dag\nfrom holdfast.sdk.problems import TaskError\n"
+        "import sys\nfrom perdure.sdk import Dag\nfrom perdure.sdk.problems import TaskError\n"
         "try:\n    Dag.from_yaml(sys.argv[1]); print('read')\n"
         "except TaskError as refused:\n    print(f'refused: {refused}')\n"
     )

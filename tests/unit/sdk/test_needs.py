@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.recovery.job import Recovery
-from holdfast.recovery.market import Market, Offer
-from holdfast.recovery.needs import Amount, Need
-from holdfast.sdk import Resources, Task
-from holdfast.sdk.needs import gpus_per_node, needs, recovery
-from holdfast.sdk.resources import Alternatives
+from perdure.recovery.job import Recovery
+from perdure.recovery.market import Market, Offer
+from perdure.recovery.needs import Amount, Need
+from perdure.sdk import Resources, Task
+from perdure.sdk.needs import gpus_per_node, needs, recovery
+from perdure.sdk.resources import Alternatives
 
 
 def of(text: str) -> Alternatives:

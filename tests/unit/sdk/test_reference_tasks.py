@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.recovery.needs import Amount, Need
-from holdfast.sdk import Dag, Task, TaskError
-from holdfast.sdk.needs import gpus_per_node, needs
+from perdure.recovery.needs import Amount, Need
+from perdure.sdk import Dag, Task, TaskError
+from perdure.sdk.needs import gpus_per_node, needs
 
 TASKS = Path(__file__).parent / "tasks"
 
@@ -102,5 +102,5 @@ def test_mingpt_needs() -> None:
 
 def test_what_has_no_effect_is_said() -> None:
     file = TASKS / "efa.yaml"
-    assert task("efa").warnings == (f"{file}:2: config.kubernetes: accepted, but has no effect in Holdfast",)
+    assert task("efa").warnings == (f"{file}:2: config.kubernetes: accepted, but has no effect in Perdure",)
     assert task("mingpt").warnings == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sdk import Dag, Problem, Resources, Storage, Task, TaskError
+from perdure.sdk import Dag, Problem, Resources, Storage, Task, TaskError
 
 
 def refusal(text: str) -> str:

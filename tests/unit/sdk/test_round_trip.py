@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sdk import Dag, Resources, Task, TaskError
-from holdfast.sdk.infra import CLOUDS
-from holdfast.sdk.needs import needs, recovery
-from holdfast.sdk.schema import STRATEGIES, TASK_FIELDS
+from perdure.sdk import Dag, Resources, Task, TaskError
+from perdure.sdk.infra import CLOUDS
+from perdure.sdk.needs import needs, recovery
+from perdure.sdk.schema import STRATEGIES, TASK_FIELDS
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 VARIABLES = st.sampled_from(["A", "B", "_C", "Long_Name1"])

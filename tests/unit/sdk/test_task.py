@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sdk import Alternatives, Resources, Storage, StorageMode, StoreType, Task, TaskError
+from perdure.sdk import Alternatives, Resources, Storage, StorageMode, StoreType, Task, TaskError
 
 
 def test_python_and_yaml_say_the_same() -> None:
@@ -309,9 +309,9 @@ def test_local_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_the_sdk_loads_nothing_heavy() -> None:
     heavy = "http", "http.client", "socket", "ssl", "yaml", "json", "difflib", "asyncio", "subprocess", "urllib"
     code = f"""
-import sys, holdfast.sdk
-assert not [name for name in sys.modules if name.startswith("holdfast.sdk.")]
-from holdfast.sdk import Dag, Resources, Storage, Task
+import sys, perdure.sdk
+assert not [name for name in sys.modules if name.startswith("perdure.sdk.")]
+from perdure.sdk import Dag, Resources, Storage, Task
 Task("a", run="x", resources=Resources(accelerators="A100:8"))
 print([name for name in {heavy!r} if name in sys.modules])
 """
@@ -321,11 +321,11 @@ print([name for name in {heavy!r} if name in sys.modules])
 
 
 def test_unknown_names_of_the_sdk() -> None:
-    import holdfast.sdk
+    import perdure.sdk
 
     with pytest.raises(AttributeError, match="has no attribute 'nope'"):
-        holdfast.sdk.nope  # noqa: B018
-    assert holdfast.sdk.jobs.__name__ == "holdfast.sdk.jobs"
+        perdure.sdk.nope  # noqa: B018
+    assert perdure.sdk.jobs.__name__ == "perdure.sdk.jobs"
 
 
 def test_an_image_for_this_machine_is_named_wherever_it_is_written() -> None:

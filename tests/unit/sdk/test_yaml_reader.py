@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sdk.problems import TaskError
-from holdfast.sdk.yaml_reader import Position, read_file, read_text
+from perdure.sdk.problems import TaskError
+from perdure.sdk.yaml_reader import Position, read_file, read_text
 
 
 def refusal(text: str) -> str:

@@ -12,22 +12,22 @@ SERVER = Path(__file__).with_name("contract_server.py")
 
 
 def _load(path):
-    spec = importlib.util.spec_from_file_location("holdfast_contract_server", path)
+    spec = importlib.util.spec_from_file_location("perdure_contract_server", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-contract_server = sys.modules.get("holdfast_contract_server") or _load(SERVER)
+contract_server = sys.modules.get("perdure_contract_server") or _load(SERVER)
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch, tmp_path):
     """No test sees the controller of whoever runs it."""
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+    for name in [name for name in os.environ if name.startswith("PERDURE_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PERDURE_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture
@@ -39,24 +39,24 @@ def controller(tmp_path):
 
 @pytest.fixture
 def client(controller):
-    from holdfast.sdk.client import Client
-    from holdfast.sdk.endpoint import Endpoint
+    from perdure.sdk.client import Client
+    from perdure.sdk.endpoint import Endpoint
 
     return Client(Endpoint(controller.url, contract_server.TOKEN))
 
 
 @pytest.fixture
 def embedded(tmp_path):
-    """(home, environment) in which `python -m holdfast.controller` is the contract server; its processes are ended."""
-    package = tmp_path / "stand-in" / "holdfast" / "controller"
+    """(home, environment) in which `python -m perdure.controller` is the contract server; its processes are ended."""
+    package = tmp_path / "stand-in" / "perdure" / "controller"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(f"import runpy\nrunpy.run_path({str(SERVER)!r}, run_name='__main__')\n")
     home = tmp_path / "home"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    yield home, {**inherited, "HOLDFAST_HOME": str(home), "PYTHONPATH": str(tmp_path / "stand-in")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    yield home, {**inherited, "PERDURE_HOME": str(home), "PYTHONPATH": str(tmp_path / "stand-in")}
     starts = home / "starts"
     for pid in starts.read_text().split() if starts.exists() else ():
         command = Path(f"/proc/{pid}/cmdline")
-        if command.exists() and b"holdfast.controller" in command.read_bytes():
+        if command.exists() and b"perdure.controller" in command.read_bytes():
             os.kill(int(pid), signal.SIGKILL)

@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             if parts.path == "/healthz":
                 return self.answer({"status": "ok"})
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                raise Refusal(401, "the token is not known", fix="look into HOLDFAST_HOME/token")
+                raise Refusal(401, "the token is not known", fix="look into PERDURE_HOME/token")
             for (method, pattern), call in ROUTES.items():
                 if method == self.command and (found := re.fullmatch("/api/v1" + pattern, parts.path)):
                     return call(self, *found.groups())
@@ -196,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.body)
         for index, task in enumerate(body["tasks"]):
             if "no such gpu" in json.dumps(task):
-                raise Refusal(400, "no cloud sells this GPU", f"tasks[{index}].resources", "holdfast check")
+                raise Refusal(400, "no cloud sells this GPU", f"tasks[{index}].resources", "perdure check")
             if isinstance(task.get("workdir"), str):
                 raise Refusal(400, "workdir was not uploaded", f"tasks[{index}].workdir")
         return body
@@ -303,7 +303,7 @@ class Handler(BaseHTTPRequestHandler):
             assert "offset" not in query
             lines = state.logs[job_id].splitlines(keepends=True)
             sent = sum(map(len, lines[: -int(query["tail"])]))
-        self.begin_stream({"Holdfast-Offset": str(sent)})
+        self.begin_stream({"Perdure-Offset": str(sent)})
         while True:
             with state.changed:
                 ended = all(task["status"] in FINAL for task in state.jobs[job_id])
@@ -381,7 +381,7 @@ def serving(home: Path) -> Iterator[Controller]:
 
 
 def main(arguments):
-    """What `python -m holdfast.controller serve --home DIR` does, as far as a client can see."""
+    """What `python -m perdure.controller serve --home DIR` does, as far as a client can see."""
     assert arguments[:2] == ["serve", "--home"], arguments
     home = Path(arguments[2])
     if (home / "broken").exists():

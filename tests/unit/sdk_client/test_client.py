@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from holdfast.sdk.client import ApiError, Client, ConnectionLost
-from holdfast.sdk.endpoint import Endpoint
+from perdure.sdk.client import ApiError, Client, ConnectionLost
+from perdure.sdk.endpoint import Endpoint
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_a_refusal_says_what_where_and_what_to_do(client):
     with pytest.raises(ApiError) as caught:
         client.plan(None, [{"run": "x", "resources": {"accelerators": "no such gpu"}}])
     error = caught.value
-    assert (error.status, error.where, error.fix) == (400, "tasks[0].resources", "holdfast check")
-    assert str(error) == "tasks[0].resources: no cloud sells this GPU\n  holdfast check"
+    assert (error.status, error.where, error.fix) == (400, "tasks[0].resources", "perdure check")
+    assert str(error) == "tasks[0].resources: no cloud sells this GPU\n  perdure check"
 
 
 def test_a_wrong_token_is_refused(controller):
@@ -59,7 +59,7 @@ def test_a_big_upload_with_a_wrong_token_shows_the_refusal_and_not_a_broken_pipe
 def test_something_else_that_answers_is_told_apart(elsewhere):
     with pytest.raises(ApiError) as caught:
         elsewhere.clouds()
-    assert "no holdfast controller" in str(caught.value) or "404" in str(caught.value)
+    assert "no perdure controller" in str(caught.value) or "404" in str(caught.value)
 
 
 def test_nobody_there():
@@ -107,7 +107,7 @@ def test_a_controller_that_asks_for_time_is_given_it(controller, client):
 
 
 def test_a_controller_that_never_comes_round_is_told_of(controller, client, monkeypatch):
-    monkeypatch.setattr("holdfast.sdk.client.BUSY_PATIENCE_S", 0.2)
+    monkeypatch.setattr("perdure.sdk.client.BUSY_PATIENCE_S", 0.2)
     controller.busy = 1000
     with pytest.raises(ApiError, match="fallen behind") as caught:
         client.submit("x", [{"run": "true"}], user="ada", key="k")

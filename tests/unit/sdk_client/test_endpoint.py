@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.sdk import endpoint, hosted
-from holdfast.sdk.client import Client
-from holdfast.sdk.endpoint import NoController
+from perdure.sdk import endpoint, hosted
+from perdure.sdk.client import Client
+from perdure.sdk.endpoint import NoController
 
-ENSURE = "from holdfast.sdk import endpoint; e = endpoint.ensure(); print(e.url, e.pid, e.token)"
+ENSURE = "from perdure.sdk import endpoint; e = endpoint.ensure(); print(e.url, e.pid, e.token)"
 
 
 def ensure_in_process(environ):
@@ -29,21 +29,21 @@ def finished(process):
 
 
 def test_the_environment_names_a_controller(tmp_path):
-    named = {"HOLDFAST_ENDPOINT": "https://h.example.org/", "HOLDFAST_HOME": str(tmp_path)}
+    named = {"PERDURE_ENDPOINT": "https://h.example.org/", "PERDURE_HOME": str(tmp_path)}
     with pytest.raises(NoController, match="there is no token"):
         endpoint.find(named)
     (tmp_path / "token").write_text("from the home\n")
     assert endpoint.find(named).token == "from the home"
     (tmp_path / "t").write_text("from a file\n")
-    assert endpoint.find(named | {"HOLDFAST_TOKEN_FILE": str(tmp_path / "t")}).token == "from a file"
-    found = endpoint.ensure(named | {"HOLDFAST_TOKEN": "given"})
+    assert endpoint.find(named | {"PERDURE_TOKEN_FILE": str(tmp_path / "t")}).token == "from a file"
+    found = endpoint.ensure(named | {"PERDURE_TOKEN": "given"})
     assert (found.url, found.token, found.home) == ("https://h.example.org", "given", None)
     with pytest.raises(NoController, match="is no URL"):
-        endpoint.find({"HOLDFAST_ENDPOINT": "localhost:8000", "HOLDFAST_TOKEN": "t"})
+        endpoint.find({"PERDURE_ENDPOINT": "localhost:8000", "PERDURE_TOKEN": "t"})
 
 
 def test_looking_starts_nothing(tmp_path):
-    assert endpoint.find({"HOLDFAST_HOME": str(tmp_path / "home")}) is None
+    assert endpoint.find({"PERDURE_HOME": str(tmp_path / "home")}) is None
     assert not (tmp_path / "home").exists()
 
 
@@ -85,7 +85,7 @@ def test_a_record_of_a_dead_process_is_replaced(embedded):
 @pytest.mark.parametrize("record", ["", "not json", "[]", '{"endpoint": 5, "pid": "x"}'])
 def test_a_broken_record_is_no_controller(tmp_path, record):
     (tmp_path / "controller.json").write_text(record)
-    assert endpoint.find({"HOLDFAST_HOME": str(tmp_path)}) is None
+    assert endpoint.find({"PERDURE_HOME": str(tmp_path)}) is None
     assert endpoint.recorded_pid(tmp_path) is None
 
 
@@ -112,17 +112,17 @@ def test_a_missing_extra_is_one_clear_line(tmp_path):
     import click
     import yaml
 
-    import holdfast.sdk
+    import perdure.sdk
 
     for package in (click, yaml):
         name = package.__name__
         (tmp_path / name).symlink_to(os.path.dirname(package.__file__))
-    roots = [os.path.dirname(os.path.dirname(holdfast.sdk.__path__[0])), os.path.join(_repository(), "recovery")]
-    environ = {"PYTHONPATH": os.pathsep.join([*roots, str(tmp_path)]), "HOLDFAST_HOME": str(tmp_path / "home")}
+    roots = [os.path.dirname(os.path.dirname(perdure.sdk.__path__[0])), os.path.join(_repository(), "recovery")]
+    environ = {"PYTHONPATH": os.pathsep.join([*roots, str(tmp_path)]), "PERDURE_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-S", "-c", ENSURE]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert "the controller is not installed here" in done.stderr
-    assert "pip install 'holdfast[controller]'" in done.stderr
+    assert "pip install 'perdure[controller]'" in done.stderr
     assert not (tmp_path / "home").exists()
 
 
@@ -133,11 +133,11 @@ def test_a_token_that_others_may_read_is_refused(tmp_path, controller):
     (home / "token").write_text("user-token")
     (home / "token").chmod(0o640)
     with pytest.raises(NoController) as caught:
-        endpoint.find({"HOLDFAST_HOME": str(home)})
+        endpoint.find({"PERDURE_HOME": str(home)})
     assert "mode 0640" in str(caught.value)
     assert f"chmod 600 {home / 'token'}" in str(caught.value)
     (home / "token").chmod(0o600)
-    assert endpoint.find({"HOLDFAST_HOME": str(home)}).token == "user-token"
+    assert endpoint.find({"PERDURE_HOME": str(home)}).token == "user-token"
 
 
 def test_the_last_lines_of_a_long_log(tmp_path):
@@ -147,24 +147,24 @@ def test_the_last_lines_of_a_long_log(tmp_path):
 
 
 def _repository():
-    import holdfast.recovery
+    import perdure.recovery
 
-    return os.path.dirname(os.path.dirname(os.path.dirname(holdfast.recovery.__path__[0])))
+    return os.path.dirname(os.path.dirname(os.path.dirname(perdure.recovery.__path__[0])))
 
 
 def test_one_that_was_brought_up_comes_before_ones_own_and_after_the_environments(tmp_path):
     up = hosted.Hosted(hosted.UP, "hosting-1", "local", 8443, url="https://192.0.2.1:8443", token="t", fingerprint="f")
     hosted.write(tmp_path, up)
-    found = endpoint.find({"HOLDFAST_HOME": str(tmp_path)})
+    found = endpoint.find({"PERDURE_HOME": str(tmp_path)})
     assert (found.url, found.token, found.fingerprint, found.home) == ("https://192.0.2.1:8443", "t", "f", None)
-    environ = {"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_ENDPOINT": "http://127.0.0.1:1", "HOLDFAST_TOKEN": "x"}
+    environ = {"PERDURE_HOME": str(tmp_path), "PERDURE_ENDPOINT": "http://127.0.0.1:1", "PERDURE_TOKEN": "x"}
     assert endpoint.find(environ).url == "http://127.0.0.1:1"
     hosted.write(tmp_path, replace(up, stage=hosted.DOWN))
-    assert endpoint.find({"HOLDFAST_HOME": str(tmp_path)}) is None
+    assert endpoint.find({"PERDURE_HOME": str(tmp_path)}) is None
     (tmp_path / hosted.FILE).chmod(0o644)
     with pytest.raises(endpoint.NoController, match="others may read"):
-        endpoint.find({"HOLDFAST_HOME": str(tmp_path)})
+        endpoint.find({"PERDURE_HOME": str(tmp_path)})
     (tmp_path / hosted.FILE).chmod(0o600)
     (tmp_path / hosted.FILE).write_text("{")
     with pytest.raises(endpoint.NoController, match="put it back"):
-        endpoint.find({"HOLDFAST_HOME": str(tmp_path)})
+        endpoint.find({"PERDURE_HOME": str(tmp_path)})

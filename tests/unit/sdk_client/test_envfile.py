@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.sdk import envfile
+from perdure.sdk import envfile
 
 
 def parsed(text, **environ):

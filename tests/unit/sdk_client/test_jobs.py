@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from holdfast.sdk import jobs, logs
-from holdfast.sdk.client import PAGE, ApiError, ConnectionLost
-from holdfast.sdk.dag import Dag
-from holdfast.sdk.problems import TaskError
-from holdfast.sdk.task import Task
+from perdure.sdk import jobs, logs
+from perdure.sdk.client import PAGE, ApiError, ConnectionLost
+from perdure.sdk.dag import Dag
+from perdure.sdk.problems import TaskError
+from perdure.sdk.task import Task
 
 ALL = b"".join(b"line %d of many\n" % number for number in range(2000))
 
@@ -123,7 +123,7 @@ def test_a_controller_that_is_started_anew_is_found_where_it_is_then(tmp_path, c
     import dataclasses
     import json
 
-    from holdfast.sdk.client import Client
+    from perdure.sdk.client import Client
 
     home = tmp_path / "home"
     home.mkdir()
@@ -146,7 +146,7 @@ def test_a_controller_that_is_started_anew_is_found_where_it_is_then(tmp_path, c
 def test_a_controller_that_stays_away_is_given_up(client, controller):
     import dataclasses
 
-    from holdfast.sdk.client import Client
+    from perdure.sdk.client import Client
 
     gone = Client(dataclasses.replace(client.endpoint, url="http://127.0.0.1:1"))
     with pytest.raises(ConnectionLost):
@@ -249,7 +249,7 @@ def test_every_job_comes_page_by_page(controller, client):
 def test_a_page_that_is_lost_is_asked_for_again(controller, client, monkeypatch):
     for _ in range(PAGE + 2):
         controller.add("SUCCEEDED")
-    served = sys.modules["holdfast_contract_server"].ROUTES
+    served = sys.modules["perdure_contract_server"].ROUTES
     lost, answer = [], served["GET", "/jobs"]
 
     def lose_two(handler):

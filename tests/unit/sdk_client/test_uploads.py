@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.sdk import filelist, uploads
-from holdfast.sdk.uploads import UploadError
+from perdure.sdk import filelist, uploads
+from perdure.sdk.uploads import UploadError
 
 
 def tree(root, files):
@@ -180,7 +180,7 @@ def test_a_file_without_permission_is_an_error_that_names_it(tmp_path):
     root = tree(tmp_path / "w", {"ok": "", "secret": "s"})
     (root / "secret").chmod(0)
     script = (
-        "import os, pathlib; from holdfast.sdk import uploads\n"
+        "import os, pathlib; from perdure.sdk import uploads\n"
         "os.setuid(65534)\n"
         "try: uploads.pack(pathlib.Path(), pathlib.Path('/dev/null'), is_workdir=False)\n"
         "except uploads.UploadError as error: print(error)\n"

@@ -15,13 +15,13 @@ from azure.core.exceptions import ServiceRequestError
 from azure.identity import CredentialUnavailableError
 
 from azurite import ACCOUNT, KEY, Azurite
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.settings import read_settings
-from holdfast.controller.storage.azure import AzureStore
-from holdfast.controller.storage.configured import account_of, stores_of
-from holdfast.controller.storage.stores import Access, StorageError
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import SystemClock
+from perdure.controller.settings import read_settings
+from perdure.controller.storage.azure import AzureStore
+from perdure.controller.storage.configured import account_of, stores_of
+from perdure.controller.storage.stores import Access, StorageError
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 ROOT = Path(__file__).parents[3]
 _ACCOUNT = "Microsoft.Storage/storageAccounts/blobServices"
@@ -117,7 +117,7 @@ def test_the_account_comes_of_the_file_or_the_environment(tmp_path: Path, monkey
 
 
 def test_the_role_names_what_is_called_and_no_more() -> None:
-    code = (ROOT / "controller/holdfast/controller/storage/azure.py").read_text()
+    code = (ROOT / "controller/perdure/controller/storage/azure.py").read_text()
     assert set(re.findall(r"\b(?:container|client)\.(\w+)\(", code)) == {*NEEDS, "get_container_client"}
     role = json.loads((ROOT / "deploy" / "iam" / "azure-controller.json").read_text())
     allowed = {name for name in role["Actions"] + role["DataActions"] if "/blobServices/" in name}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from holdfast.controller.clouds.section import SettingsError
-from holdfast.controller.settings import read_settings
-from holdfast.controller.storage.compatible import KINDS, compatible_store
-from holdfast.controller.storage.configured import stores_of
-from holdfast.controller.storage.s3 import S3Store
+from perdure.controller.clouds.section import SettingsError
+from perdure.controller.settings import read_settings
+from perdure.controller.storage.compatible import KINDS, compatible_store
+from perdure.controller.storage.configured import stores_of
+from perdure.controller.storage.s3 import S3Store
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from google.auth import jwt
 from google.auth.exceptions import RefreshError
 
 from fake_gcs import FakeGcs
-from holdfast.controller.storage.gcs import GcsStore
-from holdfast.controller.storage.stores import Access, StorageError
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.storage.gcs import GcsStore
+from perdure.controller.storage.stores import Access, StorageError
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "gcp-controller.yaml"
 # What each call needs: cloud.google.com/storage/docs/access-control/iam-json.

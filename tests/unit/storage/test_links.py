@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import fuse
-from holdfast.agent.mounts import MountError, Mounts
+from perdure.agent import fuse
+from perdure.agent.mounts import MountError, Mounts
 
 
 @pytest.fixture(autouse=True)

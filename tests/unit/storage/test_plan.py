@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.storage.mounts import BucketWish, StoragePlan, plan
-from holdfast.controller.storage.stores import StorageError
+from perdure.controller.storage.mounts import BucketWish, StoragePlan, plan
+from perdure.controller.storage.stores import StorageError
 
 DIGEST = "ab" * 32
 
@@ -131,8 +131,8 @@ def test_stores_that_are_not_supported_are_named(uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("gs://bucket", r"gs://bucket \(GCS\) is not set up here: .*install holdfast\[gcp\]"),
-        ("https://acme.blob.core.windows.net/ckpt", r"\(AZURE\) is not set up here: .*install holdfast\[azure\]"),
+        ("gs://bucket", r"gs://bucket \(GCS\) is not set up here: .*install perdure\[gcp\]"),
+        ("https://acme.blob.core.windows.net/ckpt", r"\(AZURE\) is not set up here: .*install perdure\[azure\]"),
     ],
 )
 def test_stores_whose_library_is_missing_say_what_to_install(uri: str, words: str) -> None:

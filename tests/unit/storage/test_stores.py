@@ -16,14 +16,14 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from azurite import ACCOUNT, KEY
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.storage.azure import AzureStore
-from holdfast.controller.storage.gcs import GcsStore
-from holdfast.controller.storage.mounts import BucketWish, fill, make, node_mounts, plan
-from holdfast.controller.storage.s3 import S3Store
-from holdfast.controller.storage.stores import ANYWHERE, LocalStore, StorageError, Store
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import SystemClock
+from perdure.controller.storage.azure import AzureStore
+from perdure.controller.storage.gcs import GcsStore
+from perdure.controller.storage.mounts import BucketWish, fill, make, node_mounts, plan
+from perdure.controller.storage.s3 import S3Store
+from perdure.controller.storage.stores import ANYWHERE, LocalStore, StorageError, Store
+from perdure.recovery.market import FaultKind
+from perdure.recovery.reasons import Reason
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_an_upload_that_is_no_archive(store: Store, bucket: str, tmp_path: Path)
 
 
 def test_node_mounts_of_a_local_bucket(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path, root_on_node="/run/holdfast/buckets")
+    store = LocalStore(tmp_path, root_on_node="/run/perdure/buckets")
     mounts = plan({"/ckpt": {"name": "ckpt"}}, stores={"local"}, default_store="local").mounts
     assert node_mounts(mounts, {"local": store}) == [
         {
@@ -178,7 +178,7 @@ def test_node_mounts_of_a_local_bucket(tmp_path: Path) -> None:
             "prefix": "",
             "read_only": False,
             "options": {},
-            "rclone": {"type": "local", "root": "/run/holdfast/buckets"},
+            "rclone": {"type": "local", "root": "/run/perdure/buckets"},
         }
     ]
 

@@ -6,9 +6,9 @@ import pytest
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from holdfast.controller.clouds.aws.catalog import REGION_FACTORS, SPOT_SHARE, TYPES, ZONES, on_demand_price, sold
-from holdfast.controller.clouds.sold import InstanceType
-from holdfast.sdk.accelerators import choices, read
+from perdure.controller.clouds.aws.catalog import REGION_FACTORS, SPOT_SHARE, TYPES, ZONES, on_demand_price, sold
+from perdure.controller.clouds.sold import InstanceType
+from perdure.sdk.accelerators import choices, read
 
 # EC2 does not tell the variants of a GPU apart by name.
 VARIANTS = {"A100-80GB": "A100", "V100-32GB": "V100"}

@@ -12,12 +12,12 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from holdfast.controller.clouds.aws.faults import CODES, classify
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.faulting import Refused
-from holdfast.recovery.market import FaultKind, Market, Offer
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.aws.faults import CODES, classify
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.faulting import Refused
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.reasons import Reason
 
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "g5.xlarge", Market.SPOT, 0.3, 1.0, 4, 16)
 

@@ -10,7 +10,7 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from holdfast.controller.clouds.aws import models
+from perdure.controller.clouds.aws import models
 
 SOURCES = Path(models.__file__).parent
 

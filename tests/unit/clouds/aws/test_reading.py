@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.aws.reading import GONE_REASONS, ended_at, read
-from holdfast.controller.clouds.base import InstanceState
-from holdfast.recovery.reasons import MEANINGS, Reason
+from perdure.controller.clouds.aws.reading import GONE_REASONS, ended_at, read
+from perdure.controller.clouds.base import InstanceState
+from perdure.recovery.reasons import MEANINGS, Reason
 
 TAGS = {"controller": "c", "job": "7", "task": "0", "generation": "2", "token": "t"}
 
@@ -19,7 +19,7 @@ def told(state: str = "running", **more: Any) -> dict[str, Any]:
         "InstanceId": "i-1",
         "AmiLaunchIndex": 3,
         "State": {"Name": state},
-        "Tags": [{"Key": f"holdfast:{key}", "Value": value} for key, value in TAGS.items()],
+        "Tags": [{"Key": f"perdure:{key}", "Value": value} for key, value in TAGS.items()],
         "LaunchTime": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         "Placement": {"AvailabilityZone": "us-east-1a"},
         "InstanceType": "g5.xlarge",
@@ -48,7 +48,7 @@ def test_states(name: str, state: InstanceState) -> None:
 
 def test_a_machine_of_somebody_elses_is_none_of_ours() -> None:
     assert read(told() | {"Tags": [{"Key": "Name", "Value": "web"}]}, "us-east-1") is None
-    assert read(told() | {"Tags": [{"Key": "holdfast:controller", "Value": "c"}]}, "us-east-1") is None
+    assert read(told() | {"Tags": [{"Key": "perdure:controller", "Value": "c"}]}, "us-east-1") is None
 
 
 def test_a_spot_interruption_is_a_preemption_with_the_second_of_its_end() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.seldom import AGE_S, SILENT_S, Seldom
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws.seldom import AGE_S, SILENT_S, Seldom
 
 
 class Teller:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.aws.settings import AwsSettings
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.clouds.section import SettingsError
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.clouds.section import SettingsError
 
 
 def test_an_empty_section_is_enough() -> None:

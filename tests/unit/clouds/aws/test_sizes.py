@@ -7,10 +7,10 @@ import json
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from holdfast.controller.clouds.aws import pricelists, sizes
-from holdfast.controller.clouds.aws.catalog import TYPES
-from holdfast.controller.clouds.sold import Shape
-from holdfast.sdk.accelerators import choices, read
+from perdure.controller.clouds.aws import pricelists, sizes
+from perdure.controller.clouds.aws.catalog import TYPES
+from perdure.controller.clouds.sold import Shape
+from perdure.sdk.accelerators import choices, read
 
 KNOWN = [kind for kind in TYPES.values() if kind.name in INSTANCE_TYPES]
 T4 = {"Name": "T4", "Manufacturer": "NVIDIA", "Count": 1, "MemoryInfo": {"SizeInMiB": 16384}}

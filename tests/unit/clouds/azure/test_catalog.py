@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price, zone_number, zones_of
-from holdfast.recovery.market import Market, Offer
+from perdure.controller.clouds.azure.catalog import TYPES, on_demand_price, spot_price, zone_number, zones_of
+from perdure.recovery.market import Market, Offer
 
 
 def test_families_and_accelerators() -> None:

@@ -18,12 +18,12 @@ from azure.identity import CredentialUnavailableError
 from azure.mgmt.core.exceptions import ARMErrorFormat
 
 from fake_azure.faults import QUOTA, TEXTS
-from holdfast.controller.clouds.azure.faults import CODES, MESSAGES, classify
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.faulting import Refused
-from holdfast.recovery.market import FaultKind, Market, Offer, Refusal
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.azure.faults import CODES, MESSAGES, classify
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.faulting import Refused
+from perdure.recovery.market import FaultKind, Market, Offer, Refusal
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.reasons import Reason
 
 OFFER = Offer("azure", "eastus", "eastus-1", "Standard_NC24ads_A100_v4", Market.SPOT, 1.2, 3.7, 24, 220)
 

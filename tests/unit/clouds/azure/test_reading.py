@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from azure.mgmt.compute.models import VirtualMachine
 
-from holdfast.controller.clouds.azure.reading import read
-from holdfast.controller.clouds.base import InstanceState, Owner
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.azure.reading import read
+from perdure.controller.clouds.base import InstanceState, Owner
+from perdure.recovery.reasons import Reason
 
 FAILED = "ProvisioningState/failed/"
 TAGS = {
-    "holdfast:controller": "ctl",
-    "holdfast:job": "7",
-    "holdfast:task": "0",
-    "holdfast:generation": "2",
-    "holdfast:token": "t",
-    "holdfast:rank": "3",
+    "perdure:controller": "ctl",
+    "perdure:job": "7",
+    "perdure:task": "0",
+    "perdure:generation": "2",
+    "perdure:token": "t",
+    "perdure:rank": "3",
 }
 
 

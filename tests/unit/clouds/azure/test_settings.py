@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clouds.azure.settings import AzureSettings
-from holdfast.controller.clouds.section import SettingsError
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.section import SettingsError
 
 
 def test_everything_has_a_default() -> None:
@@ -19,7 +19,7 @@ def test_what_it_takes() -> None:
     assert not settings.wants_public_ip("eastus"), "the user's own subnet has a way out of its own"
     assert settings.wants_public_ip("westus3")
     assert not AzureSettings.from_mapping({"public_ips": False}).wants_public_ip("westus3")
-    queue = "https://account.queue.core.windows.net/holdfast"
+    queue = "https://account.queue.core.windows.net/perdure"
     assert AzureSettings.from_mapping({"notice_queues": [queue, queue]}).notice_queues == (queue,)
 
 
@@ -32,8 +32,8 @@ def test_what_it_takes() -> None:
         ({"subnets": {"eastus": "mine"}}, r"azure\.subnets\.eastus"),
         ({"public_ips": "no"}, r"azure\.public_ips"),
         ({"endpoint_url": "here"}, r"azure\.endpoint_url"),
-        ({"notice_queues": "https://account.queue.core.windows.net/holdfast"}, r"azure\.notice_queues"),
-        ({"notice_queues": ["http://account.queue.core.windows.net/holdfast"]}, r"azure\.notice_queues"),
+        ({"notice_queues": "https://account.queue.core.windows.net/perdure"}, r"azure\.notice_queues"),
+        ({"notice_queues": ["http://account.queue.core.windows.net/perdure"]}, r"azure\.notice_queues"),
         ({"notice_queues": ["https://account.queue.core.windows.net"]}, r"azure\.notice_queues"),
         ([], "azure"),
     ],

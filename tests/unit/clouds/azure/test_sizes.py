@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clouds.azure.catalog import TYPES
-from holdfast.controller.clouds.azure.sizes import ACCELERATORS, accelerator, is_offered
-from holdfast.controller.clouds.azure.skus import shape_of
-from holdfast.controller.clouds.sold import Shape
-from holdfast.sdk.accelerators import choices, read
+from perdure.controller.clouds.azure.catalog import TYPES
+from perdure.controller.clouds.azure.sizes import ACCELERATORS, accelerator, is_offered
+from perdure.controller.clouds.azure.skus import shape_of
+from perdure.controller.clouds.sold import Shape
+from perdure.sdk.accelerators import choices, read
 
 CAN = {"vCPUs": "8", "MemoryGB": "32", "CpuArchitectureType": "x64", "HyperVGenerations": "V1,V2"}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.gcp.billing import HOURS_PER_MONTH, Item, Part, item_of, read
-from holdfast.controller.clouds.gcp.families import FAMILIES, GPUS
-from holdfast.recovery.market import Market
+from perdure.controller.clouds.gcp.billing import HOURS_PER_MONTH, Item, Part, item_of, read
+from perdure.controller.clouds.gcp.families import FAMILIES, GPUS
+from perdure.recovery.market import Market
 
 SPOT, ON_DEMAND = Market.SPOT, Market.ON_DEMAND
 CORE, RAM, GPU, SSD = Part.CORE, Part.RAM, Part.GPU, Part.SSD

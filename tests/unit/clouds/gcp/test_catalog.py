@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.controller.clouds.gcp.catalog import (
+from perdure.controller.clouds.gcp.catalog import (
     ATTACHABLE,
     REGION_FACTORS,
     TYPES,
@@ -13,8 +13,8 @@ from holdfast.controller.clouds.gcp.catalog import (
     on_demand_price,
     spot_price,
 )
-from holdfast.controller.clouds.gcp.families import GPUS
-from holdfast.sdk.accelerators import choices, read
+from perdure.controller.clouds.gcp.families import GPUS
+from perdure.sdk.accelerators import choices, read
 
 
 def test_accelerators_have_the_names_that_tasks_use() -> None:

@@ -9,12 +9,12 @@ import requests
 from google.api_core.exceptions import GoogleAPICallError, format_http_response_error
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
-from holdfast.controller.clouds.base import Fault
-from holdfast.controller.clouds.faulting import Refused
-from holdfast.controller.clouds.gcp.faults import CODES, SUMMARY, classify, failure_of
-from holdfast.recovery.market import FaultKind, Market, Offer
-from holdfast.recovery.policies.cooldown import launch_refusal
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clouds.base import Fault
+from perdure.controller.clouds.faulting import Refused
+from perdure.controller.clouds.gcp.faults import CODES, SUMMARY, classify, failure_of
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.policies.cooldown import launch_refusal
+from perdure.recovery.reasons import Reason
 
 OFFER = Offer("gcp", "us-central1", "us-central1-a", "a2-highgpu-1g", Market.SPOT, 1.1, 3.7, 12, 85)
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.gcp import catalog
-from holdfast.controller.clouds.gcp.billing import Item, Part
-from holdfast.controller.clouds.gcp.catalog import TYPES, Attached, attached, machine_type
-from holdfast.controller.clouds.gcp.families import FAMILIES, GPUS, SPOT_ONLY, family_of, is_plain
-from holdfast.controller.clouds.gcp.launching import DISK_TIERS
-from holdfast.controller.clouds.gcp.machines import Machine, read, with_attached
-from holdfast.controller.clouds.gcp.market import price_of
-from holdfast.recovery.market import Market
-from holdfast.sdk.accelerators import choices
-from holdfast.sdk.accelerators import read as read_accelerators
+from perdure.controller.clouds.gcp import catalog
+from perdure.controller.clouds.gcp.billing import Item, Part
+from perdure.controller.clouds.gcp.catalog import TYPES, Attached, attached, machine_type
+from perdure.controller.clouds.gcp.families import FAMILIES, GPUS, SPOT_ONLY, family_of, is_plain
+from perdure.controller.clouds.gcp.launching import DISK_TIERS
+from perdure.controller.clouds.gcp.machines import Machine, read, with_attached
+from perdure.controller.clouds.gcp.market import price_of
+from perdure.recovery.market import Market
+from perdure.sdk.accelerators import choices
+from perdure.sdk.accelerators import read as read_accelerators
 
 SPOT, ON_DEMAND = Market.SPOT, Market.ON_DEMAND
 

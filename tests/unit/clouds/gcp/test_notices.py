@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from fake_gce import FakeGce
-from holdfast.controller.clock import SystemClock
-from holdfast.controller.clouds.gcp import notices
-from holdfast.controller.clouds.gcp.cloud import GcpCloud
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.offercache import InMemory
-from holdfast.controller.clouds.queues import Heard, MalformedMessage, Message, Word
-from holdfast.recovery.reasons import Reason
+from perdure.controller.clock import SystemClock
+from perdure.controller.clouds.gcp import notices
+from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.queues import Heard, MalformedMessage, Message, Word
+from perdure.recovery.reasons import Reason
 
 MACHINE = "projects/acme/zones/us-central1-a/instances/m-1-0"
 
@@ -28,7 +28,7 @@ def gce(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGce]:
         yield gce
 
 
-def queue_of(gce: FakeGce, name: str = "holdfast") -> notices.PubSubQueue:
+def queue_of(gce: FakeGce, name: str = "perdure") -> notices.PubSubQueue:
     settings = GcpSettings(endpoint_url=gce.url, notice_queues=(gce.subscription(name),))
     (queue,) = GcpCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
     assert isinstance(queue, notices.PubSubQueue)
@@ -67,13 +67,13 @@ def test_a_call_that_is_held_for_long_heard_nothing(
 ) -> None:
     monkeypatch.setattr(notices, "HELD_S", 0.1)
     queue = queue_of(gce)
-    gce.pubsub.send("projects/holdfast-test/subscriptions/holdfast", b"\xff")
+    gce.pubsub.send("projects/perdure-test/subscriptions/perdure", b"\xff")
     first = queue.receive()
     assert [one.body for one in first] == ["\N{REPLACEMENT CHARACTER}"]
     queue.delete(first)
     gce.pubsub.held_s = 60.0
     assert queue.receive() == ()
-    gce.pubsub.send("projects/holdfast-test/subscriptions/holdfast", b"{}")
+    gce.pubsub.send("projects/perdure-test/subscriptions/perdure", b"{}")
     assert [one.body for one in queue.receive()] == ["{}"]
 
 
@@ -98,7 +98,7 @@ def test_credentials_that_are_missing_are_asked_for_again(
     gce: FakeGce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = queue_of(gce)
-    gce.pubsub.send("projects/holdfast-test/subscriptions/holdfast", b"{}")
+    gce.pubsub.send("projects/perdure-test/subscriptions/perdure", b"{}")
     with monkeypatch.context() as without:
         without.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
         with pytest.raises(Exception) as caught:  # noqa: PT011 - the SDK's

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest, Owner
-from holdfast.controller.clouds.faulting import Refused
-from holdfast.controller.clouds.gcp import history, launching
-from holdfast.controller.clouds.gcp.reading import STATES, epoch_s, place_of, rank_of, read
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.recovery.market import Market, Offer
-from holdfast.recovery.reasons import MEANINGS, Reason
+from perdure.controller.clouds.base import Bootstrap, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.faulting import Refused
+from perdure.controller.clouds.gcp import history, launching
+from perdure.controller.clouds.gcp.reading import STATES, epoch_s, place_of, rank_of, read
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.recovery.market import Market, Offer
+from perdure.recovery.reasons import MEANINGS, Reason
 
-TAGS = {"holdfast-controller": "c", "holdfast-job": "7", "holdfast-task": "0", "holdfast-generation": "2"}
+TAGS = {"perdure-controller": "c", "perdure-job": "7", "perdure-task": "0", "perdure-generation": "2"}
 ZONE = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a"
 
 
 def told(status: str = "RUNNING", **more: Any) -> Any:
-    owner = SimpleNamespace(key="holdfast-owner", value=json.dumps({**TAGS, "holdfast-token": "T_1"}))
+    owner = SimpleNamespace(key="perdure-owner", value=json.dumps({**TAGS, "perdure-token": "T_1"}))
     return SimpleNamespace(
         **{
-            "name": "holdfast-t-3",
+            "name": "perdure-t-3",
             "status": status,
             "zone": ZONE,
             "machine_type": f"{ZONE}/machineTypes/n1-highmem-8",
             "guest_accelerators": [],
-            "labels": {**TAGS, "holdfast-token": "digest"},
+            "labels": {**TAGS, "perdure-token": "digest"},
             "metadata": SimpleNamespace(items=[owner]),
             "creation_timestamp": "2026-01-02T03:04:05.678-08:00",
             "network_interfaces": [SimpleNamespace(network_i_p="10.0.0.9")],
@@ -55,7 +55,7 @@ def test_states(status: str, state: InstanceState) -> None:
     instance = read(told(status))
     assert instance is not None
     assert (instance.state, instance.rank, instance.ip) == (state, 3, "10.0.0.9")
-    assert (instance.id, instance.region) == ("us-central1-a/holdfast-t-3", "us-central1")
+    assert (instance.id, instance.region) == ("us-central1-a/perdure-t-3", "us-central1")
     assert instance.owner == Owner("c", 7, 0, 2, "T_1"), "as it was written, and no digest"
     assert instance.launched_at == datetime(2026, 1, 2, 11, 4, 5, 678000, tzinfo=UTC).timestamp()
 
@@ -66,7 +66,7 @@ def test_whose_it_is_the_labels_tell_if_the_metadata_does_not() -> None:
     assert by_labels is not None
     assert by_labels.owner.token == "digest"
     assert read(told(metadata=plain, labels={"team": "web"})) is None
-    broken = SimpleNamespace(items=[SimpleNamespace(key="holdfast-owner", value="{")])
+    broken = SimpleNamespace(items=[SimpleNamespace(key="perdure-owner", value="{")])
     assert read(told(metadata=broken)) is None
 
 
@@ -81,10 +81,10 @@ def test_a_type_is_named_with_what_is_attached() -> None:
 
 
 def test_an_id_is_of_one_place() -> None:
-    assert place_of("us-central1-a/holdfast-t-0", "us-central1") == ("us-central1-a", "holdfast-t-0")
-    for odd in ("us-central1-a/../x", "us-central1-a/", "us-east4-a/holdfast-t-0", "x", 'us-central1-a/a"b'):
+    assert place_of("us-central1-a/perdure-t-0", "us-central1") == ("us-central1-a", "perdure-t-0")
+    for odd in ("us-central1-a/../x", "us-central1-a/", "us-east4-a/perdure-t-0", "x", 'us-central1-a/a"b'):
         assert place_of(odd, "us-central1") is None
-    assert (rank_of("holdfast-t-12"), rank_of("web")) == (12, 0)
+    assert (rank_of("perdure-t-12"), rank_of("web")) == (12, 0)
     assert epoch_s("") is None
 
 
@@ -126,7 +126,7 @@ def test_what_is_not_over_has_no_end_and_what_failed_ended_nothing() -> None:
 
 
 def test_a_tombstone_that_nobody_remembers_tells_what_its_id_tells() -> None:
-    buried = history.tombstone("us-central1-a/holdfast-t-3", history.Fate(1.0, 2.0, Reason.PREEMPTED), None)
+    buried = history.tombstone("us-central1-a/perdure-t-3", history.Fate(1.0, 2.0, Reason.PREEMPTED), None)
     assert (buried.state, buried.rank, buried.region) == (InstanceState.GONE, 3, "us-central1")
     assert (buried.launched_at, buried.ended_at, buried.gone_reason) == (1.0, 2.0, Reason.PREEMPTED)
 
@@ -135,8 +135,8 @@ def test_a_tombstone_that_nobody_remembers_tells_what_its_id_tells() -> None:
 
 
 def test_names_follow_from_the_token_and_are_names() -> None:
-    assert launching.names(request(), 0) == ["holdfast-hf-0a1b2c-7-0-1-0", "holdfast-hf-0a1b2c-7-0-1-1"]
-    assert launching.names(request(), 2)[1] == "holdfast-hf-0a1b2c-7-0-1-2-1"
+    assert launching.names(request(), 0) == ["perdure-hf-0a1b2c-7-0-1-0", "perdure-hf-0a1b2c-7-0-1-1"]
+    assert launching.names(request(), 2)[1] == "perdure-hf-0a1b2c-7-0-1-2-1"
     for odd in ("UPPER", "a_b", "-a", "a-", "", "x" * 41, "é"):
         (first, _), (again, _) = launching.names(request(token=odd), 0), launching.names(request(token=odd), 0)
         assert first == again
@@ -151,8 +151,8 @@ def test_a_token_has_an_id_of_its_own_for_every_go() -> None:
 
 
 def test_labels_are_what_labels_may_be_and_ours_come_first() -> None:
-    labels = launching.labels_of(request(labels={"team": "Vision", "holdfast-job": "mine", "Odd Key": "x"}))
-    assert labels["holdfast-job"] == "7"
+    labels = launching.labels_of(request(labels={"team": "Vision", "perdure-job": "mine", "Odd Key": "x"}))
+    assert labels["perdure-job"] == "7"
     assert "Odd Key" not in labels
     assert labels["team"] == launching.label("Vision") != "Vision"
 

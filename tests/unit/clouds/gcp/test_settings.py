@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.controller.clock import ManualClock
-from holdfast.controller.clouds.gcp.settings import GcpSettings
-from holdfast.controller.clouds.registry import enabled_clouds
-from holdfast.controller.clouds.section import SettingsError
+from perdure.controller.clock import ManualClock
+from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.registry import enabled_clouds
+from perdure.controller.clouds.section import SettingsError
 
 
 def test_an_empty_section_is_enough() -> None:
@@ -32,7 +32,7 @@ def test_all_of_it_is_read() -> None:
         "image": "projects/p/global/images/mine",
         "preemption_notice": True,
         "notice_queues": [
-            "projects/p/subscriptions/holdfast",
+            "projects/p/subscriptions/perdure",
             "https://eu-pubsub.example/v1/projects/p/subscriptions/s-1",
         ],
         "endpoint_url": "http://127.0.0.1:1",
@@ -55,8 +55,8 @@ def test_all_of_it_is_read() -> None:
         ({"external_ip": "no"}, "gcp.external_ip"),
         ({"preemption_notice": 120}, "gcp.preemption_notice"),
         ({"notice_queues": "projects/p/subscriptions/s"}, "gcp.notice_queues"),
-        ({"notice_queues": ["projects/p/topics/holdfast"]}, "gcp.notice_queues"),
-        ({"notice_queues": ["https://pubsub.googleapis.com/projects/p/subscriptions/holdfast"]}, "gcp.notice_queues"),
+        ({"notice_queues": ["projects/p/topics/perdure"]}, "gcp.notice_queues"),
+        ({"notice_queues": ["https://pubsub.googleapis.com/projects/p/subscriptions/perdure"]}, "gcp.notice_queues"),
         ({"subnets": ["a"]}, "gcp.subnets"),
         ({"subnets": {"us-central1": 1}}, "gcp.subnets.us-central1"),
         ("yes", "gcp"),
@@ -84,8 +84,8 @@ def test_without_the_section_nothing_is_bought_whatever_credentials_there_are(tm
 def test_the_sdk_is_loaded_when_a_call_is_made_and_no_sooner(tmp_path: Path) -> None:
     """It costs seconds and more than 100 MiB."""
     code = (
-        "import sys, pathlib; from holdfast.controller.clock import ManualClock;"
-        "from holdfast.controller.clouds.registry import enabled_clouds;"
+        "import sys, pathlib; from perdure.controller.clock import ManualClock;"
+        "from perdure.controller.clouds.registry import enabled_clouds;"
         f"cloud = enabled_clouds({{'gcp': {{}}}}, pathlib.Path({str(tmp_path)!r}), ManualClock())['gcp'];"
         "cloud.notes(); print([m for m in sys.modules if m.startswith('google')])"
     )

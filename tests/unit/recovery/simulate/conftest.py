@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.recovery.simulate import ZoneTrace
-from holdfast.recovery.simulate.traces import region_of
+from perdure.recovery.simulate import ZoneTrace
+from perdure.recovery.simulate.traces import region_of
 
 GAP_S = 600
 

@@ -6,12 +6,12 @@ from itertools import islice
 
 import pytest
 
-from holdfast.recovery.history import History, Sighting, learn
-from holdfast.recovery.job import Recovery, TaskView
-from holdfast.recovery.market import FaultKind, MarketView, Refusal
-from holdfast.recovery.needs import Need
-from holdfast.recovery.offers import Market, Offer
-from holdfast.recovery.simulate.forecast import Forecast, draws, summary
+from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.job import Recovery, TaskView
+from perdure.recovery.market import FaultKind, MarketView, Refusal
+from perdure.recovery.needs import Need
+from perdure.recovery.offers import Market, Offer
+from perdure.recovery.simulate.forecast import Forecast, draws, summary
 
 NOW = 1_800_000_000.0
 HOUR_S = 3600.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.recovery.offers import Market
-from holdfast.recovery.simulate import Scenario, ZoneTrace
-from holdfast.recovery.simulate.cloud import TraceCloud
-from holdfast.recovery.simulate.optimum import TooFine, fastest, optimum
+from perdure.recovery.offers import Market
+from perdure.recovery.simulate import Scenario, ZoneTrace
+from perdure.recovery.simulate.cloud import TraceCloud
+from perdure.recovery.simulate.optimum import TooFine, fastest, optimum
 
 UNIT_S = 100
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.recovery.policies.registry import UnknownStrategy
-from holdfast.recovery.simulate import BadTrace, Scenario, simulate
-from holdfast.recovery.simulate.plot import draw
-from holdfast.recovery.simulate.report import document, windows
-from holdfast.recovery.simulate.statistics import bootstrap, summaries
+from perdure.recovery.policies.registry import UnknownStrategy
+from perdure.recovery.simulate import BadTrace, Scenario, simulate
+from perdure.recovery.simulate.plot import draw
+from perdure.recovery.simulate.report import document, windows
+from perdure.recovery.simulate.statistics import bootstrap, summaries
 
 PATTERN = "1110001101" * 60
 

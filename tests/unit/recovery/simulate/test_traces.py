@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from holdfast.recovery.simulate import BadTrace, ZoneTrace, parse
-from holdfast.recovery.simulate.files import load
-from holdfast.recovery.simulate.traces import common_span, region_of
+from perdure.recovery.simulate import BadTrace, ZoneTrace, parse
+from perdure.recovery.simulate.files import load
+from perdure.recovery.simulate.traces import common_span, region_of
 
 INFO = {"price_info": {"on_demand_price": 3.0, "price": 1.0, "instance_type": "p3.2xlarge"}}
 

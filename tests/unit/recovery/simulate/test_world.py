@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.recovery.market import FaultKind
-from holdfast.recovery.offers import Market
-from holdfast.recovery.policies.cooldown import COOLDOWNS, EARLY_RETRY_S
-from holdfast.recovery.policies.registry import STRATEGIES
-from holdfast.recovery.simulate import Run, Scenario, ZoneTrace, baselines
-from holdfast.recovery.simulate.cloud import TraceCloud
-from holdfast.recovery.simulate.optimum import optimum
-from holdfast.recovery.simulate.world import World
+from perdure.recovery.market import FaultKind
+from perdure.recovery.offers import Market
+from perdure.recovery.policies.cooldown import COOLDOWNS, EARLY_RETRY_S
+from perdure.recovery.policies.registry import STRATEGIES
+from perdure.recovery.simulate import Run, Scenario, ZoneTrace, baselines
+from perdure.recovery.simulate.cloud import TraceCloud
+from perdure.recovery.simulate.optimum import optimum
+from perdure.recovery.simulate.world import World
 
 HOUR = 3600
 

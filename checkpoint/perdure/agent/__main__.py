@@ -1,0 +1,7 @@
+"""`python -m perdure.agent`: the same as running the zipapp."""
+
+import sys
+
+from perdure.agent.main import main
+
+sys.exit(main())

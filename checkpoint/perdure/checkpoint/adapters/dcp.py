@@ -1,0 +1,48 @@
+"""torch.distributed.checkpoint: sharded states that load on another number of processes, committed and verified.
+
+checkpoints = DcpCheckpoints("/checkpoints")
+state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+step = checkpoints.load(state)          # fills the tensors in place; None: nothing saved yet
+checkpoints.save(step, state)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+
+from perdure.checkpoint.folders import Folder, Folders
+from perdure.checkpoint.group import Group, group_of
+from perdure.checkpoint.keep import Keep
+from perdure.checkpoint.save_dir import SaveDir, root_of
+
+
+class DcpCheckpoints:
+    """Checkpoints in DCP's format, one folder each. Every process calls the same methods.
+
+    `last_result`: which folder the last `load` took and what it skipped.
+    """
+
+    def __init__(
+        self, save_dir: SaveDir, *, keep: int | Keep | None = 5, prefix: str = "dcp", group: Group | None = None
+    ) -> None:
+        self._folders = Folders(
+            save_dir, keep=keep, prefix=prefix, group=group_of(root_of(save_dir)) if group is None else group
+        )
+        self.last_result: Folder | None = None
+
+    def save(self, step: int, state: dict[str, Any], *, metrics: Mapping[str, float] | None = None) -> None:
+        """Save `state` as the checkpoint of `step`. Raises what DCP raises, and CheckpointError."""
+        with self._folders.saving(step, metrics=metrics) as path:
+            dcp.save(state, checkpoint_id=path)
+
+    def load(self, state: dict[str, Any]) -> int | None:
+        """Fill `state` in place from the newest whole checkpoint, whatever number of processes saved it; returns its
+        step, or None when nothing was saved yet. Raises NoUsableCheckpoint and CheckpointUnavailable."""
+        self.last_result = self._folders.newest()
+        if self.last_result is None:
+            return None
+        dcp.load(state, checkpoint_id=self.last_result.path)
+        return self.last_result.step

@@ -1,0 +1,171 @@
+"""Arrays of any framework as plain bytes, and back. No framework is imported here that the program has not imported.
+
+An array is what NumPy, PyTorch or JAX call so, and `bytes`. Its element type goes by the name that the safetensors
+format uses, so that the files can be read by any tool that knows that format.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+# Element type → (bytes, NumPy's name, PyTorch's name); None where a framework has no such type.
+_TYPES: dict[str, tuple[int, str | None, str | None]] = {
+    "BOOL": (1, "bool", "bool"),
+    "U8": (1, "uint8", "uint8"),
+    "I8": (1, "int8", "int8"),
+    "F8_E5M2": (1, "float8_e5m2", "float8_e5m2"),
+    "F8_E4M3": (1, "float8_e4m3fn", "float8_e4m3fn"),
+    "I16": (2, "int16", "int16"),
+    "U16": (2, "uint16", "uint16"),
+    "F16": (2, "float16", "float16"),
+    "BF16": (2, "bfloat16", "bfloat16"),
+    "I32": (4, "int32", "int32"),
+    "U32": (4, "uint32", "uint32"),
+    "F32": (4, "float32", "float32"),
+    "C64": (8, "complex64", "complex64"),
+    "F64": (8, "float64", "float64"),
+    "I64": (8, "int64", "int64"),
+    "U64": (8, "uint64", "uint64"),
+}
+_OF_NUMPY = {numpy: name for name, (_, numpy, _) in _TYPES.items() if numpy}
+_OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a state. `kind` names who made it; `write` fills a buffer of `nbytes` with its elements, in C order.
+
+    `source`: equal for two arrays that are one and the same memory. `address`: where its bytes lie, if they lie in this
+    machine's memory in the order and form in which they are saved. Both hold as long as the state is kept alive.
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    write: Callable[[memoryview], None]
+    source: object
+    address: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return size_of(self.dtype, self.shape)
+
+    def view(self) -> memoryview:
+        """Its bytes where they lie, or a copy where they do not lie as they are saved."""
+        if self.address is not None:
+            return memoryview((ctypes.c_char * self.nbytes).from_address(self.address)).cast("B")
+        data = memoryview(bytearray(self.nbytes))
+        self.write(data)
+        return data
+
+
+def size_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an array. Raises KeyError for an element type that does not exist."""
+    return _TYPES[dtype][0] * prod(shape)
+
+
+def array_of(value: Any) -> Array | None:
+    """`value` as an array, or None when it is none. Raises TypeError for an array that can not be saved as bytes."""
+    if isinstance(value, (bytes, bytearray)):
+        return _of_bytes(value)
+    torch, numpy, jax = (sys.modules.get(name) for name in ("torch", "numpy", "jax"))
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_torch(value)
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        kind = "numpy" if isinstance(value, numpy.ndarray) else "numpy-scalar"
+        return _of_numpy(numpy, numpy.asarray(value), kind, source=id(value))
+    if jax is not None and numpy is not None and isinstance(value, jax.Array):
+        if not value.is_fully_addressable:
+            raise TypeError("is spread over several processes: save it with Orbax into a folder of the checkpoint")
+        return _of_numpy(numpy, numpy.asarray(value), "jax", source=id(value))
+    return None
+
+
+def restored(kind: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+    """The array that `data` holds, in the framework that it came from; it keeps `data` alive and may write to it.
+
+    Raises CheckpointError where that framework can not be imported.
+    """
+    if kind == "bytes":
+        return bytes(data)
+    if kind == "torch":
+        return _to_torch(_needed("torch"), dtype, shape, data)
+    numpy = _needed("numpy")
+    found = _to_numpy(numpy, dtype, shape, data)
+    if kind == "numpy-scalar":
+        return found[()]
+    return _needed("jax.numpy").array(found) if kind == "jax" else found
+
+
+def _of_bytes(value: bytes | bytearray) -> Array:
+    def write(out: memoryview) -> None:
+        out[:] = value
+
+    return Array("bytes", "U8", (len(value),), write, id(value))
+
+
+def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
+    dtype = _OF_NUMPY.get(value.dtype.name)
+    if dtype is None:
+        raise TypeError(f"has elements of type {value.dtype}, which have no fixed bytes; convert it first")
+    native = value.dtype.isnative
+
+    def write(out: memoryview) -> None:
+        numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
+
+    lies_so = native and value.flags.c_contiguous and value.size
+    address = value.__array_interface__["data"][0] if lies_so else None
+    return Array(kind, dtype, tuple(value.shape), write, source, address)
+
+
+def _of_torch(value: Any) -> Array:
+    torch = sys.modules["torch"]
+    dtype = _OF_TORCH.get(str(value.dtype).rpartition(".")[2])
+    if dtype is None or value.layout is not torch.strided or value.is_quantized:
+        raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
+    if hasattr(value, "to_local"):
+        raise TypeError("is a DTensor, one part of which lies here: use perdure.checkpoint.adapters.dcp")
+    if value.device.type == "meta":
+        raise TypeError("is on the meta device and has no content")
+    tensor = value.detach().resolve_conj().resolve_neg()
+
+    def write(out: memoryview) -> None:
+        if tensor.numel():
+            _to_torch(torch, dtype, tuple(tensor.shape), out).copy_(tensor, non_blocking=True)
+
+    # A subclass may keep its elements anywhere.
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.device.type == "cpu"
+    address = (is_plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr()) or None
+    source = (str(value.device), value.data_ptr(), tuple(value.shape), value.stride()) if value.numel() else id(value)
+    return Array("torch", dtype, tuple(value.shape), write, (dtype, source), address)
+
+
+def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+    element = getattr(torch, _TYPES[dtype][2] or "")
+    if not len(data):
+        return torch.empty(shape, dtype=element)
+    return torch.frombuffer(data, dtype=element).reshape(shape)
+
+
+def _to_numpy(numpy: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+    name = _TYPES[dtype][1]
+    element = numpy.dtype(name) if hasattr(numpy, str(name)) else numpy.dtype(getattr(_needed("ml_dtypes"), str(name)))
+    return numpy.frombuffer(data, dtype=element).reshape(shape)
+
+
+def _needed(module: str) -> Any:
+    from perdure.checkpoint.errors import CheckpointError
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise CheckpointError(
+            f"the checkpoint holds arrays of {package}, which can not be imported: {error}"
+        ) from error

@@ -1,0 +1,279 @@
+"""A cloud in memory: deterministic, moved by a clock alone, and able to fail in the ways that real ones do.
+
+It ships with the product because whoever builds on `Cloud` needs it: the daemon's tests, and the simulator's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perdure.controller.clock import Clock
+from perdure.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest, Owner
+from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.recovery.reasons import Reason
+
+ZONES = {"fake-1a": "fake-1", "fake-1b": "fake-1", "fake-2a": "fake-2"}
+CODES = {
+    "NoCapacity": (FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 60.0),
+    "QuotaExceeded": (FaultKind.AVOID_REGION, Reason.QUOTA, 60.0),
+    "BadCredentials": (FaultKind.AVOID_CLOUD, Reason.BAD_CREDENTIALS, 60.0),
+    "Throttled": (FaultKind.RETRY_LATER, Reason.THROTTLED, 2.0),
+    "BadRequest": (FaultKind.GIVE_UP, Reason.BAD_REQUEST, None),
+}
+
+
+class FakeError(Exception):
+    """A definite no: nothing happened."""
+
+    def __init__(self, code: str, message: str = "") -> None:
+        self.code = code
+        super().__init__(f"{code}: {message}" if message else code)
+
+
+@dataclass
+class Faults:
+    """What goes wrong. Change it at any time; what is written "next" is used up by the calls that meet it.
+
+    `capacity`: zone → how many machines may live there. `refuse`: zone → the code that every launch there meets.
+    `throttle`: how many of the next calls are throttled. `broken_launches`: for each of the next launches, how many of
+    its machines come to be before the connection breaks: 0 = the request was lost, all = the answer was.
+    """
+
+    capacity: dict[str, int] = field(default_factory=dict)
+    refuse: dict[str, str] = field(default_factory=dict)
+    throttle: int = 0
+    broken_launches: list[int] = field(default_factory=list)
+    boot_s: float = 0.0  # PENDING for so long
+    listing_delay_s: float = 0.0  # a new machine is neither described nor listed for so long
+    ending_s: float = 0.0  # ENDING for so long after `terminate`
+    forgotten_after_s: float = 3600.0  # a machine that is gone is described for so long
+    unusable: str | None = None
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one machine has cost so far."""
+
+    instance_id: str
+    owner: Owner
+    offer: Offer
+    seconds: float
+
+    @property
+    def usd(self) -> float:
+        return self.offer.price_per_hour * self.seconds / 3600
+
+
+@dataclass
+class _Machine:
+    id: str
+    rank: int
+    request: LaunchRequest
+    ip: str
+    launched_at: float
+    ends_at: float = float("inf")
+    why: Reason | None = None
+    asked_to_end: bool = False
+    is_forgotten: bool = False
+
+    def end(self, at: float, why: Reason) -> None:
+        """The earliest end wins."""
+        if at < self.ends_at:
+            self.ends_at, self.why = at, why
+
+
+class FakeCloud:
+    """A `Cloud`, and `Interruptible`. `calls` counts the calls of each method, failed ones too."""
+
+    ignores: frozenset[str] = frozenset()
+
+    def __init__(
+        self, clock: Clock, *, offers: Sequence[Offer] | None = None, faults: Faults | None = None, name: str = "fake"
+    ) -> None:
+        self.name = name
+        self.faults = faults or Faults()
+        self.calls: Counter[str] = Counter()
+        self._clock = clock
+        self._offers = default_offers(name) if offers is None else tuple(offers)
+        self._machines: dict[str, _Machine] = {}
+        self._lock = threading.RLock()
+
+    # ---- the Cloud protocol ----
+
+    def notes(self) -> Sequence[str]:
+        return ()
+
+    def unusable(self) -> str | None:
+        return self.faults.unusable
+
+    def offers(self) -> Sequence[Offer]:
+        return self._offers
+
+    def launch(self, request: LaunchRequest) -> Sequence[Instance]:
+        with self._lock:
+            self._enter("launch")
+            ids = [f"{self.name}-{request.owner.token}-{rank}" for rank in range(request.num_nodes)]
+            missing = [rank for rank, id in enumerate(ids) if id not in self._machines]
+            if missing:
+                self._admit(request, len(missing))
+                break_after = self.faults.broken_launches.pop(0) if self.faults.broken_launches else None
+                for rank in missing[:break_after]:
+                    self._start(ids[rank], rank, request)
+                if break_after is not None:
+                    raise ConnectionError("the connection broke before the answer came")
+            return [self._describe(self._machines[id]) for id in ids]
+
+    def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
+        with self._lock:
+            self._enter("describe")
+            known = [machine for machine in map(self._machines.get, ids) if machine and self._is_known(machine)]
+            return [self._describe(machine) for machine in known if machine.request.offer.region == region]
+
+    def list_owned(self, controller: str) -> Sequence[Instance]:
+        with self._lock:
+            self._enter("list_owned")
+            seen = [self._describe(machine) for machine in self._machines.values() if self._is_known(machine)]
+            return [i for i in seen if i.owner.controller == controller and i.state is not InstanceState.GONE]
+
+    def terminate(self, region: str, ids: Sequence[str]) -> None:
+        with self._lock:
+            self._enter("terminate")
+            for machine in map(self._machines.get, ids):
+                if machine and machine.request.offer.region == region:
+                    machine.asked_to_end = True
+                    machine.end(self._clock.now() + self.faults.ending_s, Reason.MACHINE_STOPPED)
+
+    def classify(self, error: Exception) -> Fault:
+        if not isinstance(error, FakeError):
+            return Fault(FaultKind.FIND_OUT, Reason.NO_CAPACITY, type(error).__name__, str(error))
+        kind, reason, retry_after_s = CODES[error.code]
+        return Fault(
+            kind,
+            reason,
+            error.code,
+            str(error),
+            retry_after_s,
+            whole_region=kind is FaultKind.AVOID_REGION,
+            whole_cloud=kind is FaultKind.AVOID_CLOUD,
+        )
+
+    # ---- what happens to machines ----
+
+    def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
+        """Take the machine at the notice's end. Raises FakeError if it does not live."""
+        with self._lock:
+            self._enter("interrupt")
+            machine = self._machines.get(instance_id)
+            if machine is None or self._is_gone(machine) or machine.request.offer.region != region:
+                raise FakeError("BadRequest", f"no machine {instance_id!r} lives in {region}")
+            machine.end(self._clock.now() + (notice_s or 0.0), Reason.PREEMPTED)
+
+    def preempt(self, instance_id: str, notice_s: float | None = None) -> None:
+        """`interrupt` for those who do not care for the region."""
+        self.interrupt(self._machines[instance_id].request.offer.region, instance_id, notice_s=notice_s)
+
+    def crash(self, instance_id: str) -> None:
+        """The machine goes away on its own."""
+        with self._lock:
+            self._machines[instance_id].end(self._clock.now(), Reason.MACHINE_CRASHED)
+
+    def forget(self, instance_id: str) -> None:
+        """The machine goes away, and the cloud tells nothing of it ever after."""
+        with self._lock:
+            self._machines[instance_id].end(self._clock.now(), Reason.MACHINE_CRASHED)
+            self._machines[instance_id].is_forgotten = True
+
+    def notice(self, instance_id: str) -> float | None:
+        """The deadline (epoch seconds) that the machine's own metadata tells of; None while there is none."""
+        with self._lock:
+            machine = self._machines[instance_id]
+            return machine.ends_at if machine.why is Reason.PREEMPTED and not self._is_gone(machine) else None
+
+    def bill(self) -> list[Charge]:
+        """What every machine has cost until now, in order of launch: billed by the second, from launch to end."""
+        with self._lock:
+            now = self._clock.now()
+            return [
+                Charge(m.id, m.request.owner, m.request.offer, max(0.0, min(now, m.ends_at) - m.launched_at))
+                for m in self._machines.values()
+            ]
+
+    # ---- private ----
+
+    def _enter(self, method: str) -> None:
+        self.calls[method] += 1
+        if self.faults.throttle > 0:
+            self.faults.throttle -= 1
+            raise FakeError("Throttled", method)
+
+    def _admit(self, request: LaunchRequest, count: int) -> None:
+        zone = request.offer.zone
+        if request.offer.key not in {offer.key for offer in self._offers}:
+            raise FakeError("BadRequest", f"{request.offer.key} is not sold")
+        if code := self.faults.refuse.get(zone):
+            raise FakeError(code, zone)
+        living = sum(m.request.offer.zone == zone and not self._is_gone(m) for m in self._machines.values())
+        if living + count > self.faults.capacity.get(zone, living + count):
+            raise FakeError("NoCapacity", zone)
+
+    def _start(self, id: str, rank: int, request: LaunchRequest) -> None:
+        high, low = divmod(len(self._machines), 254)
+        self._machines[id] = _Machine(id, rank, request, f"10.77.{high}.{low + 1}", self._clock.now())
+
+    def _is_gone(self, machine: _Machine) -> bool:
+        return machine.ends_at <= self._clock.now()
+
+    def _is_known(self, machine: _Machine) -> bool:
+        shown_from = machine.launched_at + self.faults.listing_delay_s
+        shown_until = machine.ends_at + self.faults.forgotten_after_s
+        return not machine.is_forgotten and shown_from <= self._clock.now() < shown_until
+
+    def _describe(self, machine: _Machine) -> Instance:
+        offer, is_gone = machine.request.offer, self._is_gone(machine)
+        return Instance(
+            id=machine.id,
+            rank=machine.rank,
+            owner=machine.request.owner,
+            state=self._stands(machine),
+            cloud=self.name,
+            region=offer.region,
+            zone=offer.zone,
+            instance_type=offer.instance_type,
+            ip=machine.ip,
+            launched_at=machine.launched_at,
+            ended_at=machine.ends_at if is_gone else None,
+            gone_reason=machine.why if is_gone else None,
+        )
+
+    def _stands(self, machine: _Machine) -> InstanceState:
+        if self._is_gone(machine):
+            return InstanceState.GONE
+        if machine.asked_to_end:
+            return InstanceState.ENDING
+        is_booting = self._clock.now() < machine.launched_at + self.faults.boot_s
+        return InstanceState.PENDING if is_booting else InstanceState.RUNNING
+
+
+def default_offers(cloud: str = "fake") -> tuple[Offer, ...]:
+    """Three zones in two regions, dearer one by one; a type without and one with an accelerator; both markets."""
+    types = (("fake-4", 4.0, 16.0, 0.2, None), ("fake-v100", 8.0, 64.0, 3.0, ("V100", 1.0)))
+    return tuple(
+        Offer(
+            cloud=cloud,
+            region=region,
+            zone=zone,
+            instance_type=name,
+            market=market,
+            price_per_hour=round(price * share * (1 + 0.05 * number), 6),
+            on_demand_price_per_hour=round(price * (1 + 0.05 * number), 6),
+            vcpus=vcpus,
+            memory_gib=memory_gib,
+            accelerators=accelerators,
+        )
+        for number, (zone, region) in enumerate(ZONES.items())
+        for name, vcpus, memory_gib, price, accelerators in types
+        for market, share in ((Market.SPOT, 0.3), (Market.ON_DEMAND, 1.0))
+    )

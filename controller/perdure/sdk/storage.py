@@ -1,0 +1,139 @@
+"""A bucket mounted on a task's machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from perdure.sdk import buckets
+from perdure.sdk.report import Report
+from perdure.sdk.schema import STORAGE
+
+
+class StorageMode(StrEnum):
+    MOUNT = "MOUNT"  # reads and writes go to the bucket
+    COPY = "COPY"  # copied to the machine before `setup`
+    MOUNT_CACHED = "MOUNT_CACHED"  # writes go to the machine's disk, and from there to the bucket
+
+
+class StoreType(StrEnum):
+    """Who keeps a bucket."""
+
+    S3 = "S3"
+    GCS = "GCS"
+    AZURE = "AZURE"
+    R2 = "R2"
+    IBM = "IBM"
+    OCI = "OCI"
+    NEBIUS = "NEBIUS"
+    COREWEAVE = "COREWEAVE"
+    VASTDATA = "VASTDATA"
+    HF = "HF"
+    LOCAL = "LOCAL"
+    VOLUME = "VOLUME"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage object of `file_mounts`. Takes strings for enums. Raises `TaskError`.
+
+    `name`: of a bucket that is made if there is none. `source`: an existing bucket's URI, or local paths that are
+    uploaded to the bucket `name` (`{"upload", "is_file"}` once they were). `persistent`: the bucket outlives the job.
+    """
+
+    name: str | None = None
+    source: str | Sequence[str | dict[str, Any]] | dict[str, Any] | None = None
+    stores: Sequence[StoreType | str] | StoreType | str | None = None
+    persistent: bool = True
+    mode: StorageMode | str = StorageMode.MOUNT
+    sync_on_reconstruction: bool = field(
+        default=True, repr=False, compare=False
+    )  # SkyPilot's; nothing is reconstructed
+    mount_cached_config: dict[str, Any] | None = None
+    file_mount_type: str | None = None
+    mount_config: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        stores = [self.stores] if isinstance(self.stores, str) else list(self.stores or ())
+        config = {"mount_cached": self.mount_cached_config, "mount": self.mount_config}
+        given = {
+            "name": self.name,
+            "source": self.source,
+            "store": str(stores[0]) if stores else None,
+            "persistent": self.persistent,
+            "mode": str(self.mode),
+            "type": self.file_mount_type,
+            "config": {key: value for key, value in config.items() if value} or None,
+        }
+        report = Report()
+        canonical = STORAGE.read(given, ("storage",), report)
+        if len(stores) > 1:
+            report.problem(("storage", "stores"), f"found {len(stores)} stores", "give one store")
+        report.finish()
+        self._adopt(canonical)
+
+    @classmethod
+    def from_yaml_config(cls, config: dict[str, Any]) -> Storage:
+        report = Report()
+        canonical = STORAGE.read(config, ("storage",), report)
+        report.finish()
+        options = canonical.pop("config", {})
+        store = canonical.pop("store", None)
+        kind = canonical.pop("type", None)
+        return cls(
+            **canonical,
+            stores=store,
+            file_mount_type=kind,
+            mount_cached_config=options.get("mount_cached"),
+            mount_config=options.get("mount"),
+        )
+
+    @property
+    def store(self) -> StoreType | None:
+        """Where the bucket is, as far as the task says; None leaves it to the controller."""
+        if self.stores:
+            return StoreType(next(iter(self.stores)))
+        return StoreType(self.bucket.store) if self.bucket else None
+
+    @property
+    def bucket(self) -> buckets.BucketURI | None:
+        """The existing bucket that is the source, if one is."""
+        is_uri = isinstance(self.source, str) and buckets.is_uri(self.source)
+        return buckets.parse(str(self.source)) if is_uri else None
+
+    @property
+    def local_sources(self) -> tuple[str, ...]:
+        """Local paths that are to be uploaded to the bucket; not those that were (`{"upload", "is_file"}`)."""
+        sources = self.source if isinstance(self.source, list | tuple) else (self.source,)
+        return () if self.bucket else tuple(source for source in sources if isinstance(source, str))
+
+    def to_yaml_config(self) -> dict[str, Any]:
+        """The mapping that says the same."""
+        options = {"mount_cached": self.mount_cached_config, "mount": self.mount_config}
+        config = {
+            "name": self.name,
+            "source": self.source,
+            "store": str(next(iter(self.stores))) if self.stores else None,
+            "persistent": None if self.persistent else False,
+            "mode": str(self.mode),
+            "type": self.file_mount_type,
+            "config": {key: value for key, value in options.items() if value} or None,
+        }
+        return {key: value for key, value in config.items() if value is not None}
+
+    def _adopt(self, canonical: dict[str, Any]) -> None:
+        options = canonical.get("config", {})
+        store = canonical.get("store")
+        changes = {
+            "name": canonical.get("name"),
+            "source": canonical.get("source"),
+            "stores": (StoreType(store),) if store else None,
+            "mode": StorageMode(canonical["mode"]),
+            "file_mount_type": canonical.get("type"),
+            "mount_cached_config": options.get("mount_cached") or None,
+            "mount_config": options.get("mount") or None,
+        }
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
