@@ -1,6 +1,6 @@
-# Everything sets itself up: on a machine with git, make and Python 3.11, `make demo` and `make test` are all that you type.
+# Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help docs demo test test-api test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -8,9 +8,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# pytest-xdist's workers. The integration tests start real machines, so more than there are cores helps little.
+# The number of pytest-xdist workers. Integration tests start real machines, so more workers than cores help little.
 WORKERS ?= 2
-# Neighbours in a file stay on one worker, where they share what is expensive to set up, until another is idle.
+# The tests of a file stay on one worker, where they share expensive fixtures, until another worker is idle.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 PACKAGES := recovery checkpoint agent sdk cli controller
@@ -19,16 +19,19 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute)
+demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after some minutes of installing)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net postgres azurite ## the tests, without the slow ones
-	$(PYTEST) -m "not slow and not long"
+test: $(INSTALLED) fuse net postgres azurite ## the tests that every change must pass (under 8 minutes on 2 cores)
+	$(PYTEST) -m "not slow and not long and not api"
 
-test-slow: $(INSTALLED) fuse net postgres azurite ## the slow ones: whole examples on the local cloud, and the demo
+test-api: $(INSTALLED) fuse ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
+	$(PYTEST) -m "api and not long"
+
+test-slow: $(INSTALLED) fuse net postgres azurite ## whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-long: $(INSTALLED) fuse net postgres azurite frameworks ## the longest: kills at every point, thousands of histories, storms; PART=2/8 of it
+test-long: $(INSTALLED) fuse net postgres azurite frameworks ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
 test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: PERDURE_REAL_CLOUD=aws|gcp|azure; see tests/cloud
@@ -45,6 +48,9 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck $(SHELL_FILES)
 
+docs: $(VENV)/.docs ## the documentation in English and Chinese, in build/site
+	@$(BIN)/python -m scripts.docs
+
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
@@ -55,15 +61,15 @@ bench-scale: $(INSTALLED) ## one controller with ten thousand running jobs, then
 	@$(BIN)/python -m benchmarks.scale.queue
 	@$(BIN)/python -m benchmarks.scale.drought
 
-fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader, until Ctrl-C; what it finds is kept in build/fuzz
+fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader until Ctrl-C; findings are kept in build/fuzz
 	@mkdir -p build/fuzz/corpus
 	$(BIN)/python tests/fuzz/yaml_reader.py -max_len=4096 -timeout=20 -rss_limit_mb=2048 -artifact_prefix=build/fuzz/ \
 	  -dict=tests/fuzz/yaml.dict build/fuzz/corpus tests/fuzz/corpus
 
-failures: $(INSTALLED) fuse ## kill a controller in mid-job, as README.md shows it (about half a minute)
+failures: $(INSTALLED) fuse ## kill a controller while a job runs: the job and its log lose nothing (about half a minute)
 	@scripts/failures.sh
 
-sim: $(INSTALLED) ## histories of the controller in a world that fails, until stopped; SEED=… tells one
+sim: $(INSTALLED) ## simulate histories of the controller with faults until Ctrl-C; SEED=… prints one
 	@PYTHONPATH=tests/sim $(BIN)/python -m faultworld $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 fuse:
@@ -81,6 +87,10 @@ azurite: $(INSTALLED)
 frameworks: $(INSTALLED)
 	@scripts/ensure-frameworks.sh $(BIN)
 
+$(VENV)/.docs: $(INSTALLED)
+	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev,docs]'
+	@touch $@
+
 clean: ## remove all that this Makefile made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -89,6 +99,6 @@ clean: ## remove all that this Makefile made
 $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "perdure needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) ..."
+	@echo "installing into $(VENV), which takes some minutes the first time ..."
 	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@

@@ -1,6 +1,6 @@
-"""What each part of DEADLINE is worth: its cost over the optimum's without the part, on both halves of the traces.
+"""What each part of DEADLINE is worth: its cost without the part over the optimum's, on both halves of the traces.
 
-The law of lives was fitted to the first half. The other constants were chosen while looking at windows of both.
+The law of lifetimes was fitted to the first half. The other constants were chosen on windows of both.
 """
 
 from __future__ import annotations
@@ -9,23 +9,26 @@ import os
 import time
 from dataclasses import replace
 
-from perdure.recovery.policies.parts import PARTS
+from perdure.recovery.policies.ablation import PARTS
 from perdure.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
 
 WHOLE = "DEADLINE"
 HALVES = {"first half": (0.0, 0.5), "second half": (0.5, 1.0)}
 
-# Not the policy's doing, but what its controller knew before.
-KNOWLEDGE = {"no start-up seen before": {"seen_starts": 0}, "start-up times known exactly": {"seen_starts": 1000}}
+# Not parts of the policy, but what its controller has observed before.
+KNOWLEDGE = {
+    "no start-up observed before": {"prior_starts": 0},
+    "start-up times known exactly": {"prior_starts": 1000},
+}
 
 Sums = tuple[float, float, int]
 
 
-def main(zones: tuple[ZoneTrace, ...], asked: dict[str, int], windows: int) -> list[str]:
-    """Prints both tables. `asked`: work, deadline and start-up. Returns who was late."""
-    apart = tuple(Scenario((zone,), **asked) for zone in zones)
-    together = (Scenario(zones, **asked),)
-    return [*_table("one zone", apart, max(1, windows // 2)), *_table("all zones", together, windows)]
+def main(zones: tuple[ZoneTrace, ...], durations: dict[str, int], windows: int) -> list[str]:
+    """Print both tables. `durations`: work, deadline and start-up. Returns the policies that were late."""
+    separate = tuple(Scenario((zone,), **durations) for zone in zones)
+    joint = (Scenario(zones, **durations),)
+    return [*_table("one zone", separate, max(1, windows // 2)), *_table("all zones", joint, windows)]
 
 
 def _table(name: str, scenarios: tuple[Scenario, ...], windows: int) -> list[str]:
@@ -44,19 +47,19 @@ def _table(name: str, scenarios: tuple[Scenario, ...], windows: int) -> list[str
 
 
 def _half(scenarios: tuple[Scenario, ...], begin: float, end: float, windows: int) -> dict[str, Sums]:
-    cut = tuple(replace(s, zones=tuple(zone.part(begin, end) for zone in s.zones)) for s in scenarios)
+    sliced = tuple(replace(s, zones=tuple(zone.slice(begin, end) for zone in s.zones)) for s in scenarios)
     names = [WHOLE, *(f"{WHOLE} without {part}" for part in PARTS)]
-    found = simulate(cut, names, windows=windows, processes=os.cpu_count() or 1)
-    rows = {"nothing (all of it)": _sums(found, WHOLE)}
-    rows |= {text: _sums(found, f"{WHOLE} without {part}") for part, text in PARTS.items()}
+    simulation = simulate(sliced, names, windows=windows, processes=os.cpu_count() or 1)
+    rows = {"nothing (the whole policy)": _sums(simulation, WHOLE)}
+    rows |= {text: _sums(simulation, f"{WHOLE} without {part}") for part, text in PARTS.items()}
     for text, knowledge in KNOWLEDGE.items():
-        known = tuple(replace(s, **knowledge) for s in cut)
-        again = simulate(known, [WHOLE], windows=windows, processes=os.cpu_count() or 1, with_optimum=False)
-        rows[text] = _sums(replace(again, least=found.least), WHOLE)
+        informed = tuple(replace(s, **knowledge) for s in sliced)
+        rerun = simulate(informed, [WHOLE], windows=windows, processes=os.cpu_count() or 1, with_optimum=False)
+        rows[text] = _sums(replace(rerun, optimum_costs=simulation.optimum_costs), WHOLE)
     return rows
 
 
-def _sums(found: Simulation, policy: str) -> Sums:
-    runs = found.runs[policy]
-    late = sum(run.is_late(found.scenario(i).deadline_s) for i, run in enumerate(runs))
-    return sum(run.cost for run in runs), sum(found.least[policy]), late
+def _sums(simulation: Simulation, policy: str) -> Sums:
+    runs = simulation.runs[policy]
+    late = sum(run.is_late(simulation.scenario(i).deadline_s) for i, run in enumerate(runs))
+    return sum(run.cost for run in runs), sum(simulation.optimum_costs[policy]), late

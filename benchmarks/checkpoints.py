@@ -1,11 +1,11 @@
-"""How fast checkpoints are, beside the limits of this machine and beside peers, all from one run.
+"""How fast checkpoints are, compared with the limits of this machine and with peers, all from one run.
 
     python -m benchmarks.checkpoints [--gib 1] [--rounds 5] [--dir DIR]
 
-A state of about 200 fp32 tensors. Every figure is the median of the rounds, which take turns (limit, ours, peers, limit
-…) so that a busy moment meets all of them. Peers are measured where they are installed (`make frameworks`).
+A state of about 200 fp32 tensors. Every figure is the median of the rounds. In each round all are measured in turn, so
+that a busy moment affects all of them. Peers are measured if they are installed (`make frameworks`).
 
-Limits are what a program of a few lines gets: one copy of the state in memory by one thread, and one thread's plain
+Limits are what a program of a few lines achieves: one copy of the state in memory by one thread, and one thread's plain
 `write` and `read` through the page cache. "Raw, past the page cache" is the disk's own best, several transfers at once.
 """
 
@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 
 from perdure.checkpoint import Checkpointer
-from perdure.checkpoint.state import direct
+from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import large_buffer
-from perdure.checkpoint.state.crew import Crew
+from perdure.checkpoint.state.worker_threads import WorkerThreads
 
 BLOCK = 8 * 1024 * 1024
 Times = dict[str, list[float]]
@@ -43,15 +43,15 @@ def main() -> None:
     parser.add_argument("--dir", default=None, help="where to write (default: a temporary directory)")
     options = parser.parse_args()
     before = os.getloadavg()
-    arrays = state_of(options.gib)
+    arrays = make_arrays(options.gib)
     times: Times = {}
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="perdure-bench-") as directory:
         bench = Bench(directory, arrays, times)
         for number in range(options.rounds + 1):
             if number == 1:
                 times.clear()  # the first round warms up: memory, page cache, imports
-            for measure in bench.measures():
-                measure()
+            for measurement in bench.measurements():
+                measurement()
                 gc.collect()
     report(times, options)
     print(
@@ -59,7 +59,7 @@ def main() -> None:
     )
 
 
-def state_of(gib: float) -> dict[str, np.ndarray[Any, Any]]:
+def make_arrays(gib: float) -> dict[str, np.ndarray[Any, Any]]:
     """102 large and 96 small fp32 arrays, `gib` GiB in all."""
     rng = np.random.default_rng(0)
     large = int(gib * 2**30 / 4 / 102)
@@ -68,28 +68,30 @@ def state_of(gib: float) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class Bench:
-    """Each measure adds one sample to `times`."""
+    """Each measurement adds one sample to `times`."""
 
     def __init__(self, directory: str, arrays: dict[str, Any], times: Times) -> None:
         self.directory, self.arrays, self.times = directory, arrays, times
         self.copy = {name: np.empty_like(array) for name, array in arrays.items()}
         self.size = sum(array.nbytes for array in arrays.values())
-        self.flat = large_buffer(-(-self.size // direct.ALIGNMENT) * direct.ALIGNMENT)  # nothing of the disk is sparse
+        self.flat = large_buffer(
+            -(-self.size // direct_io.ALIGNMENT) * direct_io.ALIGNMENT
+        )  # so that no part of the file is sparse
         self.flat[: self.size] = memoryview(np.concatenate(list(arrays.values()))).cast("B")
-        self.sync = Checkpointer(self.place("sync"), keep=1)
-        self.background = Checkpointer(self.place("async"), keep=1, asynchronous=True)
+        self.sync = Checkpointer(self.path_of("sync"), keep=1)
+        self.background = Checkpointer(self.path_of("async"), keep=1, asynchronous=True)
         self.step = 0
         self.torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
         self.stager: Any = None
         self.orbax: Any = None
-        # Made once: DCP's stager knows its buffers again by the tensors.
+        # Created once: DCP's stager identifies its buffers by the tensors.
         self.tensors = {} if self.torch is None else {n: self.torch.from_numpy(a) for n, a in arrays.items()}
         self.loaded = {} if self.torch is None else {n: self.torch.from_numpy(a) for n, a in self.copy.items()}
 
-    def place(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def measures(self) -> Iterator[Callable[[], None]]:
+    def measurements(self) -> Iterator[Callable[[], None]]:
         self.step += 1
         yield self.memcpy
         yield self.ours_async
@@ -124,99 +126,99 @@ class Bench:
                 np.copyto(self.copy[name], array)
 
     def raw_write(self) -> None:
-        with self.timed("raw write + fsync"), open(self.place("raw"), "wb", buffering=0) as file:
+        with self.timed("raw write + fsync"), open(self.path_of("raw"), "wb", buffering=0) as file:
             for begin in range(0, len(self.flat), BLOCK):
                 file.write(self.flat[begin : begin + BLOCK])
             os.fsync(file.fileno())
 
     def raw_read(self) -> None:
-        forget(self.place("raw"))
-        with self.timed("raw cold read"), open(self.place("raw"), "rb", buffering=0) as file:
+        drop_from_cache(self.path_of("raw"))
+        with self.timed("raw cold read"), open(self.path_of("raw"), "rb", buffering=0) as file:
             data, filled = memoryview(bytearray(len(self.flat))), 0
             while count := file.readinto(data[filled : filled + BLOCK]):
                 filled += count
 
     def raw_direct_write(self) -> None:
         with self.timed("raw write, past the page cache"):
-            descriptor = os.open(self.place("direct"), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            direct.begin(descriptor)
-            direct.reserve(descriptor, len(self.flat))
-            self.in_blocks(lambda begin: direct.write(descriptor, self.flat[begin : begin + BLOCK], begin))
+            descriptor = os.open(self.path_of("direct"), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            direct_io.enable(descriptor)
+            direct_io.reserve(descriptor, len(self.flat))
+            self.in_blocks(lambda begin: direct_io.write_at(descriptor, self.flat[begin : begin + BLOCK], begin))
             os.fsync(descriptor)
             os.close(descriptor)
 
     def raw_direct_read(self) -> None:
-        forget(self.place("direct"))
+        drop_from_cache(self.path_of("direct"))
         with self.timed("raw read, past the page cache"):
             data = large_buffer(len(self.flat))
-            descriptor = os.open(self.place("direct"), os.O_RDONLY)
-            direct.begin(descriptor)
-            self.in_blocks(lambda begin: direct.read(descriptor, data[begin : begin + BLOCK], begin))
+            descriptor = os.open(self.path_of("direct"), os.O_RDONLY)
+            direct_io.enable(descriptor)
+            self.in_blocks(lambda begin: direct_io.read_at(descriptor, data[begin : begin + BLOCK], begin))
             os.close(descriptor)
-        os.unlink(self.place("direct"))
-        os.unlink(self.place("raw"))
+        os.unlink(self.path_of("direct"))
+        os.unlink(self.path_of("raw"))
 
     def in_blocks(self, transfer: Callable[[int], object]) -> None:
-        with Crew(4, "raw") as crew:
-            for _ in crew.map(transfer, range(0, len(self.flat), BLOCK), ahead=8):
+        with WorkerThreads(4, "raw") as workers:
+            for _ in workers.map(transfer, range(0, len(self.flat), BLOCK), ahead=8):
                 pass
 
     def ours_async(self) -> None:
         with self.timed("ours: async save, blocking"):
             self.background.save(self.step, self.arrays)
-        with self.timed("ours: async save, rest"):
+        with self.timed("ours: async save, background"):
             self.background.wait()
 
     def ours_sync(self) -> None:
         with self.timed("ours: save, digested, fsynced, committed"):
             self.sync.save(self.step, self.arrays)
-        self.sync.wait()  # the step before is removed behind training; here the next measure must not share its disk
+        self.sync.wait()  # the older step is removed in the background, which must not disturb the next measurement
 
     def ours_load(self) -> None:
-        forget_all(self.place("sync"))
+        drop_folder_from_cache(self.path_of("sync"))
         with self.timed("ours: verified cold load"):
             self.sync.load()
 
     def torch_save(self) -> None:
-        with self.timed("torch.save + fsync"), open(self.place("torch"), "wb") as file:
+        with self.timed("torch.save + fsync"), open(self.path_of("torch"), "wb") as file:
             self.torch.save(self.tensors, file)  # type: ignore[union-attr]
             file.flush()
             os.fsync(file.fileno())
 
     def torch_load(self) -> None:
-        forget(self.place("torch"))
+        drop_from_cache(self.path_of("torch"))
         with self.timed("torch.load, cold, not verified"):
-            self.torch.load(self.place("torch"))  # type: ignore[union-attr]
-        os.unlink(self.place("torch"))
+            self.torch.load(self.path_of("torch"))  # type: ignore[union-attr]
+        os.unlink(self.path_of("torch"))
 
     def safetensors_save(self) -> None:
         from safetensors.numpy import save_file
 
         with self.timed("safetensors save + fsync"):
-            save_file(self.arrays, self.place("safetensors"))
-            flush(self.place("safetensors"))
+            save_file(self.arrays, self.path_of("safetensors"))
+            sync_file(self.path_of("safetensors"))
 
     def safetensors_load(self) -> None:
         from safetensors.numpy import load_file
 
-        forget(self.place("safetensors"))
+        drop_from_cache(self.path_of("safetensors"))
         with self.timed("safetensors load, cold, not verified"):
-            load_file(self.place("safetensors"))
-        os.unlink(self.place("safetensors"))
+            load_file(self.path_of("safetensors"))
+        os.unlink(self.path_of("safetensors"))
 
     def dcp_save(self) -> None:
         import torch.distributed.checkpoint as dcp
 
         with self.timed("DCP save"):
-            dcp.save(self.tensors, checkpoint_id=self.place("dcp"), no_dist=True)
+            dcp.save(self.tensors, checkpoint_id=self.path_of("dcp"), no_dist=True)
 
     def dcp_load(self) -> None:
         import torch.distributed.checkpoint as dcp
 
-        forget_all(self.place("dcp"))
+        drop_folder_from_cache(self.path_of("dcp"))
         with self.timed("DCP load, cold, not verified"):
-            dcp.load(self.loaded, checkpoint_id=self.place("dcp"), no_dist=True)
-        shutil.rmtree(self.place("dcp"))
+            dcp.load(self.loaded, checkpoint_id=self.path_of("dcp"), no_dist=True)
+        shutil.rmtree(self.path_of("dcp"))
 
     def dcp_async(self) -> None:
         import torch.distributed.checkpoint as dcp
@@ -229,10 +231,10 @@ class Bench:
             self.stager = DefaultStager(options)
         with self.timed("DCP async save, blocking"):
             future = dcp.async_save(
-                self.tensors, checkpoint_id=self.place("dcp-async"), no_dist=True, async_stager=self.stager
+                self.tensors, checkpoint_id=self.path_of("dcp-async"), no_dist=True, async_stager=self.stager
             )
         getattr(future, "upload_completion", future).result()
-        shutil.rmtree(self.place("dcp-async"))
+        shutil.rmtree(self.path_of("dcp-async"))
 
     def orbax_save(self) -> None:
         import jax.numpy as jnp
@@ -243,38 +245,38 @@ class Bench:
         saver, arrays = self.orbax
         with self.timed("Orbax save, committed"):
             with self.timed("Orbax save, blocking"):
-                saver.save(self.place("orbax"), arrays)
+                saver.save(self.path_of("orbax"), arrays)
             saver.wait_until_finished()
 
     def orbax_load(self) -> None:
         saver, _ = self.orbax
-        forget_all(self.place("orbax"))
+        drop_folder_from_cache(self.path_of("orbax"))
         with self.timed("Orbax load, cold, not verified"):
-            saver.restore(self.place("orbax"))
-        shutil.rmtree(self.place("orbax"))
+            saver.restore(self.path_of("orbax"))
+        shutil.rmtree(self.path_of("orbax"))
 
 
-def flush(path: str) -> None:
+def sync_file(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
-def forget_all(folder: str) -> None:
+def drop_folder_from_cache(folder: str) -> None:
     for directory, _, names in os.walk(folder):
         for name in names:
-            forget(os.path.join(directory, name))
+            drop_from_cache(os.path.join(directory, name))
 
 
-def forget(path: str) -> None:
-    """Take a file out of the page cache."""
+def drop_from_cache(path: str) -> None:
+    """Drop a file from the page cache."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
 
 
-# Measure → the limit that it is compared with, and the target where it is ours to meet.
+# Measurement → the limit that it is compared with, and the target if it is one of ours.
 LIMITS: dict[str, tuple[str, float | None]] = {
     "ours: async save, blocking": ("memcpy", 1.2),
     "DCP async save, blocking": ("memcpy", None),
@@ -292,7 +294,7 @@ LIMITS: dict[str, tuple[str, float | None]] = {
     "DCP load, cold, not verified": ("raw cold read", None),
     "Orbax load, cold, not verified": ("raw cold read", None),
 }
-GROUPS = {"memcpy": "held up by a save", "raw write + fsync": "saved for good", "raw cold read": "loaded"}
+GROUPS = {"memcpy": "blocked by a save", "raw write + fsync": "saved durably", "raw cold read": "loaded"}
 
 
 def report(times: Times, options: argparse.Namespace) -> None:
@@ -303,15 +305,15 @@ def report(times: Times, options: argparse.Namespace) -> None:
         for name, (of, target) in LIMITS.items():
             if of == limit and name in times:
                 row(name, times[name], times[limit], target)
-    print("ours: async save, behind training")
-    row("from its return to the commit", times["ours: async save, rest"], None, None)
+    print("ours: async save, in the background")
+    row("from its return to the commit", times["ours: async save, background"], None, None)
     print(f"  {'import perdure.checkpoint':<41} {import_s() * 1000:6.1f} ms {'':19}     target 25 ms")
 
 
 def row(name: str, samples: list[float], limits: list[float] | None, target: float | None) -> None:
     line = f"  {name:<41} {statistics.median(samples):6.3f} s  ({min(samples):6.3f} … {max(samples):6.3f})"
     if limits is not None:
-        # Rounds take turns, so each sample has a limit measured beside it.
+        # Each sample has a limit measured in the same round.
         ratio = statistics.median(one / other for one, other in zip(samples, limits, strict=True))
         line += f"  {ratio:5.2f} x" + (f"  target {target:g} x" if target else "")
     print(line)

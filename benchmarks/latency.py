@@ -1,7 +1,7 @@
-"""`make bench`: what a command costs, and how long a job waits for its controller. Measured on this machine, now.
+"""`make bench`: what a command costs, and how long a job waits for its controller, measured on this machine.
 
 Command cost is the CPU time of whole processes. Waiting times come from the jobs' own timelines, on the local cloud:
-its machines boot in no time, and what is left is the controller's share. The peer's figures are SkyPilot's: its own
+its machines boot immediately, so the rest is the controller's share. The peer's figures are SkyPilot's: its own
 `--help`, and the limits that its own tests allow on real clouds.
 """
 
@@ -22,19 +22,19 @@ from datetime import datetime
 from pathlib import Path
 
 import perdure.sdk as perdure
-from perdure.sdk import records
-from perdure.sdk.endpoint import ClientError
+from perdure.sdk.connection import api_types
+from perdure.sdk.connection.endpoint import ClientError
 
 RUNS = 5
 TRIALS = 3
 NOTICE_S = 5.0
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 WORK = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the report. `value`, `target` and `peer` share `unit`; `peer_text` says what the peer's figure is."""
+    """One line of the report. `value`, `target` and `peer` are in `unit`; `peer_text` describes the peer's figure."""
 
     name: str
     value: float
@@ -51,7 +51,7 @@ class Cost:
 
 
 def main() -> int:
-    with a_controller():
+    with running_controller():
         figures = [*command_figures(), *recovery_figures()]
     report(figures)
     missed = [figure.name for figure in figures if figure.value > figure.target]
@@ -80,7 +80,7 @@ def median_cost(*words: str) -> Cost:
 
 
 def cost(*words: str) -> Cost:
-    """CPU and peak memory of one whole process, from its start to its end, as the kernel counted them."""
+    """CPU and peak memory of one whole process, from its start to its end, as counted by the kernel."""
     command = [sys.executable, "-I", "-S", "-c", MEASURE, Path(sys.executable).with_name("perdure"), *words]
     status, cpu_s, peak_kib = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     if status != 0:
@@ -88,8 +88,8 @@ def cost(*words: str) -> Cost:
     return Cost(cpu_s, peak_kib / 1024)
 
 
-# The kernel counts the memory of the process that forks as the child's, until it runs its own program. So the forking
-# is left to a bare interpreter, which is smaller than anything that is measured here.
+# The kernel counts the memory of the process that forks as the child's, until it runs its own program. A bare
+# interpreter therefore forks, which is smaller than anything that is measured here.
 MEASURE = """
 import os, posix, sys
 silence = [(posix.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
@@ -114,7 +114,7 @@ def recovery_figures() -> list[Figure]:
 
 
 def trial() -> tuple[float, float, float, float]:
-    """One job with a cached bucket: launched, preempted with a notice, then without. Seconds of each wait."""
+    """Launch a job with a cached bucket; preempt it with a notice, then without. Returns the seconds of each wait."""
     task = perdure.Task.from_yaml_config(
         {
             "name": "bench",
@@ -144,24 +144,24 @@ def trial() -> tuple[float, float, float, float]:
     return submitted_s, noticed_s, killed_s, recovered_s
 
 
-def running_attempt(job_id: int, generation: int) -> records.Attempt:
+def running_attempt(job_id: int, generation: int) -> api_types.Attempt:
     """The attempt of that number, once its workload runs."""
-    found: list[records.Attempt] = []
+    matching: list[api_types.Attempt] = []
 
     def runs() -> bool:
         job = perdure.jobs.get(job_id)
-        found[:] = [a for a in job["attempts"] if a["generation"] == generation and a["running_at"]]
-        return bool(found)
+        matching[:] = [a for a in job["attempts"] if a["generation"] == generation and a["running_at"]]
+        return bool(matching)
 
     until(runs, f"attempt {generation} of job {job_id} runs")
-    return found[0]
+    return matching[0]
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
+    give_up_at = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > give_up_at:
-            raise SystemExit(f"waited {PATIENCE_S:.0f} s in vain until {what}")
+            raise SystemExit(f"waited {TIMEOUT_S:.0f} s until {what}, which did not happen")
         time.sleep(0.05)
 
 
@@ -174,8 +174,8 @@ def moment(text: str | None) -> float:
 
 
 @contextlib.contextmanager
-def a_controller() -> Iterator[None]:
-    """A controller with a temporary home; all of it is removed at the end."""
+def running_controller() -> Iterator[None]:
+    """Run a controller with a temporary home, which is removed at the end."""
     home = tempfile.mkdtemp(prefix="perdure-bench-")
     for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_TOKEN_FILE"):
         os.environ.pop(name, None)

@@ -1,9 +1,9 @@
-"""What a controller with nothing to do takes: a real daemon, with no cloud and with each. Measured on this machine.
+"""The memory of an idle controller: a real daemon, without a cloud and with each one. Measured on this machine.
 
-    PYTHONPATH=tests/support python -m benchmarks.memory [--cloud none|aws|gcp|azure] [--idle 40]
+    PYTHONPATH=tests python -m benchmarks.memory [--cloud none|aws|gcp|azure] [--idle 40]
 
-Each daemon has just been installed: its database is made by it. Its cloud is that of the tests, behind the real SDK, in
-a process of its own. Then it is left alone, long enough for its prices and two of its sweeps.
+Each daemon is new and creates its database. Its cloud is a fake of the tests in a separate process, called by the
+real SDK. The daemon then idles long enough to fetch its prices and sweep twice.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.latency import Figure, report
 
-from controllers import Controller, running_controller
-from on_clouds import FAKES, on_clouds
+from support.helpers.controllers import Controller, running_controller
+from support.worlds.jobs_on_clouds import FAKES, running_jobs_on_clouds
 
 TARGETS_MIB = {"none": 105.0, "aws": 120.0, "gcp": 180.0, "azure": 130.0}
 KIB_PER_MIB = 1024
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def idle_figures(cloud: str, idle_s: float) -> list[Figure]:
-    with a_controller(cloud) as controller:
+    with idle_controller(cloud) as controller:
         pid = controller.client.controller()["pid"]
         time.sleep(idle_s)
         refuse_unused(controller, cloud)
@@ -52,10 +52,10 @@ def idle_figures(cloud: str, idle_s: float) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def a_controller(cloud: str) -> Iterator[Controller]:
+def idle_controller(cloud: str) -> Iterator[Controller]:
     with tempfile.TemporaryDirectory(prefix="perdure-bench-") as folder:
         if cloud in FAKES:
-            with on_clouds(Path(folder), cloud) as one:
+            with running_jobs_on_clouds(Path(folder), cloud) as one:
                 yield one.controller
         else:
             home = Path(folder, "home")
@@ -65,15 +65,15 @@ def a_controller(cloud: str) -> Iterator[Controller]:
 
 
 def refuse_unused(controller: Controller, cloud: str) -> None:
-    """A cloud that can not be used would cost nothing either."""
+    """Fail if the cloud cannot be used, since it would then cost nothing."""
     if cloud in FAKES and (answer := controller.perdure("check", cloud, check=False)).returncode != 0:
         raise SystemExit(answer.stdout + answer.stderr)
 
 
 def mib(pid: int, file: str, what: str) -> float:
-    found = re.search(rf"^{what}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / KIB_PER_MIB
+    match = re.search(rf"^{what}:\s+(\d+) kB", Path(f"/proc/{pid}/{file}").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) / KIB_PER_MIB
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/bin/sh
-# The tests of Azure's containers run against azurite, Microsoft's own emulator of Blob Storage, which needs Node.js.
-# Installs it into the virtual environment `$1` (a Node.js too, where there is none), and lets everything that needs
-# none go on: those tests are then skipped, and say so.
+# Installs azurite, Microsoft's emulator of Blob Storage, into the virtual environment `$1`, and Node.js if missing.
+# The tests of Azure containers need it. If it cannot be installed, this script still succeeds; those tests are skipped.
 set -eu
 
 home=$1/azurite
@@ -10,7 +9,7 @@ log=$(mktemp)
 give_up() {
     tail -n 5 "$log" >&2
     rm -rf "$log" "$home"
-    echo "perdure: azurite could not be installed; the tests that need it are skipped" >&2
+    echo "perdure: azurite could not be installed; tests that need it are skipped" >&2
     exit 0
 }
 echo "installing azurite ..."
@@ -20,6 +19,6 @@ if ! command -v node >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1; then
     export PATH
 fi
 mkdir -p "$home"
-# Its start scripts are not needed, and no script of a package is run.
+# azurite needs no install scripts, so none is run.
 npm install --prefix "$home" --no-audit --no-fund --ignore-scripts --silent azurite@3 >"$log" 2>&1 </dev/null || give_up
 rm -f "$log"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Bucket mounts need fusermount3. Installs it once where that takes no question (root, apt); elsewhere says what to do,
-# and lets everything that needs no mount go on.
+# Installs fusermount3, which bucket mounts need, if this user can do so without a password (root, with apt). Otherwise
+# prints what to do and succeeds: everything else works without mounts.
 set -eu
 
 if ! command -v fusermount3 >/dev/null 2>&1; then
@@ -8,17 +8,17 @@ if ! command -v fusermount3 >/dev/null 2>&1; then
         echo "installing fuse3 ..."
         log=$(mktemp)
         export DEBIAN_FRONTEND=noninteractive
-        # One repository that does not answer fails the update, and need not be the one that has fuse3.
+        # An unreachable repository fails the update, but fuse3 may be in another one.
         if ! { apt-get update || true; apt-get install -y --no-install-recommends fuse3; } >"$log" 2>&1 </dev/null; then
             tail -n 5 "$log" >&2
-            echo "perdure: fuse3 could not be installed; jobs with MOUNT and MOUNT_CACHED need it" >&2
+            echo "perdure: fuse3 could not be installed; jobs that use MOUNT or MOUNT_CACHED need it" >&2
         fi
         rm -f "$log"
     else
-        echo "perdure: fusermount3 is missing; for jobs with MOUNT and MOUNT_CACHED, install your system's fuse3 package" >&2
+        echo "perdure: fusermount3 is missing; to use MOUNT or MOUNT_CACHED, install your system's fuse3 package" >&2
     fi
 fi
 
 if [ ! -e /dev/fuse ]; then
-    echo "perdure: /dev/fuse is missing; jobs with MOUNT and MOUNT_CACHED need it (modprobe fuse)" >&2
+    echo "perdure: /dev/fuse is missing; jobs that use MOUNT or MOUNT_CACHED need it (modprobe fuse)" >&2
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make failures`: a real controller is killed in mid-job. README.md shows what one run printed, under "When things fail".
+# `make failures`: kills a controller while its job runs, and shows that the job continues.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH="$PWD/.venv/bin:$PATH"

@@ -1,7 +1,7 @@
 """`python -m benchmarks.scale [--jobs 10000] [--database postgresql://…] [--growth] [--write]`: the whole table.
 
-`--growth`: the cost of a job at 100, 1,000 and 10,000 of them instead. `--controllers 2`: what several beside one
-another do, each held to `--share` of a core (`several`). `--write` adds the table to
+`--growth` measures the cost of a job at 100, 1,000 and 10,000 jobs instead. `--controllers 2` compares several
+controllers with one, each limited to `--share` of a core (`controllers`). `--write` adds the table to
 benchmarks/RESULTS.md; with `--growth` it also draws docs/figures/growth.svg.
 """
 
@@ -19,9 +19,9 @@ from io import StringIO
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
-from benchmarks.scale import growth, scenarios, several
-from benchmarks.scale.daemon import a_daemon
-from benchmarks.scale.following import followed
+from benchmarks.scale import controllers, growth, scenarios
+from benchmarks.scale.daemon import running_daemon
+from benchmarks.scale.log_followers import followed
 
 RESULTS = Path(__file__).parent.parent / "RESULTS.md"
 
@@ -31,15 +31,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--database", default="", help="the URL of an empty PostgreSQL database; without it, SQLite")
     parser.add_argument("--growth", action="store_true", help="the cost of a job at 100, 1,000 and so on")
-    parser.add_argument("--controllers", type=int, default=1, help="so many on one PostgreSQL, beside one alone")
-    parser.add_argument("--share", type=float, default=0.25, help="of a core, for each of several; 0: not held")
+    parser.add_argument("--controllers", type=int, default=1, help="compare this number with one")
+    parser.add_argument("--share", type=float, default=0.25, help="of a core for each controller; 0: no limit")
     parser.add_argument("--write", action="store_true", help=f"add the table to {RESULTS.name}")
     words = parser.parse_args()
     grown: list[growth.Growth] = []
     if words.controllers > 1:
         if not words.database:
             parser.error("--controllers: several need a PostgreSQL; give the URL of an empty database with --database")
-        figures = asyncio.run(several.measure(words.jobs, words.database, words.controllers, words.share))
+        figures = asyncio.run(controllers.measure(words.jobs, words.database, words.controllers, words.share))
     elif words.growth:
         sizes = [size for size in growth.SIZES if size <= words.jobs]
         grown = [asyncio.run(growth.measure(size, words.database)) for size in sizes]
@@ -63,12 +63,12 @@ def main() -> int:
 
 
 def is_missed(figure: Figure) -> bool:
-    """A target below zero is one to be reached rather than kept below."""
+    """A negative target is a minimum."""
     return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
 
 
 async def whole(jobs: int, database: str) -> list[Figure]:
-    async with a_daemon(database) as daemon:
+    async with running_daemon(database) as daemon:
         figures = await scenarios.submitted(daemon, jobs)
         for measure in (
             scenarios.steady,
@@ -88,7 +88,7 @@ async def whole(jobs: int, database: str) -> list[Figure]:
 
 
 def write(table: str, what: str) -> None:
-    """Add a table, with its date and the machine."""
+    """Append the table to RESULTS.md, with the date and the machine."""
     day = datetime.now(UTC).date()
     cores, memory = os.cpu_count(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     on = f"{cores} cores, {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"

@@ -1,4 +1,4 @@
-"""A daemon with the simulated cloud, as a process that can be watched, killed and started again."""
+"""A daemon with the simulated cloud, as a process that a benchmark can observe, kill and restart."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.scale.user import Caller
 
 LAUNCH_S = 0.05
 _START_S = 120.0
-_CONFIG = "local: false\ngcp: {}\nlog_level: warning\nlimits: {silent_s: 60}\n"
+_CONFIG = "local: false\ngcp: {}\nlog_level: warning\ntimeouts: {node_timeout_s: 60}\n"
 
 
 @contextlib.asynccontextmanager
-async def a_daemon(database: str) -> AsyncIterator[Daemon]:
-    """A daemon of its own, and nothing left of it."""
+async def running_daemon(database: str) -> AsyncIterator[Daemon]:
+    """Start a daemon with a new home; afterwards stop it and remove the home."""
     home = Path(tempfile.mkdtemp(prefix="perdure-scale-"))
     world = World(home / "cloud.sock")
     daemon = Daemon(home, world, database)
@@ -41,8 +41,11 @@ async def a_daemon(database: str) -> AsyncIterator[Daemon]:
 
 
 class Daemon:
-    """`database`: the URL of an empty PostgreSQL database; "": SQLite. `keyring`: the folder of one that several share,
-    whose nodes and users call any of them."""
+    """One daemon process.
+
+    `database`: the URL of an empty PostgreSQL database; "" for SQLite. `keyring`: the folder of a keyring that several
+    daemons share, so that their nodes and users can connect to any of them.
+    """
 
     def __init__(self, home: Path, world: World, database: str = "", keyring: Path | None = None) -> None:
         self.home = home
@@ -57,24 +60,24 @@ class Daemon:
         self.pid = 0
 
     async def start(self, begun: Callable[[], None] = lambda: None) -> float:
-        """Returns the seconds until it answered. `begun` is called before, when the process is there."""
+        """Returns the seconds until it answered. Calls `begun` as soon as the process exists."""
         (self.home / "controller.json").unlink(missing_ok=True)
         began = time.monotonic()
-        command = [sys.executable, "-m", "benchmarks.scale.simulated", self.home, self.world.path, str(LAUNCH_S)]
+        command = [sys.executable, "-m", "benchmarks.scale.simulated_cloud", self.home, self.world.path, str(LAUNCH_S)]
         self._process = subprocess.Popen(command)
         begun()
-        found = await self._first_answer()
-        self.pid, self.address = found["pid"], ("127.0.0.1", found["port"])
+        ready = await self._wait_until_ready()
+        self.pid, self.address = ready["pid"], ("127.0.0.1", ready["port"])
         self.world.addresses[self.home] = self.address
-        return float(found["at"]) - began
+        return float(ready["at"]) - began
 
-    async def _first_answer(self) -> dict[str, Any]:
-        user = await _a_user("answer", str(self.home), str(_START_S))
-        told, _ = await user.communicate()
+    async def _wait_until_ready(self) -> dict[str, Any]:
+        user = await _start_user("wait", str(self.home), str(_START_S))
+        output, _ = await user.communicate()
         if user.returncode != 0:
             raise SystemExit(f"the daemon did not start; see {self.home / 'controller.log'}")
-        found: dict[str, Any] = json.loads(told)
-        return found
+        ready: dict[str, Any] = json.loads(output)
+        return ready
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -89,7 +92,7 @@ class Daemon:
 
     @property
     def process_id(self) -> int:
-        """Known as soon as the daemon is started, before it answers."""
+        """Available as soon as the process has started, before it answers."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -100,36 +103,36 @@ class Daemon:
     def memory_mib(self) -> float:
         return memory_mib(self.pid, "VmRSS")
 
-    async def ask(self, method: str, path: str, body: object = None) -> Any:
-        """One call of the API; what it answered, decoded."""
-        return await asyncio.to_thread(Caller(self.address, self.tokens / "token").ask, method, path, body)
+    async def request(self, method: str, path: str, body: object = None) -> Any:
+        """Call the API once; returns the decoded response."""
+        return await asyncio.to_thread(Caller(self.address, self.tokens / "token").request, method, path, body)
 
     async def submit(self, body: object, *, count: int, users: int) -> tuple[float, list[float]]:
-        """So many jobs, each by a call of its own: the seconds that all took, and each call."""
-        submitting = await _a_user("submit", *self._where(), str(count), str(users))
-        told, _ = await submitting.communicate(json.dumps(body).encode())
+        """Submit `count` jobs with one call each. Returns the seconds for all of them, and those of each call."""
+        submitting = await _start_user("submit", *self._where(), str(count), str(users))
+        output, _ = await submitting.communicate(json.dumps(body).encode())
         if submitting.returncode != 0:
-            raise SystemExit(f"a job was refused; see {self.home / 'controller.log'}")
-        found = json.loads(told)
-        return found["s"], found["calls_s"]
+            raise SystemExit(f"a submission was rejected; see {self.home / 'controller.log'}")
+        result = json.loads(output)
+        return result["s"], result["calls_s"]
 
     @contextlib.asynccontextmanager
-    async def looked_at(self, calls_s: list[float], *, each_s: float = 0.1) -> AsyncIterator[None]:
-        """Meanwhile a user asks for a page of the queue, again and again; `calls_s` gets how long each took."""
-        looking = await _a_user("look", *self._where(), str(each_s))
+    async def queue_polled(self, calls_s: list[float], *, each_s: float = 0.1) -> AsyncIterator[None]:
+        """Poll a page of the queue during the block, and append the seconds of each call to `calls_s`."""
+        poller = await _start_user("poll", *self._where(), str(each_s))
         try:
             yield
         finally:
-            told, _ = await looking.communicate(b"")
-        if looking.returncode != 0:
-            raise SystemExit(f"the queue was refused; see {self.home / 'controller.log'}")
-        calls_s += json.loads(told)["calls_s"]
+            output, _ = await poller.communicate(b"")
+        if poller.returncode != 0:
+            raise SystemExit(f"a request for the queue was rejected; see {self.home / 'controller.log'}")
+        calls_s += json.loads(output)["calls_s"]
 
     def _where(self) -> tuple[str, str, str]:
         return self.address[0], str(self.address[1]), str(self.tokens / "token")
 
 
-async def _a_user(*words: str) -> asyncio.subprocess.Process:
+async def _start_user(*words: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.scale.user", *words), stdin=pipe, stdout=pipe

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.scale.drought [--jobs 4000]`: what a minute costs in which a cloud has no machine for anybody.
+"""`python -m benchmarks.scale.drought [--jobs 4000]`: what a minute costs while a cloud has no free machines.
 
-A real daemon on SQLite, whose local cloud has one zone without room: every launch is refused, and every job waits.
+A real daemon on SQLite, whose local cloud has one zone without room: every launch fails, and every job waits.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from benchmarks.latency import Figure, report
 from benchmarks.scale.queue import cpu_s
-from benchmarks.scale.user import Caller, answer
+from benchmarks.scale.user import Caller, wait_until_ready
 
 _CONFIG = "local:\n  zones:\n    local-a: {region: local, capacity: 0}\n"
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 _START_S = 60.0
 _TASK = {"name": "train", "run": "train"}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A cloud that has no machine.")
+    parser = argparse.ArgumentParser(description="A cloud without free machines.")
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=60.0)
     words = parser.parse_args()
@@ -42,23 +42,23 @@ def main() -> int:
 
 
 def _measure(home: Path, jobs: int, seconds: float) -> list[Figure]:
-    found = answer(str(home), str(_START_S))
-    if found is None:
+    ready = wait_until_ready(str(home), str(_START_S))
+    if ready is None:
         raise SystemExit(f"the daemon did not start; see {home / 'controller.log'}")
-    user = Caller(("127.0.0.1", found["port"]), home / "token")
-    before_s = cpu_s(found["pid"])
-    for first in range(0, jobs, _AT_ONCE):
-        user.ask("POST", "/api/v1/jobs", {"tasks": [_TASK], "num_jobs": min(_AT_ONCE, jobs - first)})
+    user = Caller(("127.0.0.1", ready["port"]), home / "token")
+    before_s = cpu_s(ready["pid"])
+    for first in range(0, jobs, _BATCH_SIZE):
+        user.request("POST", "/api/v1/jobs", {"tasks": [_TASK], "num_jobs": min(_BATCH_SIZE, jobs - first)})
     time.sleep(seconds)
-    cores = (cpu_s(found["pid"]) - before_s) / seconds
-    asked = time.monotonic()
-    Caller(("127.0.0.1", found["port"]), home / "token").ask("GET", "/api/v1/jobs?limit=50")
-    page_s = time.monotonic() - asked
-    refused = (home / "controller.log").read_text().count('"launch.failed"')
+    cores = (cpu_s(ready["pid"]) - before_s) / seconds
+    began = time.monotonic()
+    Caller(("127.0.0.1", ready["port"]), home / "token").request("GET", "/api/v1/jobs?limit=50")
+    page_s = time.monotonic() - began
+    failed = (home / "controller.log").read_text().count('"launch.failed"')
     return [
-        Figure(f"{jobs:,} jobs for which there is no machine", cores, "cores", 0.25),
-        Figure("… launches asked for and refused, of each", refused / jobs, "", 5.0),
-        Figure("… a page of the queue then", page_s, "s", 0.5),
+        Figure(f"{jobs:,} jobs without a free machine", cores, "cores", 0.25),
+        Figure("… failed launches per job", failed / jobs, "", 5.0),
+        Figure("… a page of the queue meanwhile", page_s, "s", 0.5),
     ]
 
 

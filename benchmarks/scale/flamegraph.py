@@ -1,4 +1,4 @@
-"""Folded stacks as a flame graph: one SVG without scripts, small enough to lie beside the documentation."""
+"""Renders folded stacks as a flame graph: one SVG without scripts, small enough for the documentation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, ROW = 1200, 15
-LEAST_SHARE = 0.003  # of all samples; what has fewer is not drawn
-_LETTER = 6.0  # pixels, of the font below
+MIN_SHARE = 0.003  # of all samples; smaller frames are not drawn
+_CHARACTER_WIDTH = 6.0  # pixels, of the font below
 _KINDS = (
     ("perdure", r"\((controller|recovery|sdk|agent|checkpoint)/", "#f4a261"),
     ("SQL", r"\((sqlalchemy|sqlmodel|psycopg|alembic)/", "#8ab6d6"),
@@ -21,7 +21,7 @@ _KINDS = (
 
 @dataclass
 class Frame:
-    """A function in one place of the stacks; `count`: samples in which it was there."""
+    """A function at one place of the stacks. `count` is the number of samples that contain it."""
 
     name: str
     count: int = 0
@@ -29,24 +29,24 @@ class Frame:
 
 
 def read(lines: Iterable[str], *, hidden: str = r"^\b$") -> Frame:
-    """All samples of `lines`: `thread;caller;…;callee count`. Frames that `hidden` is found in are passed over."""
+    """Parse `lines` of the form `thread;caller;…;callee count`. Frames that match `hidden` are left out."""
     root = Frame("all")
-    passed_over = re.compile(hidden)
+    hidden_pattern = re.compile(hidden)
     for line in lines:
         stack, _, count = line.rpartition(" ")
         frame = root
         frame.count += int(count)
         for name in stack.split(";"):
-            if not passed_over.search(name):
+            if not hidden_pattern.search(name):
                 frame = frame.callees.setdefault(name, Frame(name))
                 frame.count += int(count)
     return root
 
 
 def render(root: Frame, title: str) -> str:
-    """The graph. The wider a frame, the more of the samples had it; above it stands what it called."""
-    least = root.count * LEAST_SHARE
-    depth = _depth(root, least)
+    """Draw the graph. The wider a frame, the more samples contain it; its callees are above it."""
+    min_count = root.count * MIN_SHARE
+    depth = _depth(root, min_count)
     height = (depth + 3) * ROW
     kinds = [kind for kind in _KINDS if kind[0] in _kinds_in(root)]
     legend = "".join(
@@ -54,7 +54,7 @@ def render(root: Frame, title: str) -> str:
         f'<text x="{22 + 160 * n}" y="{height - 3}">{name}</text>'
         for n, (name, _, colour) in enumerate(kinds)
     )
-    boxes = "\n".join(_boxes(root, 0.0, 0, WIDTH / root.count, least, height - 2 * ROW))
+    boxes = "\n".join(_boxes(root, 0.0, 0, WIDTH / root.count, min_count, height - 2 * ROW))
     style = "text{font:10px monospace;fill:#222}rect{stroke:#fff;stroke-width:.5}"
     classes = "".join(f".k{n}{{fill:{colour}}}" for n, (_, _, colour) in enumerate(_KINDS))
     return (
@@ -64,7 +64,7 @@ def render(root: Frame, title: str) -> str:
     )
 
 
-def _boxes(frame: Frame, x: float, level: int, scale: float, least: float, floor: float) -> Iterator[str]:
+def _boxes(frame: Frame, x: float, level: int, scale: float, min_count: float, floor: float) -> Iterator[str]:
     width, y = frame.count * scale, floor - (level + 1) * ROW
     kind = _kind(frame.name)
     share = f"{100 * frame.count * scale / WIDTH:.1f} %"
@@ -73,21 +73,23 @@ def _boxes(frame: Frame, x: float, level: int, scale: float, least: float, floor
     box = f'<rect class="k{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW}">'
     yield f"{box}<title>{escape(frame.name)}, {share}</title></rect>{text}"
     for callee in sorted(frame.callees.values(), key=lambda callee: callee.name):
-        if callee.count >= least:
-            yield from _boxes(callee, x, level + 1, scale, least, floor)
+        if callee.count >= min_count:
+            yield from _boxes(callee, x, level + 1, scale, min_count, floor)
             x += callee.count * scale
 
 
 def _cut(name: str, width: float) -> str:
-    """As much of `name` as there is room for; "" where that says nothing."""
-    letters = int((width - 6) / _LETTER)
-    if len(name) <= letters:
+    """As much of `name` as fits; "" if that is too short to read."""
+    characters = int((width - 6) / _CHARACTER_WIDTH)
+    if len(name) <= characters:
         return name
-    return name[: letters - 1] + "…" if letters >= 4 else ""
+    return name[: characters - 1] + "…" if characters >= 4 else ""
 
 
-def _depth(frame: Frame, least: float) -> int:
-    return 1 + max((_depth(callee, least) for callee in frame.callees.values() if callee.count >= least), default=0)
+def _depth(frame: Frame, min_count: float) -> int:
+    return 1 + max(
+        (_depth(callee, min_count) for callee in frame.callees.values() if callee.count >= min_count), default=0
+    )
 
 
 def _kind(name: str) -> int:
@@ -95,10 +97,10 @@ def _kind(name: str) -> int:
 
 
 def _kinds_in(root: Frame) -> Counter[str]:
-    found: Counter[str] = Counter()
-    waiting = [root]
-    while waiting:
-        frame = waiting.pop()
-        found[_KINDS[_kind(frame.name)][0]] += 1
-        waiting += frame.callees.values()
-    return found
+    counts: Counter[str] = Counter()
+    pending = [root]
+    while pending:
+        frame = pending.pop()
+        counts[_KINDS[_kind(frame.name)][0]] += 1
+        pending += frame.callees.values()
+    return counts

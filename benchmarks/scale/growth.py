@@ -1,4 +1,4 @@
-"""What a job costs its controller where there are few and many: measured, and drawn."""
+"""Measures and draws what a job costs its controller at different numbers of jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.latency import Figure
 from benchmarks.scale import scenarios
-from benchmarks.scale.daemon import a_daemon
+from benchmarks.scale.daemon import running_daemon
 
 SIZES = (100, 1_000, 10_000)
 PICTURE = Path(__file__).parents[2] / "docs" / "figures" / "growth.svg"
@@ -18,7 +18,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "figures" / "growth.svg"
 
 @dataclass(frozen=True)
 class Growth:
-    """What each of `jobs` costs: CPU time from submission to RUNNING (ms), memory while it runs (KiB)."""
+    """What a job costs among `jobs`: CPU time from submission to RUNNING (ms), memory while it runs (KiB)."""
 
     jobs: int
     cpu: Figure
@@ -29,12 +29,12 @@ class Growth:
 
 
 async def measure(jobs: int, database: str) -> Growth:
-    async with a_daemon(database) as daemon:
+    async with running_daemon(database) as daemon:
         return Growth(jobs, *(await scenarios.submitted(daemon, jobs))[-2:])
 
 
 def draw(measured: Sequence[Growth], *, day: str, path: Path = PICTURE) -> None:
-    """Two panels over the number of jobs, as an SVG that is the same for the same figures."""
+    """Draw two panels over the number of jobs. Equal figures produce an identical SVG."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 

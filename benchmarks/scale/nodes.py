@@ -1,5 +1,7 @@
-"""The machines of the simulated cloud: each one speaks the agents' protocol (docs/agent-protocol.md) over a socket of
-its own, all of them on one event loop. Their workloads do nothing and never end; some of them print.
+"""The machines of the simulated cloud, all of them on one event loop.
+
+Each speaks the protocol of agents (docs/reference/agent-protocol.md) over a socket of its own. Their workloads do
+nothing and never end; some of them print.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from perdure.agent.channel import Backoff
+from perdure.agent.link.channel import Backoff
 
 _LINE = b"step 001234 loss 0.12345 lr 0.000300 throughput 12345 tokens/s epoch 3 of 10 eta 01:23:45\n"
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
@@ -24,52 +26,51 @@ _PHASE_OF = {"setup": ("mounting", "ready"), "run": ("running",)}
 
 
 class Node(asyncio.Protocol):
-    """One machine with its agent. `lines`: whether its workload prints a line a second."""
+    """One machine with its agent."""
 
     def __init__(self, world: World, machine: dict[str, Any], token: str) -> None:
         self.world = world
         self.machine = machine
         self.token = token
-        self.lines = False
         self.phase = "booted"
-        self.want = ""
+        self.target = ""
         self.is_off = False
         self.log_size = 0  # bytes that the workload has printed
         self.log_sent = 0
         self.printed_at: dict[int, float] = {}  # log size → when (monotonic), until it is acknowledged
-        self.beat_s = 5.0
-        self.heard_at = 0.0
+        self.heartbeat_interval_s = 5.0
+        self.received_at = 0.0
         self.notice: dict[str, Any] | None = None
         self.is_welcome = False
-        self.at = ("", 0)  # the daemon that it called last
+        self.daemon_address = ("", 0)  # of the daemon that it connected to last
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._is_open = False
-        self._beat: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._backoff = Backoff()
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
     async def boot(self) -> None:
-        """Read the spec, as an agent does first, again and again until the controller gives it; and call."""
+        """Fetch the spec, as an agent does first, with retries until the controller answers; then connect."""
         backoff = Backoff()
         while not self.is_off:
             try:
                 await self.world.get("/agent/v1/spec", self.token, self.machine["rank"])
                 break
             except OSError:
-                await asyncio.sleep(backoff.wait_s(unanswered=True))
+                await asyncio.sleep(backoff.wait_s(nobody_answered=True))
         await self.call()
 
     async def call(self) -> None:
-        """Connect, again and again until the controller answers, as an agent does."""
+        """Connect, with retries until the controller answers, as an agent does."""
         while not self.is_off:
             try:
-                host, port = self.at = self.world.front()
+                host, port = self.daemon_address = self.world.next_address()
                 await asyncio.get_running_loop().create_connection(lambda: self, host, port)
                 return
             except OSError:
-                await asyncio.sleep(self._backoff.wait_s(unanswered=True))
+                await asyncio.sleep(self._backoff.wait_s(nobody_answered=True))
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._is_open = transport, False
@@ -83,8 +84,8 @@ class Node(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._transport, self.is_welcome = None, False
-        if self._beat is not None:
-            self._beat.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         if not self.is_off:
             self.world.counts["lost connections"] += 1
             self.world.spawn(self._call_again())
@@ -96,8 +97,8 @@ class Node(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         if not self._is_open:
-            head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
-            if not found:
+            head, separator, rest = bytes(self._buffer).partition(b"\r\n\r\n")
+            if not separator:
                 return
             if not head.startswith(b"HTTP/1.1 101"):
                 self.world.counts[f"channel: {_first_line(head)}"] += 1
@@ -105,14 +106,16 @@ class Node(asyncio.Protocol):
                 return
             self._is_open, self._buffer = True, bytearray(rest)
             logs, report = {"size": self.log_size}, {"phase": self.phase, "ip": "10.0.0.1", "mounts": []}
-            self._say({"type": "hello", "report": report, "logs": logs, "checkpoints": {"seq": 0}, "at": time.time()})
+            self._send_message(
+                {"type": "hello", "report": report, "logs": logs, "checkpoints": {"seq": 0}, "at": time.time()}
+            )
             if self.notice is not None:
-                self._say(self.notice)
+                self._send_message(self.notice)
         while (frame := self._next_frame()) is not None:
-            self._hear(*frame)
+            self._handle_frame(*frame)
 
     def _next_frame(self) -> tuple[int, bytes] | None:
-        """A whole frame of the server's (never masked)."""
+        """A complete frame of the server, which never masks its frames; None until one has arrived."""
         data = self._buffer
         if len(data) < 2:
             return None
@@ -128,8 +131,8 @@ class Node(asyncio.Protocol):
         del data[: start + size]
         return opcode, payload
 
-    def _hear(self, opcode: int, payload: bytes) -> None:
-        self.heard_at = time.monotonic()
+    def _handle_frame(self, opcode: int, payload: bytes) -> None:
+        self.received_at = time.monotonic()
         if opcode == _PING:
             self._send(_PONG, payload)
         elif opcode == _CLOSE:
@@ -138,27 +141,27 @@ class Node(asyncio.Protocol):
             message = json.loads(payload)
             match message["type"]:
                 case "welcome":
-                    self.beat_s, self.is_welcome = message["beat_s"], True
+                    self.heartbeat_interval_s, self.is_welcome = message["heartbeat_interval_s"], True
                     self._backoff.reset()
-                    self._backoff.crowd_s = message["calls_within_s"]
+                    self._backoff.reconnect_spread_s = message["reconnect_spread_s"]
                     self.log_sent = message["log_offset"]
-                    self._directed(message["directive"])
+                    self._obey(message["directive"])
                     self._keep_alive()
                 case "directive":
-                    self._directed(message["directive"])
+                    self._obey(message["directive"])
                 case "log_ack":
-                    self._acknowledged(message["offset"])
+                    self._on_log_ack(message["offset"])
 
     # --- what the agent does ------------------------------------------------------------------------------------------
 
-    def _directed(self, directive: dict[str, Any]) -> None:
-        self.want = directive["want"]
-        if self.want in _PHASE_OF and self.phase not in ("running", "ended"):
-            for phase in _PHASE_OF[self.want]:
+    def _obey(self, directive: dict[str, Any]) -> None:
+        self.target = directive["target"]
+        if self.target in _PHASE_OF and self.phase not in ("running", "ended"):
+            for phase in _PHASE_OF[self.target]:
                 self.report(phase)
-        elif self.want == "drain" and self.phase != "ended":
+        elif self.target == "drain" and self.phase != "ended":
             self.report("ended", exit_code=143, interrupted=True)
-        elif self.want == "stop":
+        elif self.target == "stop":
             self.world.counts["stopped"] += 1
 
     def report(self, phase: str, **more: Any) -> None:
@@ -167,13 +170,13 @@ class Node(asyncio.Protocol):
         self.phase = phase
         report = {"phase": phase, "ip": "10.0.0.1", "mounts": [], "exit_code": None, "failed_stage": None}
         logs = {"size": self.log_size}
-        self._say({"type": "report", **report, **more, "logs": logs, "checkpoints": {"seq": 0}})
+        self._send_message({"type": "report", **report, **more, "logs": logs, "checkpoints": {"seq": 0}})
 
     def give_notice(self, seconds: float) -> None:
-        """The metadata service tells of the end."""
+        """The metadata service announces a preemption."""
         now = time.time()
         self.notice = {"type": "notice", "action": "preempt", "source": "bench", "deadline": now + seconds, "at": now}
-        self._say(self.notice)
+        self._send_message(self.notice)
 
     def print_bytes(self, data: bytes) -> None:
         """The workload prints."""
@@ -184,7 +187,7 @@ class Node(asyncio.Protocol):
         self.printed_at[self.log_size] = time.monotonic()
         self._send(_BINARY, header + data)
 
-    def _acknowledged(self, offset: int) -> None:
+    def _on_log_ack(self, offset: int) -> None:
         now = time.monotonic()
         for size in [size for size in self.printed_at if size <= offset]:
             self.world.log_delays.append(now - self.printed_at.pop(size))
@@ -192,17 +195,17 @@ class Node(asyncio.Protocol):
     def _keep_alive(self) -> None:
         if self._transport is None:
             return
-        if self._beat is not None:
-            self._beat.cancel()
-        if self.heard_at and time.monotonic() - self.heard_at > max(3.0, 3 * self.beat_s):
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        if self.received_at and time.monotonic() - self.received_at > max(3.0, 3 * self.heartbeat_interval_s):
             self.world.counts["missed heartbeats"] += 1
             self.hang_up()
             return
         self._send(_PING, b"")
-        self._beat = asyncio.get_running_loop().call_later(self.beat_s * 0.9, self._keep_alive)
+        self._heartbeat = asyncio.get_running_loop().call_later(self.heartbeat_interval_s * 0.9, self._keep_alive)
 
     def hang_up(self) -> None:
-        """Break the connection without a word."""
+        """Abort the connection without a closing handshake."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -211,18 +214,18 @@ class Node(asyncio.Protocol):
         self.hang_up()
 
     def fall_silent(self) -> None:
-        """The machine stands still: its connection stays, and nothing more comes."""
+        """The machine freezes: its connection stays open, and it sends nothing more."""
         self.is_off = True
-        if self._beat is not None:
-            self._beat.cancel()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send_message(self, message: dict[str, Any]) -> None:
         self._send(_TEXT, json.dumps(message).encode())
 
     def _send(self, opcode: int, payload: bytes) -> None:
-        """A frame, masked with zeros: a mask that is lawful, and costs the generator nothing."""
+        """Send a frame masked with zeros: a valid mask that costs the load generator nothing."""
         if self._transport is None:
             return
         size = len(payload)
@@ -233,7 +236,7 @@ class Node(asyncio.Protocol):
 
 
 class World:
-    """Every machine, and what was seen of them. `addresses`: of the daemons, by their homes."""
+    """Every machine, and what the load generator observed of it. `addresses`: the daemons' addresses by home."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,7 +245,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.log_delays: list[float] = []
         self.launched_at: dict[str, float] = {}
-        self.new: list[str] = []  # launched, and not looked at yet
+        self.new: list[str] = []  # launched since the last check
         self.running_at: dict[str, float] = {}
         self.ended_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -256,7 +259,7 @@ class World:
         self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=2**24)
 
     async def end(self) -> None:
-        """Every machine is off, and nothing is under way any more."""
+        """Power off every machine and stop all tasks."""
         for node in self.living():
             node.power_off()
         for task in self._tasks:
@@ -289,35 +292,35 @@ class World:
             await asyncio.sleep(0.02)
         return True
 
-    def take(self, nodes: list[Node]) -> None:
-        """The machines are gone, as their cloud knows."""
+    def preempt(self, nodes: list[Node]) -> None:
+        """Preempt the machines: they power off, and the cloud reports them lost."""
         for node in nodes:
             node.power_off()
-        self._lose(nodes)
+        self._report_lost(nodes)
 
-    def stand_still(self, nodes: list[Node]) -> None:
-        """The machines are gone, as their cloud knows; their connections never hear of it."""
+    def freeze(self, nodes: list[Node]) -> None:
+        """Freeze the machines: the cloud reports them lost, but their connections are not closed."""
         for node in nodes:
             node.fall_silent()
-        self._lose(nodes)
+        self._report_lost(nodes)
 
-    def _lose(self, nodes: list[Node]) -> None:
-        self._say({"lost": [node.machine["id"] for node in nodes]})
+    def _report_lost(self, nodes: list[Node]) -> None:
+        self._broadcast({"lost": [node.machine["id"] for node in nodes]})
 
-    def _say(self, what: object, *, but: asyncio.StreamWriter | None = None) -> None:
-        """Every daemon's cloud is the same one: all of them see what there is."""
+    def _broadcast(self, message: object, *, but: asyncio.StreamWriter | None = None) -> None:
+        """Send a message to every daemon except `but`, since all of them use the same cloud."""
         for daemon in self._daemons:
             if daemon is not but:
-                daemon.write(json.dumps(what).encode() + b"\n")
+                daemon.write(json.dumps(message).encode() + b"\n")
 
-    def front(self) -> tuple[str, int]:
-        """Where a call goes: to one daemon after the other, as a balancer has it."""
+    def next_address(self) -> tuple[str, int]:
+        """The daemon for the next connection: each in turn, as behind a load balancer."""
         addresses = list(self.addresses.values())
         return addresses[next(self._calls) % len(addresses)] if addresses else ("127.0.0.1", 0)
 
     async def get(self, path: str, token: str, rank: int) -> bytes:
-        """One HTTP request on a connection of its own."""
-        reader, writer = await asyncio.open_connection(*self.front())
+        """One HTTP request on a new connection."""
+        reader, writer = await asyncio.open_connection(*self.next_address())
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             f"Perdure-Rank: {rank}\r\nConnection: close\r\n\r\n".encode()
@@ -333,26 +336,26 @@ class World:
         self._serving.update(filter(None, [asyncio.current_task()]))
         writer.write(json.dumps({"machines": [node.machine for node in self.living()]}).encode() + b"\n")
         try:
-            await self._hear(reader, writer)
+            await self._read_daemon(reader, writer)
         finally:
             self._daemons.remove(writer)
 
-    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read_daemon(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            told, now = json.loads(line), time.monotonic()
-            if "launched" in told:
-                self._say({"known": told["launched"]}, but=writer)
-                node = Node(self, told["launched"], told["token"])
-                self.machines[told["launched"]["id"]] = node
-                self.launched_at[told["launched"]["id"]] = now
-                self.new.append(told["launched"]["id"])
+            message, now = json.loads(line), time.monotonic()
+            if "launched" in message:
+                self._broadcast({"known": message["launched"]}, but=writer)
+                node = Node(self, message["launched"], message["token"])
+                self.machines[message["launched"]["id"]] = node
+                self.launched_at[message["launched"]["id"]] = now
+                self.new.append(message["launched"]["id"])
                 self.spawn(node.boot())
-            for ended in told.get("ended", ()):
+            for ended in message.get("ended", ()):
                 self.ended_at.setdefault(ended, now)
                 if ended in self.machines:
                     self.machines[ended].power_off()
-            if told.get("ended"):
-                self._say({"gone": told["ended"]}, but=writer)
+            if message.get("ended"):
+                self._broadcast({"gone": message["ended"]}, but=writer)
 
     async def print_lines(self, nodes: list[Node], *, seconds: float) -> None:
         """A line a second from each of `nodes`, evenly spread."""

@@ -1,4 +1,4 @@
-"""Real jobs that end in a few seconds: what the jobs of the past in these benchmarks are copies of."""
+"""Real jobs that end in a few seconds, of which the past jobs in these benchmarks are copies."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 import perdure.sdk as perdure
-from perdure.sdk import records
+from perdure.sdk.connection import api_types
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _STAYS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 
 
 def run_originals() -> None:
-    """Run jobs on the local cloud that succeed, fail, are preempted, are cancelled, and a pipeline; all have settled
+    """Run jobs on the local cloud that succeed, fail, are preempted, are cancelled, and a pipeline; all are finalized
     when this returns. Uses the controller of the environment."""
     with perdure.Dag("pipeline") as pipeline:
         _task("prepare", "echo prepared") >> _task("train", "echo trained")
@@ -27,7 +27,7 @@ def run_originals() -> None:
     _until_running(staying, 2)
     perdure.jobs.cancel(staying, graceful=False)
     for job_id in (*launched, staying):
-        perdure.jobs.wait(job_id, timeout_s=PATIENCE_S, poll_s=0.1)
+        perdure.jobs.wait(job_id, timeout_s=TIMEOUT_S, poll_s=0.1)
     _until("every machine is gone", lambda: all(_is_over(job_id) for job_id in (*launched, staying)))
 
 
@@ -41,15 +41,15 @@ def _is_over(job_id: int) -> bool:
 
 def _until_running(job_id: int, generation: int) -> None:
     def runs() -> bool:
-        attempts: list[records.Attempt] = perdure.jobs.get(job_id)["attempts"]
+        attempts: list[api_types.Attempt] = perdure.jobs.get(job_id)["attempts"]
         return any(a["generation"] == generation and a["running_at"] for a in attempts)
 
     _until(f"attempt {generation} of job {job_id} runs", runs)
 
 
-def _until(what: str, is_so: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not is_so():
+def _until(what: str, condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + TIMEOUT_S
+    while not condition():
         if time.monotonic() > give_up_at:
-            raise SystemExit(f"waited {PATIENCE_S:.0f} s in vain until {what}")
+            raise SystemExit(f"waited {TIMEOUT_S:.0f} s until {what}, which did not happen")
         time.sleep(0.1)

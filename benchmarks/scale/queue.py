@@ -1,9 +1,9 @@
-"""What the queue costs among many past jobs: a real daemon, its HTTP API, the command. Measured on this machine, now.
+"""What the queue costs among many past jobs, measured on this machine: a real daemon, its HTTP API, the command.
 
     python -m benchmarks.scale.queue [--past 1000000] [--waiting 10000] [--database postgresql://…]
 
-Runs a few real jobs, fills the database with copies of them (`benchmarks.scale.past`; some minutes and 5 GB for a
-million), and starts the daemon anew. `--home DIR` keeps all that there, and uses what it finds. The peer is SkyPilot
+Runs a few real jobs, fills the database with copies of them (`benchmarks.scale.past_jobs`; some minutes and 5 GB for a
+million), and starts the daemon anew. `--home DIR` keeps everything there and reuses it. The peer is SkyPilot
 with 100,000 past jobs, as it was measured elsewhere.
 """
 
@@ -26,12 +26,12 @@ from typing import Any
 
 from benchmarks.latency import Figure, cost, median_cost, report
 from benchmarks.scale.originals import run_originals
-from benchmarks.scale.past import fill
+from benchmarks.scale.past_jobs import fill
 
 import perdure.sdk as perdure
-from perdure.controller.store.database import open_database
-from perdure.sdk import endpoint
-from perdure.sdk.client import Client
+from perdure.controller.store.engine.database import open_database
+from perdure.sdk.connection import discovery
+from perdure.sdk.connection.client import Client
 
 CALLS = 200
 PAGES: dict[str, dict[str, Any]] = {
@@ -44,15 +44,15 @@ PAGES: dict[str, dict[str, Any]] = {
     "--name (none)": {"name": "nobody"},
     "--name --status": {"name": "train-bert-7", "statuses": ["SUCCEEDED", "FAILED"]},
     "newest of a name": {"name": "train-bert-7", "limit": 1},
-    # Of a million names 203,000 are different (`past`); in brackets, how many jobs match.
+    # Of a million names 203,000 are different (`past_jobs`); in brackets, how many jobs match.
     "--name 'train-gpt-1234*' (111)": {"name": "train-gpt-1234*"},
     "--name 'train-*' (all)": {"name": "train-*"},
     "--name '*-7' (801)": {"name": "*-7"},
     "--name '*t-4321' (1)": {"name": "*t-4321"},
 }
 TARGET_MS = 20.0
-# A pattern that begins with a wildcard: how far back the newest 50 lie is luck, and for a rare one all names are read.
-DEARER_MS = {"--name '*-7' (801)": 50.0, "--name '*t-4321' (1)": 150.0}
+# For a pattern that begins with a wildcard, the newest 50 matches may lie far back, and a rare one reads all names.
+PATTERN_TARGET_MS = {"--name '*-7' (801)": 50.0, "--name '*t-4321' (1)": 150.0}
 
 
 def main() -> int:
@@ -60,14 +60,14 @@ def main() -> int:
     parser.add_argument("--past", type=int, default=1_000_000)
     parser.add_argument("--waiting", type=int, default=10_000)
     parser.add_argument("--database", help="the URL of an empty PostgreSQL database; without it, SQLite")
-    parser.add_argument("--home", type=Path, help="where to keep all of it; without it, a folder that is removed")
+    parser.add_argument("--home", type=Path, help="where to keep everything; without it, a temporary folder")
     words = parser.parse_args()
-    with a_home(words.home, words.database) as home:
+    with perdure_home(words.home, words.database) as home:
         url = words.database or f"sqlite:///{home / 'perdure.db'}"
         if not (home / "filled").exists():
             prepare(url, past=words.past, waiting=words.waiting)
             (home / "filled").touch()
-        with a_daemon():
+        with running_daemon():
             figures = [*page_figures(), *command_figures(), *whole_figures()]
     report(figures)
     missed = [figure.name for figure in figures if figure.value > figure.target]
@@ -77,8 +77,8 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def a_home(given: Path | None, database: str | None) -> Iterator[Path]:
-    """PERDURE_HOME, and the database's URL, in the environment."""
+def perdure_home(given: Path | None, database: str | None) -> Iterator[Path]:
+    """Set PERDURE_HOME and the database's URL in the environment."""
     for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_TOKEN_FILE", "PERDURE_DATABASE_URL"):
         os.environ.pop(name, None)
     home = given or Path(tempfile.mkdtemp(prefix="perdure-bench-"))
@@ -94,8 +94,8 @@ def a_home(given: Path | None, database: str | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def a_daemon() -> Iterator[None]:
-    """The embedded controller, until the end of the block."""
+def running_daemon() -> Iterator[None]:
+    """Run the embedded controller until the end of the block."""
     perdure.jobs.queue()
     try:
         yield
@@ -104,9 +104,9 @@ def a_daemon() -> Iterator[None]:
 
 
 def prepare(url: str, *, past: int, waiting: int) -> None:
-    with a_daemon():
+    with running_daemon():
         run_originals()
-    time.sleep(1.0)  # the daemon lets go of its database
+    time.sleep(1.0)  # until the daemon has closed its database
     engine = open_database(url)
     filled = fill(engine, past=past, waiting=waiting)
     engine.dispose()
@@ -116,11 +116,11 @@ def prepare(url: str, *, past: int, waiting: int) -> None:
 
 
 def page_figures() -> list[Figure]:
-    """Milliseconds from the call to the last byte of the answer, read and decoded, over loopback; and the daemon's CPU
-    time in them, which other work on this machine does not add to."""
-    client = Client(endpoint.ensure())
+    """Milliseconds over loopback from the call until the response is decoded, and the daemon's CPU time for it, which
+    does not depend on other work on this machine."""
+    client = Client(discovery.ensure())
     pid = daemon_pid()
-    found = []
+    figures = []
     calls: dict[str, Callable[[], object]] = {name: partial(client.jobs, **query) for name, query in PAGES.items()}
     for name, call in {**calls, "counts alone": client.controller}.items():
         taken_ms = []
@@ -130,14 +130,14 @@ def page_figures() -> list[Figure]:
             call()
             taken_ms.append((time.perf_counter() - begun) * 1000)
         cpu_ms = (cpu_s(pid) - before_s) / CALLS * 1000
-        is_page, target_ms = name == "newest 50", DEARER_MS.get(name, TARGET_MS)
+        is_page, target_ms = name == "newest 50", PATTERN_TARGET_MS.get(name, TARGET_MS)
         median_ms, p99_ms = statistics.median(taken_ms), statistics.quantiles(taken_ms, n=100)[98]
-        found += [
+        figures += [
             Figure(f"{name}, p50", median_ms, "ms", target_ms, *((3000.0, "a page of 50") if is_page else ())),
             Figure(f"{name}, p99", p99_ms, "ms", 2 * target_ms),
             Figure(f"{name}, daemon's CPU", cpu_ms, "ms", target_ms, *((1100.0, "the same") if is_page else ())),
         ]
-    return found
+    return figures
 
 
 def command_figures() -> list[Figure]:
@@ -151,15 +151,15 @@ def command_figures() -> list[Figure]:
 
 
 def whole_figures() -> list[Figure]:
-    """`perdure jobs queue -a`. Its time is told for 100,000 jobs, which the peer's is."""
+    """`perdure jobs queue -a`. Times are scaled to 100,000 jobs, since the peer's are for that number."""
     pid = daemon_pid()
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak
     before_mib, before_s = memory_mib(pid, "VmRSS"), cpu_s(pid)
     begun = time.perf_counter()
     spent = cost("jobs", "queue", "-a")
     taken_s = time.perf_counter() - begun
-    tasks = sum(Client(endpoint.ensure()).controller()["jobs"].values())
-    say(f"jobs queue -a: {tasks:,} tasks in {taken_s:.0f} s")
+    tasks = sum(Client(discovery.ensure()).controller()["jobs"].values())
+    log_line(f"jobs queue -a: {tasks:,} tasks in {taken_s:.0f} s")
     share = 100_000 / tasks
     return [
         Figure("-a, for each 100,000 tasks", taken_s * share, "s", 5.0, 17.0, "all of 100,000"),
@@ -170,18 +170,18 @@ def whole_figures() -> list[Figure]:
     ]
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 def daemon_pid() -> int:
-    return Client(endpoint.ensure()).controller()["pid"]
+    return Client(discovery.ensure()).controller()["pid"]
 
 
 def memory_mib(pid: int, what: str) -> float:
-    found = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(rf"{what}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 def cpu_s(pid: int) -> float:

@@ -20,12 +20,12 @@ PLACES = ["harbour", "mill", "tower", "orchard", "quarry", "chapel", "market", "
 FILLER = ["went", "to", "the", "and", "then"]
 VOCABULARY = [*PEOPLE, *PLACES, *FILLER]
 WIDTH = 24
-WINDOW = 4  # a place is said that many words after the person
+WINDOW = 4  # words from the person to the place in a sentence
 FACTS = 4
 
 
 def question(rng: np.random.Generator) -> tuple[np.ndarray, int, int]:
-    """(context, whom the question is about, where in the context the answer stands), as word numbers."""
+    """(context, the person in question, position of the answer in the context), as word numbers."""
     people = rng.choice(len(PEOPLE), FACTS, replace=False)
     places = rng.choice(len(PLACES), FACTS, replace=False)
     sentences = [f"{PEOPLE[who]} went to the {PLACES[where]}" for who, where in zip(people, places, strict=True)]
@@ -73,9 +73,7 @@ parser.add_argument("--save_steps", type=int, default=500)
 parser.add_argument("--save_total_limit", type=int, default=5)
 parser.add_argument("--logging_steps", type=int, default=250)
 parser.add_argument("--learning_rate", type=float, default=2e-2)
-parser.add_argument(
-    "--step_s", type=float, default=0.0, help="a step takes at least this long, as a bigger model's would"
-)
+parser.add_argument("--step_s", type=float, default=0.0, help="minimal duration of a step, to imitate a larger model")
 options = parser.parse_args()
 
 
@@ -84,7 +82,7 @@ def main() -> int:
     reader = Reader(rng)
     checkpointer = Checkpointer(options.output_dir, keep=options.save_total_limit, every=options.save_steps)
     step = 0
-    if saved := checkpointer.load():  # the newest that is whole; None at the very first start
+    if saved := checkpointer.load():  # the newest whole checkpoint; None at the first start
         step, reader.words, reader.match = saved["step"], saved["words"], saved["match"]
         rng.bit_generator.state = saved["rng"]
     device = os.environ.get("CUDA_VISIBLE_DEVICES") or "the CPU"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the corpus: CORPUS_LINES sentences, the same ones for the same CORPUS_SEED.
+# Generates the corpus: CORPUS_LINES sentences, the same ones for the same CORPUS_SEED.
 set -eu
 awk -v lines="$CORPUS_LINES" -v seed="$CORPUS_SEED" 'BEGIN {
     srand(seed)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The most frequent pairs, under the title that the environment gives.
+# Prints the most frequent pairs, under the title from the environment.
 set -eu
 printf '%s\n\n' "$REPORT_TITLE"
 head -n "$REPORT_PAIRS" "$OUTPUTS/2_counts.txt"

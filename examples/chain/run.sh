@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every numbered step in order. A step that has finished is never run again, and one that was cut short is run from
-# its start: its output gets its name only when it is whole. So this script may be started as often as machines come and go.
+# Runs every numbered step in order. A finished step is not run again. An interrupted step is run from its start, because its
+# output receives its name only when it is complete. So this script may be restarted any number of times.
 set -eu
 cd "$(dirname "$0")"
 mkdir -p "$OUTPUTS"

@@ -1,8 +1,8 @@
-"""The Hugging Face Trainer on data made on the spot: which of three words a sentence is about.
+"""The Hugging Face Trainer on generated data: which of three words a sentence is about.
 
-What makes it survive is one callback, and one call that says where to go on.
+To survive preemption it needs one callback, and one call that returns the checkpoint to resume from.
 
-Needs transformers and torch; neither a download nor a GPU.
+Requires transformers and torch, but no download and no GPU.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir", required=True)
 parser.add_argument("--max_steps", type=int, default=200)
 parser.add_argument("--save_steps", type=int, default=50)
-parser.add_argument(
-    "--step_s", type=float, default=0.0, help="a step takes at least this long, as a bigger model's would"
-)
+parser.add_argument("--step_s", type=float, default=0.0, help="minimal duration of a step, to imitate a larger model")
 options = parser.parse_args()
 
 
-class Pace(TrainerCallback):
-    """Makes a step of this toy last as long as `--step_s` says."""
+class MinimalStepTime(TrainerCallback):
+    """Extends each step of this small model to `--step_s` seconds."""
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self.began = time.monotonic()
@@ -74,9 +72,9 @@ def main() -> int:
         arguments,
         train_dataset=sentences(512),
         # The first commits what the Trainer saves, and saves once more at a notice.
-        callbacks=[PerdureCallback(keep=3), Pace()],
+        callbacks=[PerdureCallback(keep=3), MinimalStepTime()],
     )
-    newest = last_checkpoint(options.output_dir)  # the newest that is whole; None at the very first start
+    newest = last_checkpoint(options.output_dir)  # the newest complete checkpoint; None at the first start
     print(f"task {os.environ.get('SKYPILOT_TASK_ID', '-')} begins from {newest or 'the beginning'}", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

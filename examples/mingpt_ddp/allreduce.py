@@ -1,4 +1,4 @@
-"""Sums vectors over the nodes of a job: rank 0 adds up what the others send and hands the sum back. Plain TCP."""
+"""Sums vectors over the nodes of a job: rank 0 adds the vectors of the others and returns the sum. Plain TCP."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Group:
 
 
 def connect(address: str, port: int) -> socket.socket:
-    """Rank 0 may start a little later than we do."""
+    """Connect to rank 0, which may start a little later."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -71,17 +71,17 @@ def send(peer: socket.socket, values: array[float]) -> None:
 
 
 def receive(peer: socket.socket) -> array[float]:
-    (length,) = LENGTH.unpack(read(peer, LENGTH.size))
+    (length,) = LENGTH.unpack(receive_exactly(peer, LENGTH.size))
     values = array("d")
-    values.frombytes(read(peer, length))
+    values.frombytes(receive_exactly(peer, length))
     return values
 
 
-def read(peer: socket.socket, length: int) -> bytes:
+def receive_exactly(peer: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:
         chunk = peer.recv(length - len(data))
         if not chunk:
-            raise ConnectionError("a node of this job went away")
+            raise ConnectionError("a node of this job disconnected")
         data += chunk
     return bytes(data)

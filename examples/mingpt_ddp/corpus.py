@@ -1,4 +1,4 @@
-"""The text that both trainers learn: counting, in words. Made on the spot: nothing has to be downloaded."""
+"""The text that both trainers learn: counting, in words. It is generated, so nothing has to be downloaded."""
 
 from __future__ import annotations
 

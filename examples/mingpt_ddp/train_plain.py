@@ -1,7 +1,7 @@
-"""The stand-in for machines without PyTorch: a next-character model trained over all nodes of the job.
+"""For machines without PyTorch: a next-character model trained on all nodes of the job.
 
-Each node computes gradients on its own shard of the text; the group sums them, so every node takes the same step and
-holds the same weights. Rank 0 saves. When any node is asked to stop, all stop after the same step.
+Each node computes gradients on its own shard of the text. The group sums them, so every node takes the same step and
+has the same weights. Rank 0 saves. When any node is asked to stop, all stop after the same step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEARNING_RATE = 40.0
 
 
 def examples(part: str) -> list[tuple[int, int]]:
-    """(row of the table: the last two characters, next character) for every place of the text."""
+    """(row of the table: the last two characters, next character) for every position of the text."""
     codes = [ALPHABET.index(character) for character in part]
     return [(codes[i - 2] * SIZE + codes[i - 1], codes[i]) for i in range(CONTEXT, len(codes))]
 
@@ -50,7 +50,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoints", default="/checkpoint")
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--save-every", type=int, default=10)
-parser.add_argument("--step-s", type=float, default=0.0, help="a step takes at least this long")
+parser.add_argument("--step-s", type=float, default=0.0, help="minimal duration of a step")
 options = parser.parse_args()
 
 
@@ -69,7 +69,7 @@ def load(step: int) -> tuple[int, list[float]]:
 
 
 def main() -> int:
-    # SIGTERM says that a machine is to be taken; Python's default would be to end at once.
+    # SIGTERM means that the machine is about to be taken. By default it would end Python at once.
     signal.signal(signal.SIGTERM, lambda *_: None)
     rank = int(os.environ["SKYPILOT_NODE_RANK"])
     group = Group(rank=rank, addresses=os.environ["SKYPILOT_NODE_IPS"].split())
@@ -80,7 +80,7 @@ def main() -> int:
     while step < options.steps:
         began = time.monotonic()
         loss, gradient = loss_and_gradient(logits, data)
-        # The last two numbers ride along: everybody's loss, and whether anybody was asked to stop.
+        # Two more numbers are summed: the loss of every node, and whether a node was asked to stop.
         *summed, loss_sum, stop = group.sum([*gradient, loss, float(preempted())])
         logits = [weight - LEARNING_RATE * g / group.size for weight, g in zip(logits, summed, strict=True)]
         step += 1
@@ -97,12 +97,12 @@ def main() -> int:
 
 
 def restore(group: Group) -> tuple[int, list[float]]:
-    """Rank 0 loads; the sum hands what it loaded to all, since the others bring zeros."""
+    """Rank 0 loads. The others contribute zeros, so the sum gives all nodes what rank 0 loaded."""
     nothing = (0, [0.0] * (ROWS * SIZE))
     step, logits = (load() or nothing) if group.rank == 0 else nothing
     first, *logits = group.sum([float(step), *logits])
     if first:
-        print(f"rank {group.rank} goes on from step {int(first)}", flush=True)
+        print(f"rank {group.rank} resumes from step {int(first)}", flush=True)
     return int(first), logits
 
 

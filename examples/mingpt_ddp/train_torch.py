@@ -1,6 +1,6 @@
-"""A very small GPT under DistributedDataParallel, started by torchrun on every node. NCCL with GPUs, gloo without.
+"""A very small GPT under DistributedDataParallel, started by torchrun on every node. It uses NCCL with GPUs, else gloo.
 
-All ranks make the same calls to the Checkpointer: rank 0 saves what all have in common, and every rank loads it.
+All ranks make the same calls to the Checkpointer: rank 0 saves the common state, and every rank loads it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--checkpoints", default="/checkpoint")
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--save-every", type=int, default=10)
-parser.add_argument("--step-s", type=float, default=0.0, help="a step takes at least this long")
+parser.add_argument("--step-s", type=float, default=0.0, help="minimal duration of a step")
 options = parser.parse_args()
 
 
@@ -60,10 +60,10 @@ def main() -> int:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     checkpointer = Checkpointer(options.checkpoints, keep=2, asynchronous=True)
     state = {"step": 0, "model": model.module, "optimizer": optimizer}
-    checkpointer.load(into=state)  # nothing happens at the very first start
+    checkpointer.load(into=state)  # does nothing at the first start
     step = state["step"]
     if step:
-        print(f"rank {rank} goes on from step {step}", flush=True)
+        print(f"rank {rank} resumes from step {step}", flush=True)
     codes = torch.tensor([ALPHABET.index(character) for character in shard(rank, size)])
     while step < options.steps:
         began = time.monotonic()
@@ -83,7 +83,8 @@ def main() -> int:
 
 
 def batch(codes: torch.Tensor, step: int, device: torch.device) -> torch.Tensor:
-    """Windows of the text, chosen by the step alone: a resumed run sees what an uninterrupted one would have seen."""
+    """Windows of the text, chosen by the step alone, so that a resumed run sees the same ones as an uninterrupted
+    run."""
     starts = torch.randint(len(codes) - BLOCK - 1, (BATCH,), generator=torch.Generator().manual_seed(step))
     return torch.stack([codes[start : start + BLOCK + 1] for start in starts]).to(device)
 
@@ -98,7 +99,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torc
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether `flag` is set on any rank: all stop after the same step, or none does."""
+    """Whether `flag` is set on any rank, so that either all stop after the same step or none does."""
     votes = torch.tensor([float(flag)], device=device)
     dist.all_reduce(votes)
     return bool(votes.item())

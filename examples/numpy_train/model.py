@@ -1,4 +1,4 @@
-"""A small perceptron, its data, and momentum SGD, in NumPy. Nothing here knows of machines that go away."""
+"""A small perceptron, its data, and momentum SGD, in NumPy. Nothing here deals with preemption."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def spirals(seed: int) -> tuple[np.ndarray, np.ndarray]:
 class Trainer:
     """Everything that training changes. `state` and `load_state` carry all of it, so that a resumed run takes exactly
     the steps that an uninterrupted one would have taken: the weights, their momentum, the random generator, and which
-    samples of this epoch were already seen.
+    samples of this epoch were already used.
     """
 
     def __init__(self, *, seed: int, batch_size: int = 64) -> None:

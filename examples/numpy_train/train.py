@@ -1,6 +1,6 @@
-"""Trains the perceptron of `model` and survives whatever happens to its machine.
+"""Trains the perceptron of `model`, and resumes after any loss of its machine.
 
-What that takes: two decorated functions that save and load, and one question per step.
+That takes two decorated functions, which save and load, and one check per step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ parser.add_argument("--checkpoints", default="/checkpoint")
 parser.add_argument("--steps", type=int, default=1000)
 parser.add_argument("--save-every", type=int, default=100)
 parser.add_argument("--print-every", type=int, default=20)
-parser.add_argument(
-    "--step-s", type=float, default=0.0, help="a step takes at least this long, as a bigger model's would"
-)
+parser.add_argument("--step-s", type=float, default=0.0, help="minimal duration of a step, to imitate a larger model")
 options = parser.parse_args()
 
 
@@ -39,7 +37,8 @@ def load(step: int, trainer: Trainer) -> None:
 
 
 def main() -> int:
-    # A machine that is to be taken sends SIGTERM, which by default ends Python at once. `preempted` is asked instead.
+    # A machine that is about to be taken sends SIGTERM, which by default ends Python at once. `preempted` is checked
+    # instead.
     signal.signal(signal.SIGTERM, lambda *_: None)
     task_id = os.environ.get("SKYPILOT_TASK_ID", "-")
     trainer = Trainer(seed=7)

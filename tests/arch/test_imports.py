@@ -1,4 +1,4 @@
-"""What each part may load, measured by loading it."""
+"""Which modules each part may load, measured by loading it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PURE_STDLIB = {
 
 
 def loaded_by(module: str) -> set[str]:
-    """Top-level packages, and ours by full name, in `sys.modules` after `import module` in a fresh interpreter."""
+    """Top-level packages, and ours by full name, in `sys.modules` after `import module` in a new interpreter."""
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     names = json.loads(answer.stdout.splitlines()[-1])
@@ -29,30 +29,30 @@ def loaded_by(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", ["perdure.sdk", "perdure.cli.main"])
-def test_the_client_loads_no_daemon_and_no_cloud_sdk(module: str) -> None:
+def test_client__loads_no_daemon_and_no_cloud_sdk(module: str) -> None:
     loaded = loaded_by(module)
     assert not loaded & (DAEMON_ONLY | CLOUD_SDKS)
     assert not {name for name in loaded if name.startswith(("perdure.controller", "perdure.agent"))}
 
 
-def test_the_daemon_loads_nothing_before_it_is_used(tmp_path: Path) -> None:
-    """Started as it is. rich is what structlog would take: it is installed here, by what tests the API."""
+def test_daemon__loads_nothing_before_it_is_used(tmp_path: Path) -> None:
+    """structlog would load rich if it could; rich is installed here as a dependency of the API tests."""
     assert importlib.util.find_spec("rich") is not None
-    words = ["credentials", "--home", str(tmp_path)]  # done by the daemon's code; it begins as `serve` does
+    words = ["credentials", "--home", str(tmp_path)]  # runs the daemon's code, and starts as `serve` does
     loaded = loaded_by(f"perdure.controller.__main__ as it; it.main({words})")
     assert {"sqlalchemy", "structlog", "perdure.controller.daemon"} <= loaded
-    assert not loaded & {*CLOUD_SDKS, "alembic", "cryptography", "rich", "perdure.controller.hosting.bringing"}
+    assert not loaded & {*CLOUD_SDKS, "alembic", "cryptography", "rich", "perdure.controller.hosting.provision"}
 
 
 @pytest.mark.parametrize("module", ["perdure.checkpoint", "perdure.agent"])
-def test_what_runs_on_a_node_needs_the_standard_library_alone(module: str) -> None:
+def test_node_packages__need_only_the_standard_library(module: str) -> None:
     foreign = {name for name in loaded_by(module) if not name.startswith("perdure")} - sys.stdlib_module_names
     # Left by the environment's own start-up files (editable installs), not by the import.
     assert foreign <= loaded_by("sys") | {"__main__"}
 
 
-def test_recovery_imports_only_pure_modules() -> None:
-    """Stricter than the lint contract, which names what is forbidden: here, what is allowed."""
+def test_recovery__imports_only_pure_modules() -> None:
+    """Stricter than the lint contract: that lists forbidden modules, this test the allowed ones."""
     sources = sorted((ROOT / "recovery/perdure/recovery").rglob("*.py"))
     assert len(sources) > 5
     impure = {

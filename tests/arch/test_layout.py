@@ -1,4 +1,4 @@
-"""The shape of the tree: namespace, file sizes, names. What import-linter can say is in pyproject.toml."""
+"""The shape of the tree: namespace, file sizes, names. The rules for import-linter are in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def tracked(*suffixes: str) -> list[Path]:
     return [ROOT / name for name in listed if name.endswith(suffixes) and (ROOT / name).is_file()]
 
 
-def test_the_listing_sees_the_source() -> None:
+def test_listing__includes_the_source() -> None:
     assert ROOT / "recovery/perdure/recovery/job.py" in tracked(".py")
 
 
 @pytest.mark.parametrize("import_root", IMPORT_ROOTS)
-def test_the_namespace_has_no_init(import_root: str) -> None:
+def test_namespace__has_no_init(import_root: str) -> None:
     folder = ROOT / import_root / "perdure"
     assert folder.is_dir()
     assert not (folder / "__init__.py").exists(), "an __init__.py here hides the other import roots (PEP 420)"
 
 
-def test_no_file_is_too_long() -> None:
+def test_files__are_not_too_long() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in tracked(".py", ".sh")
@@ -46,11 +46,11 @@ def test_no_file_is_too_long() -> None:
     assert not long, f"more than {MAX_LINES} lines: {long}"
 
 
-def test_no_module_is_a_grab_bag() -> None:
+def test_modules__are_not_grab_bags() -> None:
     assert not [path for path in tracked(".py") if path.stem.strip("_") in GRAB_BAGS]
 
 
-def test_every_module_says_what_lives_in_it() -> None:
+def test_modules__have_a_docstring() -> None:
     silent = [
         str(path.relative_to(ROOT))
         for path in tracked(".py")

@@ -1,4 +1,4 @@
-"""What runs on a node runs on Python 3.9, the oldest that user images still hold."""
+"""The code on a node runs on Python 3.9, the oldest version in user images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEWER_ARGUMENTS = {("dataclass", "slots"), ("dataclass", "kw_only"), ("zip", "st
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "checkpoint/perdure")))
-def test_it_is_python_3_9(path: Path) -> None:
+def test_node_source__is_python_3_9(path: Path) -> None:
     tree = ast.parse(path.read_text(), filename=str(path), feature_version=OLDEST)
     assert not list(newer(tree))
 
@@ -31,7 +31,7 @@ def test_it_is_python_3_9(path: Path) -> None:
         "try: pass\nexcept* ValueError: pass",
     ],
 )
-def test_newer_grammar_is_seen(source: str) -> None:
+def test_node_source_check__detects_newer_grammar(source: str) -> None:
     with pytest.raises(SyntaxError):
         ast.parse(source, feature_version=OLDEST)
 
@@ -40,20 +40,20 @@ def test_newer_grammar_is_seen(source: str) -> None:
     "source",
     ["from enum import StrEnum", "import tomllib", "zip(a, b, strict=True)", "@dataclass(slots=True)\nclass A: pass"],
 )
-def test_newer_names_are_seen(source: str) -> None:
+def test_node_source_check__detects_newer_names(source: str) -> None:
     assert list(newer(ast.parse(source)))
 
 
 @pytest.mark.parametrize("module", ["perdure.checkpoint", "perdure.agent"])
-def test_an_old_interpreter_imports_it(module: str) -> None:
+def test_node_packages__import_on_python_3_9(module: str) -> None:
     python = old_interpreter()
     if python is None:
         pytest.skip("no Python 3.9 on this machine")
     code = f"import importlib, pkgutil, {module} as m\n" + (
-        "for found in pkgutil.walk_packages(m.__path__, m.__name__ + '.'):\n"
+        "for module in pkgutil.walk_packages(m.__path__, m.__name__ + '.'):\n"
         # Adapters need what they adapt, which is not here.
-        "    if not found.name.endswith('__main__') and '.adapters.' not in found.name:\n"
-        "        importlib.import_module(found.name)\n"
+        "    if not module.name.endswith('__main__') and '.adapters.' not in module.name:\n"
+        "        importlib.import_module(module.name)\n"
     )
     done = subprocess.run([python, "-c", code], cwd=ROOT / "checkpoint", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -62,21 +62,21 @@ def test_an_old_interpreter_imports_it(module: str) -> None:
 def old_interpreter() -> str | None:
     candidates = [shutil.which("python3.9"), *sorted(map(str, Path.home().glob(".pyenv/versions/3.9.*/bin/python3")))]
     for python in filter(None, candidates):
-        # A version manager's shim is there but may not run.
+        # A version manager's shim may exist but not run.
         if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
             return python
     return None
 
 
 def newer(tree: ast.AST) -> list[str]:
-    """Uses of what came after 3.9, outside annotations (`from __future__ import annotations` leaves those unread)."""
-    found: list[str] = []
+    """Names newer than Python 3.9. Annotations may use them, since they are not evaluated."""
+    names: list[str] = []
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=module, names=aliases):
-                found += [alias.name for alias in aliases if alias.name in NEWER_NAMES or module in NEWER_MODULES]
+                names += [alias.name for alias in aliases if alias.name in NEWER_NAMES or module in NEWER_MODULES]
             case ast.Import(names=aliases):
-                found += [alias.name for alias in aliases if alias.name in NEWER_MODULES]
+                names += [alias.name for alias in aliases if alias.name in NEWER_MODULES]
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords):
-                found += [name for keyword in keywords if (name, keyword.arg) in NEWER_ARGUMENTS]
-    return found
+                names += [name for keyword in keywords if (name, keyword.arg) in NEWER_ARGUMENTS]
+    return names

@@ -1,4 +1,4 @@
-"""One story of deaths: played, judged, and cleared away."""
+"""Plays a crash scenario, checks it, and cleans up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from crash_scenario import Scenario
-from crash_worlds import LocalWorld, World
+from support.worlds.crash_clouds import LocalWorld, World
+from support.worlds.crash_scenario import Scenario
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The daemon is killed at each of its crash points in turn, and again; six real jobs notice nothing of it."""
+"""The daemon is killed at each failpoint, twice, while six real jobs run. None of them is harmed."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from collections.abc import Callable
 
 import pytest
 
-from keeper import KILL
-from perdure.controller.crashpoints import POINTS
+from perdure.controller.runtime.failpoints import FAILPOINTS
+from support.helpers.service_manager import KILL
 
-# Points on the way from a start to the first request: the daemon is killed in mid-job first, so that there is much to
-# take up.
+pytestmark = pytest.mark.long
+
+# Failpoints between a start and the first request. The daemon is killed once before, so that there are jobs to adopt.
 AT_START = ("lease.begun", "lease.claimed", "jobs.adopted", "endpoint.published")
-# What needs time to come: jobs wait for it.
-IN_TIME = ("lease.renewed", "sweep.listed", "orphan.ending", "orphan.ended")
-# What is done once, and perhaps not again after a death there: a notice runs out while no daemon lives.
-ONCE = ("upload.kept", "agent.noticed", "sweep.listed", "orphan.ending", "orphan.ended")
-# What is done once in a life: after a death there, it is done again.
+# Failpoints that are reached after a while: the jobs wait for them.
+IN_TIME = ("lease.renewed", "sweep.listed", "orphan.terminating", "orphan.terminated", "local_machines.ended")
+# Failpoints that may not be reached again after a death there: a notice may expire while no daemon runs.
+ONCE = ("upload.stored", "agent.notice_received", *IN_TIME[1:])
+# Failpoints that are reached once in a life of the daemon: after a death there, they are reached again.
 ONCE_A_LIFE = (
-    "upload.keeping",
+    "upload.storing",
     "cancel.recorded",
-    "preemption.asked",
-    "launch.refused",
+    "preemption.requested",
+    "launch.rejected",
     "bucket.removing",
     "bucket.removed",
-    "bucket.forgotten",
+    "bucket.record_removed",
 )
 IN_SHORT = ("job.accepted", "launch.called:3", "checkpoint.recorded", "agent.ended", "terminate.confirmed")
 
 
 def plan_for(point: str) -> tuple[str, ...]:
-    """Two deaths at the point, where it comes twice: in the second life at its second time."""
+    """Two deaths at the failpoint, if it is reached twice. The second life ends when it is reached again."""
     if point in AT_START:
         return (KILL, point, point)
     if point in ONCE:
@@ -40,23 +41,21 @@ def plan_for(point: str) -> tuple[str, ...]:
 
 
 @pytest.mark.timeout(400)
-def test_several_deaths_in_one_story_harm_no_job(survives: Callable[..., None]) -> None:
+def test_jobs__survive_several_deaths(survives: Callable[..., None]) -> None:
     survives(IN_SHORT)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("point", POINTS)
-def test_deaths_at_any_point_harm_no_job(survives: Callable[..., None], point: str) -> None:
-    """Fails too where the point was not reached: none is dead."""
+@pytest.mark.parametrize("point", FAILPOINTS)
+def test_jobs__survive_deaths_at_any_failpoint(survives: Callable[..., None], point: str) -> None:
+    """Fails also if the failpoint is not reached, since no daemon dies then."""
     survives(plan_for(point), orphan=point.startswith("orphan."), wait_for_deaths=point in IN_TIME)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(6))
-def test_random_deaths_harm_no_job(survives: Callable[..., None], seed: int) -> None:
-    chance = random.Random(seed)
-    points = [point for point in POINTS if point not in (*IN_TIME, *ONCE)]
-    plan = [f"{chance.choice(points)}:{chance.randint(1, 4)}" for _ in range(3)]
+def test_jobs__survive_random_deaths(survives: Callable[..., None], seed: int) -> None:
+    rng = random.Random(seed)
+    points = [point for point in FAILPOINTS if point not in (*IN_TIME, *ONCE)]
+    plan = [f"{rng.choice(points)}:{rng.randint(1, 4)}" for _ in range(3)]
     survives(plan, every_death=False)

@@ -1,13 +1,12 @@
-"""A controller of its own for each module, used through the command line as people do."""
+"""A real controller per module, used through the command line."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from controllers import Controller, running_controller
+from support.helpers.controllers import Controller, ControllerOn, running_controller
 
 CONFIG = "local: {accelerators: {V100: 8}}\n"
 
@@ -21,6 +20,6 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 
 
 @pytest.fixture(scope="session")
-def controller_on() -> Callable[..., contextlib.AbstractContextManager[Controller]]:
-    """`running_controller`, for modules whose controllers are not like the others."""
+def controller_on() -> ControllerOn:
+    """`running_controller`, for modules that need a controller with other settings."""
     return running_controller

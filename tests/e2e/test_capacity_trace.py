@@ -1,4 +1,4 @@
-"""A recorded spot market on the local cloud: real machines come and go as the trace says, and a deadline is kept."""
+"""A recorded spot market on the local cloud: real machines come and go as the trace says, and a deadline is met."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from controllers import ROOT, Controller, running_controller
 from perdure.recovery.simulate import Scenario
 from perdure.recovery.simulate.cloud import TraceCloud
 from perdure.recovery.simulate.files import load
 from perdure.recovery.simulate.world import World
+from support.helpers.controllers import ROOT, Controller, running_controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -72,7 +72,7 @@ def controller(home: Path) -> Iterator[Controller]:
 
 @pytest.fixture(scope="module")
 def job(controller: Controller, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The job, once it has ended."""
+    """The job after its end."""
     task = tmp_path_factory.mktemp("task") / "task.yaml"
     task.write_text(TASK)
     submitted = controller.perdure("jobs", "launch", str(task), "--detach-run", "--yes").stdout
@@ -91,7 +91,7 @@ def ended(controller: Controller, job_id: int) -> dict[str, Any] | None:
     return job if job["status"] in ("SUCCEEDED", "FAILED") else None
 
 
-def test_the_deadline_is_kept_through_preemptions(job: dict[str, Any], controller: Controller) -> None:
+def test_deadline__is_met_through_preemptions(job: dict[str, Any], controller: Controller) -> None:
     story = controller.perdure("jobs", "show", job["job_id"]).stdout
     assert job["status"] == "SUCCEEDED", story
     assert job["total_duration_s"] < DEADLINE_H * 3600, story
@@ -99,24 +99,24 @@ def test_the_deadline_is_kept_through_preemptions(job: dict[str, Any], controlle
     assert controller.log(job["job_id"]).count("done\n") == 1
 
 
-def test_machines_are_had_and_lost_when_the_trace_says_so(job: dict[str, Any], home: Path) -> None:
-    """Within half a minute of the world: a busy computer answers late."""
+def test_machines__come_and_go_as_the_trace_says(job: dict[str, Any], home: Path) -> None:
+    """Compared with a tolerance of half a minute of simulated time, since a busy computer reacts late."""
     zones = {zone.zone: zone for zone in load(PATHS, unavailable_is=1)}
     begun = Scenario(tuple(zones.values()), 3600).span[0] + START_H * 3600 - played_since(home)
-    for attempt in bought(job):
+    for attempt in purchases(job):
         zone, at = zones[attempt["zone"]], datetime.fromisoformat(attempt["requested_at"]).timestamp() + begun
         if attempt["market"] == "spot":
-            assert any(zone.has(1, at + late_s) for late_s in (0, zone.gap_s)), attempt
+            assert any(zone.has_capacity(1, at + late_s) for late_s in (0, zone.gap_s)), attempt
         if attempt["reason"] == "PREEMPTED":
             lost_at = datetime.fromisoformat(attempt["gone_at"]).timestamp() + begun
-            assert zone.changes_at(1, at) - 1 <= lost_at < zone.changes_at(1, at) + 30 * SPEED, attempt
+            assert zone.next_change(1, at) - 1 <= lost_at < zone.next_change(1, at) + 30 * SPEED, attempt
 
 
-def test_it_decides_as_in_the_simulator(job: dict[str, Any], home: Path) -> None:
-    """What was bought, in order, given machines that start as fast as these did."""
+def test_decisions__match_the_simulator(job: dict[str, Any], home: Path) -> None:
+    """The launches that the simulator decides on, in order, if machines start as fast as these did."""
     starts_s = [
         datetime.fromisoformat(a["running_at"]).timestamp() - datetime.fromisoformat(a["requested_at"]).timestamp()
-        for a in bought(job)
+        for a in purchases(job)
         if a["running_at"]
     ]
     if max(starts_s) > 2.5 * min(starts_s):
@@ -128,19 +128,19 @@ def test_it_decides_as_in_the_simulator(job: dict[str, Any], home: Path) -> None
     waited_s = datetime.fromisoformat(job["submitted_at"]).timestamp() - played_since(home)
     run = World(TraceCloud(scenario), "DEADLINE", scenario.span[0] + START_H * 3600 + waited_s).run()
     simulated = [(zones[stay.zone].zone, stay.market.value) for stay in run.stays]
-    assert [(a["zone"], a["market"]) for a in bought(job)] == simulated
+    assert [(a["zone"], a["market"]) for a in purchases(job)] == simulated
     assert job["cost_usd"] == pytest.approx(run.cost, rel=0.25)
 
 
 def played_since(home: Path) -> float:
-    """When, by the controller's clock, the traces began to play."""
+    """The time of the controller's clock at which the traces began."""
     with sqlite3.connect(home / "perdure.db") as database:
-        ((pace,),) = database.execute("SELECT value FROM meta WHERE name = 'pace'").fetchall()
-    return float(pace.partition(" since ")[2])
+        ((time_scale,),) = database.execute("SELECT value FROM meta WHERE name = 'time_scale'").fetchall()
+    return float(time_scale.partition(" since ")[2])
 
 
-def bought(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The attempts that were not refused."""
+def purchases(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The attempts whose launch was not refused."""
     return [attempt for attempt in job["attempts"] if attempt["cost_usd"]]
 
 
@@ -165,15 +165,15 @@ run: |
 """
 
 
-def test_work_that_nobody_named_is_told_by_its_steps(controller: Controller, tmp_path: Path) -> None:
-    """On-demand until it is known, then spot."""
+def test_unspecified_work__is_estimated_from_reported_steps(controller: Controller, tmp_path: Path) -> None:
+    """Runs on demand until the remaining work is known, then on spot."""
     task = tmp_path / "task.yaml"
     task.write_text(UNSAID)
-    said = controller.perdure("jobs", "launch", str(task), "--detach-run", "--yes")
-    assert "nobody said how much work it is" in said.stdout + said.stderr
-    job_id = int(re.findall(r"Job (\d+)", said.stdout)[0])
+    output = controller.perdure("jobs", "launch", str(task), "--detach-run", "--yes")
+    assert "the amount of work is unknown" in output.stdout + output.stderr
+    job_id = int(re.findall(r"Job (\d+)", output.stdout)[0])
     done = controller.until(lambda: ended(controller, job_id), "the job's end")
     assert done["status"] == "SUCCEEDED", controller.perdure("jobs", "show", job_id).stdout
-    assert [attempt["market"] for attempt in bought(done)][:2] == ["on-demand", "spot"]
-    (told,) = [entry for entry in done["timeline"] if entry["kind"] == "task.work"]
-    assert told["data"]["work_s"] == pytest.approx(40 * SPEED, rel=0.5)
+    assert [attempt["market"] for attempt in purchases(done)][:2] == ["on-demand", "spot"]
+    (reported,) = [entry for entry in done["timeline"] if entry["kind"] == "task.work_estimated"]
+    assert reported["data"]["work_s"] == pytest.approx(40 * SPEED, rel=0.5)

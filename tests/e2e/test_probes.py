@@ -1,4 +1,4 @@
-"""Probes, with a real daemon: few, paid for, seen by all, and never left running."""
+"""Probes of a real daemon: their number, their cost, their effect, and that none is left running."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from controllers import Controller, running_controller
-from perdure.controller.probing import USER
+from perdure.controller.maintenance.probes import USER
+from support.helpers.controllers import Controller, running_controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ZONES = ("local-east-a", "local-east-b")
 CONFIG = """\
 local: {{zones: {{local-east-a: {{region: local-east}}, local-east-b: {{region: local-east, capacity: 0}}}}}}
-probes: {{every: 1h, infra: [local/local-east], instance_types: [local-1], budget_per_day: {budget}}}
+probes: {{interval: 1h, infra: [local/local-east], instance_types: [local-1], budget_per_day: {budget}}}
 """
 
 
@@ -31,12 +31,12 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
 
 
 def settled(controller: Controller, count: int) -> list[dict[str, Any]]:
-    """The probes, once there were so many and all have ended, machines and all."""
+    """Wait for `count` probes and the end of their machines."""
 
     def seen() -> list[dict[str, Any]] | None:
-        found = [dict(job) for job in controller.client.jobs()["jobs"] if job["user"] == USER]
-        done = len(found) == count and all(job["ended_at"] for job in found) and not living(controller)
-        return found if done else None
+        jobs = [dict(job) for job in controller.client.jobs()["jobs"] if job["user"] == USER]
+        done = len(jobs) == count and all(job["ended_at"] for job in jobs) and not living(controller)
+        return jobs if done else None
 
     return controller.until(seen, f"{count} probes and their end")
 
@@ -45,22 +45,22 @@ def living(controller: Controller) -> list[Path]:
     return list(controller.home.glob("local/instances/*/machine"))
 
 
-def test_each_offer_is_probed_once_a_period_and_what_it_costs_is_shown(controller: Controller) -> None:
+def test_probes__run_once_per_period_and_show_their_cost(controller: Controller) -> None:
     had, refused = sorted(settled(controller, 2), key=lambda job: job["cost_usd"], reverse=True)
     stories = [str(controller.job(job["job_id"])["timeline"]) for job in (had, refused)]
-    assert "it can be had" in stories[0]
-    assert "it was refused" in stories[1]
+    assert "the offer is available" in stories[0]
+    assert "the launch was refused" in stories[1]
     assert had["cost_usd"] < 0.01
-    assert "2 in the last day, for " in controller.perdure("controller", "status").stdout
-    # What they learned is known to everybody: a task that names no strategy is given one that weighs it.
-    said = controller.perdure(
+    assert "2 in the last day, " in controller.perdure("controller", "status").stdout
+    # Their results count for every task: the default strategy uses them.
+    output = controller.perdure(
         "jobs", "launch", "--instance-type", "local-1", "--use-spot", "--dryrun", "-y", "true"
     ).stdout
-    assert "Policy VALUE: the 2 cheapest spot offers that fit were seen within three days." in said
+    assert "Policy VALUE: the 2 cheapest spot offers that fit were seen within three days." in output
     assert len(settled(controller, 2)) == 2, "not again within the period"
 
 
-def test_a_probe_is_not_left_running_by_a_controller_that_dies(controller: Controller) -> None:
+def test_probes__are_ended_after_a_controller_crash(controller: Controller) -> None:
     controller.until(lambda: living(controller), "a probe's machine")
     status = controller.perdure("controller", "status").stdout
     pid = int(next(line.split()[1] for line in status.splitlines() if line.strip().startswith("process")))

@@ -1,4 +1,4 @@
-"""Where a secret is, and where it is not, while a job runs and after: files, database, logs, answers, processes."""
+"""Where a secret may be during a job and afterwards, and where not: files, database, logs, responses, processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import requests
+
+from support.helpers.controllers import Controller
+from support.helpers.timing import scaled
+
+pytestmark = pytest.mark.api
 
 GIVEN, WRITTEN = "hunter2-given-on-the-command-line", "s3cr3t-written-in-the-yaml"
 SECRETS = (GIVEN.encode(), WRITTEN.encode())
@@ -23,8 +27,8 @@ def task(folder: Path, run: str, more: str = "") -> Path:
     return path
 
 
-def launch(controller: Any, path: Path) -> int:
-    # Not as an argument, which everybody on this computer could read.
+def launch(controller: Controller, path: Path) -> int:
+    # Not as an argument, which every user of this computer could read.
     (path.parent / "secrets.env").write_text(f"GIVEN={GIVEN}\n")
     before = {job["job_id"] for job in controller.client.jobs()["jobs"]}
     controller.perdure("jobs", "launch", path, "--secret-file", path.parent / "secrets.env", "-d", "-y")
@@ -33,7 +37,7 @@ def launch(controller: Any, path: Path) -> int:
 
 
 def files_with_a_secret(folder: Path) -> list[Path]:
-    found = []
+    paths = []
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             try:
@@ -41,38 +45,38 @@ def files_with_a_secret(folder: Path) -> list[Path]:
             except OSError:
                 continue
             if any(secret in data for secret in SECRETS):
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 def processes_with_a_secret() -> tuple[set[int], set[int]]:
-    """Those that have one in their arguments, and those that have one in their environment."""
-    arguments, environments = set(), set()
+    """Processes with a secret in their arguments, and those with one in their environment."""
+    arguments, environments = set[int](), set[int]()
     for pid in psutil.pids():
         if pid == os.getpid():
             continue
-        for name, found in (("cmdline", arguments), ("environ", environments)):
+        for name, pids in (("cmdline", arguments), ("environ", environments)):
             try:
                 data = Path(f"/proc/{pid}/{name}").read_bytes()
             except OSError:
                 continue
             if any(secret in data for secret in SECRETS):
-                found.add(pid)
+                pids.add(pid)
     return arguments, environments
 
 
-def told(controller: Any, job: int) -> str:
-    """All that the controller tells of a job, by every command and every call."""
+def reported(controller: Controller, job: int) -> str:
+    """Everything that the controller returns about a job, by every command and every call."""
     commands = [
         ("jobs", "queue", "-a", "-v"), ("jobs", "queue", "-a", "-o", "json"), ("jobs", "show", job),
         ("jobs", "show", job, "-o", "json"), ("jobs", "logs", job, "--no-follow"), ("controller", "logs"),
     ]  # fmt: skip
-    said = [controller.perdure(*words, check=False) for words in commands]
-    text = "".join(done.stdout + done.stderr for done in said)
+    output = [controller.perdure(*words, check=False) for words in commands]
+    text = "".join(done.stdout + done.stderr for done in output)
     client = controller.client
     headers = {"Authorization": f"Bearer {client.endpoint.token}"}
     for path in (f"jobs/{job}", "jobs", "controller", "clouds", f"jobs/{job}/logs", "controller/logs"):
-        text += requests.get(f"{client.endpoint.url}/api/v1/{path}", headers=headers, timeout=30).text
+        text += requests.get(f"{client.endpoint.url}/api/v1/{path}", headers=headers, timeout=scaled(30)).text
     return text
 
 
@@ -81,13 +85,13 @@ def is_clean(text: str) -> bool:
 
 
 @pytest.fixture
-def done_with(controller: Any) -> Iterator[None]:
+def done_with(controller: Controller) -> Iterator[None]:
     yield
     controller.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
 
 
 @pytest.mark.usefixtures("done_with")
-def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_path: Path) -> None:
+def test_secret__is_only_on_the_node_and_removed_at_the_end(controller: Controller, tmp_path: Path) -> None:
     run = f'[ "$GIVEN" = {GIVEN[:7]}"{GIVEN[7:]}" ] || exit 9; {HOLDS}'.replace(GIVEN[7:], "${GIVEN:7}")
     job = launch(controller, task(tmp_path, run))
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
@@ -103,7 +107,7 @@ def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_
     assert all(machines in path.parents and "machine" in path.relative_to(machines).parts for path in held), held
     for path in held:
         assert path.stat().st_mode & 0o077 == 0, f"{path} is its owner's alone"
-    assert is_clean(told(controller, job))
+    assert is_clean(reported(controller, job))
     with sqlite3.connect(controller.home / "perdure.db") as database:
         assert is_clean("\n".join(database.iterdump()))
 
@@ -112,7 +116,7 @@ def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_
     controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful", check=False)
     controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
     assert files_with_a_secret(controller.home) == []
-    assert is_clean(told(controller, job))
+    assert is_clean(reported(controller, job))
 
 
 @pytest.mark.usefixtures("done_with")
@@ -125,8 +129,8 @@ def test_a_secret_is_on_the_node_alone_and_gone_at_the_end(controller: Any, tmp_
         ("true", "file_mounts: {'/data/${WRITTEN}': {name: a-bucket, mode: COPY}}\n", None),
     ],
 )
-def test_a_job_that_fails_tells_no_secret(
-    controller: Any, tmp_path: Path, run: str, more: str, status: str | None
+def test_secret__is_not_shown_by_a_failed_job(
+    controller: Controller, tmp_path: Path, run: str, more: str, status: str | None
 ) -> None:
     job = launch(controller, task(tmp_path, run, more))
     controller.until(lambda: controller.job(job)["ended_at"], "its end")
@@ -134,11 +138,11 @@ def test_a_job_that_fails_tells_no_secret(
     if "workdir" in more:
         assert "git clone failed" in controller.job(job)["message"]
     controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
-    assert is_clean(told(controller, job))
+    assert is_clean(reported(controller, job))
     assert files_with_a_secret(controller.home) == []
 
 
-def test_what_is_refused_is_refused_without_it(controller: Any, tmp_path: Path) -> None:
+def test_secret__is_not_shown_in_a_rejection(controller: Controller, tmp_path: Path) -> None:
     for wrong in ("num_nodes: 0\n", "resources: {gpus: 'H100:99'}\n", f"envs: {{A: [{WRITTEN}]}}\n"):
         path = task(tmp_path, "true", wrong)
         (tmp_path / "secrets.env").write_text(f"GIVEN={GIVEN}\n")

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of the YAML reader (`make fuzz`): any bytes come to tasks that stay what they are, or to a
+"""Coverage-guided fuzzing of the YAML reader (`make fuzz`): any bytes yield tasks that survive a round trip, or a
 `TaskError` that can be printed. Anything else is a crash, which libFuzzer writes to a file: put that into `corpus`.
 
     python tests/fuzz/yaml_reader.py [libFuzzer's options] CORPUS_FOLDER...
@@ -15,7 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["perdure.sdk"]):
     from perdure.sdk import Dag
-    from perdure.sdk.problems import TaskError
+    from perdure.sdk.spec.problems import TaskError
     from perdure.sdk.task import Task
 
 _FILE = os.path.join(tempfile.mkdtemp(prefix="perdure-fuzz-"), "task.yaml")

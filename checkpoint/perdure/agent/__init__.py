@@ -1,7 +1,8 @@
 """The node agent: supervises the user's process on one machine. Standard library only, Python 3.9 and newer.
 
-What it says to the controller and hears from it is docs/agent-protocol.md. Read in this order: `supervisor` (the node's
-own state machine), `stages` and `runner` (how a script runs), `channel` and `logs` (how the controller learns of it).
+docs/reference/agent-protocol.md describes what it exchanges with the controller. Reading order: `lifecycle.supervisor`
+(the node's state machine), `workload` (how a script runs), `link` (the connection to the controller), `notices` (where
+an interruption notice enters), `storage` (files, mounts, uploads).
 """
 
 VERSION = "0.1.0"

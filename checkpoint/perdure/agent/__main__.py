@@ -1,4 +1,4 @@
-"""`python -m perdure.agent`: the same as running the zipapp."""
+"""`python -m perdure.agent` does the same as running the zipapp."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The clock that deadlines are kept on: it counts on while the machine sleeps, and nobody can set it.
+"""The clock of all deadlines: seconds since boot, including the time asleep. Nobody can set it.
 
-A wall clock that is set in the middle of a drain, as a machine does once it has found its time server, must neither cut
-the workload's grace short nor let it outlive its machine. What comes from outside is turned into this clock's time when
-it comes, and back where others are told.
+A machine may set its wall clock in the middle of a drain, once it reaches its time server. That must not shorten the
+workload's grace period, and must not let the workload outlive its machine. So times from outside are converted when
+they arrive, and converted back where they leave this node.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ def now() -> float:
 
 
 def from_wall(at: float) -> float:
-    """The time on this clock that is `at` (epoch seconds) on the wall clock as it is set now."""
+    """Convert `at` (epoch seconds) to this clock, by the wall clock as it is set now."""
     return now() + at - time.time()
 
 
 def to_wall(at: float) -> float:
-    """The epoch seconds, on the wall clock as it is set now, of a time on this clock."""
+    """Convert a time of this clock to epoch seconds, by the wall clock as it is set now."""
     return time.time() + at - now()
 
 
 def boot_id() -> str:
-    """What tells this boot from any other: times of another are worth nothing."""
+    """Identifies this boot; times of another boot are meaningless. Empty where the kernel does not provide it."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

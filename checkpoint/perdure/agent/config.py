@@ -1,4 +1,4 @@
-"""What the machine's boot script tells the agent, in environment variables."""
+"""The agent's configuration: environment variables that the machine's boot script sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perdure.agent.tls import read_fingerprint
+from perdure.agent.link.tls import parse_fingerprint
 
 DEFAULT_STATE_DIR = "/var/lib/perdure"
 DEFAULT_POWER_OFF = "shutdown -h now"
@@ -14,25 +14,21 @@ DEFAULT_POWER_OFF = "shutdown -h now"
 
 @dataclass(frozen=True)
 class Config:
-    """`endpoint`: base URL of the controller. `token` is never printed, nor handed to the workload. `fingerprint`: of
-    the one certificate that the controller may show.
+    """The validated environment."""
 
-    `metadata_endpoint` replaces the spec's. `artifacts_dir` holds files named by sha256, looked in before downloading.
-    """
-
-    endpoint: str
-    token: str = field(repr=False)
+    endpoint: str  # base URL of the controller
+    token: str = field(repr=False)  # never printed, never passed to the workload
     rank: int
     state_dir: Path
     node_ip: str | None = None
-    metadata_endpoint: str | None = None
-    artifacts_dir: Path | None = None
-    power_off: str = DEFAULT_POWER_OFF
-    fingerprint: str | None = None
+    metadata_endpoint: str | None = None  # replaces the one in the node spec
+    artifacts_dir: Path | None = None  # files named by their sha256, searched before downloading
+    power_off: str = DEFAULT_POWER_OFF  # a shell command
+    fingerprint: str | None = None  # SHA-256 of the only certificate that the controller may present
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Config:
-        """Raises ValueError, with what is missing or wrong."""
+        """Raises ValueError that names what is missing or wrong."""
         for name in ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_RANK"):
             if not environ.get(name):
                 raise ValueError(f"{name} is not set: the agent is started by a machine's boot script, which sets it")
@@ -54,5 +50,5 @@ class Config:
             metadata_endpoint=environ.get("PERDURE_METADATA_ENDPOINT") or None,
             artifacts_dir=Path(artifacts_dir) if artifacts_dir else None,
             power_off=environ.get("PERDURE_POWER_OFF") or DEFAULT_POWER_OFF,
-            fingerprint=read_fingerprint(fingerprint) if fingerprint else None,
+            fingerprint=parse_fingerprint(fingerprint) if fingerprint else None,
         )

@@ -1,7 +1,7 @@
-"""The agent's process: puts the parts together, and ends when the node's work is done for good.
+"""The agent's process: builds the parts, and ends when this node has no more work.
 
-Exit code 0 means that there is nothing left to do on this machine, which may be powered off. With any other the agent
-is to be started again, and goes on where it was.
+Exit code 0 means that nothing is left to do on this machine, which may be powered off. After any other exit code the
+agent must be started again; it then continues where it stopped.
 """
 
 from __future__ import annotations
@@ -11,56 +11,56 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
 from perdure.agent import VERSION
-from perdure.agent.channel import Backoff, Channel
-from perdure.agent.checkpoints import CheckpointTeller
 from perdure.agent.config import Config
-from perdure.agent.controller import Controller, Refused, Unreachable, WrittenOff
-from perdure.agent.fetch import Fetcher
-from perdure.agent.library import library_dir
-from perdure.agent.logs import LogShipper
-from perdure.agent.notices import Notice, NoticeWatch
-from perdure.agent.orders import Orders, StopNow
-from perdure.agent.places import Places
-from perdure.agent.report import Outbox, Report
-from perdure.agent.spec import NodeSpec
-from perdure.agent.state import StateFile, read_json, write_json
-from perdure.agent.storage import NodeStorage
-from perdure.agent.supervisor import LeftAlone, Supervisor
-from perdure.agent.work import Work
+from perdure.agent.lifecycle.background_task import BackgroundTask
+from perdure.agent.lifecycle.desired_state import DesiredState, StopNow
+from perdure.agent.lifecycle.notice_handler import NoticeHandler
+from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
+from perdure.agent.link.channel import Backoff, Channel
+from perdure.agent.link.checkpoint_stream import CheckpointStream
+from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
+from perdure.agent.link.log_stream import LogStream
+from perdure.agent.link.outbox import Outbox, Report
+from perdure.agent.node_spec import NodeSpec
+from perdure.agent.notices.notice import SHUTDOWN
+from perdure.agent.notices.poller import NoticePoller
+from perdure.agent.paths import NodePaths
+from perdure.agent.state_file import StateFile, read_json, write_json
+from perdure.agent.storage.fetch import Fetcher
+from perdure.agent.storage.node_storage import NodeStorage
+from perdure.agent.workload.library import library_dir
 
-NO_SPEC_POWER_OFF_S = 600.0
-LAST_LOGS_S = 2.0
-SENT_BEFORE_END_S = 0.25
-UNMOUNT_S = 10.0
-SHUTDOWN = "shutdown"
+NO_SPEC_TIMEOUT_S = 600.0
+LOG_ACK_TIMEOUT_S = 2.0
+STREAM_SEND_TIMEOUT_S = 0.25
+UNMOUNT_TIMEOUT_S = 10.0
 
 
 def main() -> int:
-    """Run the agent of the machine described by the environment; the exit code."""
+    """Run the agent that the environment describes; returns the exit code."""
     try:
         config = Config.from_environ(os.environ)
     except ValueError as error:
         log(str(error))
         return 2
-    os.environ.pop("PERDURE_TOKEN")  # no child of the agent's inherits it
-    places = Places(config.state_dir)
-    places.make()
-    lock = os.open(str(places.lock), os.O_RDWR | os.O_CREAT, 0o600)
+    os.environ.pop("PERDURE_TOKEN")  # no child process may inherit it
+    paths = NodePaths(config.state_dir)
+    paths.create()
+    lock = os.open(str(paths.lock), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        log(f"another agent runs on {config.state_dir}")
+        log(f"another agent is running on {config.state_dir}")
         return 1
-    return Agent(config, places).run()
+    return Agent(config, paths).run()
 
 
 def log(line: str) -> None:
-    """The agent's own log. Never holds a secret."""
+    """Write to the agent's own log. A line must never contain a secret."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
     print(f"{stamp} {line}", file=sys.stderr, flush=True)
@@ -69,142 +69,138 @@ def log(line: str) -> None:
 class Agent:
     """One node's agent."""
 
-    def __init__(self, config: Config, places: Places) -> None:
+    def __init__(self, config: Config, paths: NodePaths) -> None:
         self._config = config
-        self._places = places
-        self._controller = Controller(config.endpoint, config.token, config.rank, fingerprint=config.fingerprint)
+        self._paths = paths
+        self._client = ControllerClient(config.endpoint, config.token, config.rank, fingerprint=config.fingerprint)
 
     def run(self) -> int:
         log(f"agent {VERSION}, rank {self._config.rank}, Python {sys.version.split()[0]}")
         try:
             spec = self._spec()
-        except WrittenOff:
-            log("the controller does not know this node: ending")
+        except TokenRevoked:
+            log("the controller rejected this node's token: ending")
             return 0
         return self._serve(spec) if spec is not None else self._power_off()
 
     def _spec(self) -> NodeSpec | None:
-        """The node spec: kept from before, or the controller's. None when no controller answered for too long."""
-        kept = read_json(self._places.spec)
-        if kept is not None:
-            return NodeSpec.parse(kept)
-        backoff, since, said = Backoff(), time.monotonic(), ""
-        while time.monotonic() - since < NO_SPEC_POWER_OFF_S:
+        """The stored node spec, or else the controller's. None if no answer comes in time. Raises TokenRevoked."""
+        stored = read_json(self._paths.spec)
+        if stored is not None:
+            return NodeSpec.parse(stored)
+        backoff, since, last_error = Backoff(), time.monotonic(), ""
+        while time.monotonic() - since < NO_SPEC_TIMEOUT_S:
             try:
-                raw = self._controller.spec()
+                raw = self._client.spec()
                 spec = NodeSpec.parse(raw)
-                self._keep(raw)
+                self._store_spec(raw)
                 return spec
-            except (Unreachable, Refused) as error:
-                if str(error) != said:
+            except (Unreachable, ControllerRejected) as error:
+                if str(error) != last_error:
                     log(f"no node spec yet: {error}")
-                said = str(error)
+                last_error = str(error)
                 time.sleep(backoff.wait_s())
         return None
 
-    def _keep(self, spec: dict[str, Any]) -> None:
+    def _store_spec(self, spec: dict[str, Any]) -> None:
         try:
-            write_json(self._places.spec, spec)
+            write_json(self._paths.spec, spec)
         except OSError as error:
-            log(f"this node's disk does not take the node spec, which a restarted agent has to ask for again: {error}")
+            log(f"storing the node spec failed; a restarted agent will have to fetch it again: {error}")
 
     def _serve(self, spec: NodeSpec) -> int:
-        """Live the node's life with the controller looking on."""
-        file = StateFile(self._places.state, log=log)
-        orders = Orders(file, log=log)
-        shipper = LogShipper(self._places.log)
-        teller = CheckpointTeller(self._places.checkpoints)
+        """Run the node from here to its end, connected to the controller."""
+        file = StateFile(self._paths.state, log=log)
+        desired = DesiredState(file, log=log)
+        logs = LogStream(self._paths.log)
         fetcher = Fetcher(
-            self._controller, self._places.root, artifacts_dir=self._config.artifacts_dir, environ=os.environ, log=log
+            self._client, self._paths.root, artifacts_dir=self._config.artifacts_dir, environ=os.environ, log=log
         )
-        storage = NodeStorage(spec, fetcher, self._places, keeps_copies=file.state.prepared)
+        storage = NodeStorage(spec, fetcher, self._paths, copies_exist=file.state.prepared, log=log)
+        checkpoints = CheckpointStream(self._paths.checkpoints, on_growth=storage.checkpoints_changed)
         outbox = Outbox(
-            Report(ip=self._config.node_ip or self._controller.own_address()),
+            Report(ip=self._config.node_ip or self._client.own_address()),
             notices=[file.state.notice] if file.state.notice else [],
-            sizes=lambda: {"logs": {"size": shipper.size()}, "checkpoints": {"seq": teller.newest_seq()}},
+            sizes=lambda: {"logs": {"size": logs.size()}, "checkpoints": {"seq": checkpoints.newest_seq()}},
+        )
+        channel = Channel(
+            self._client,
+            outbox,
+            (logs, checkpoints),
+            on_directive=desired.apply_directive,
+            on_revoked=desired.revoke,
+            log=log,
         )
         supervisor = Supervisor(
             spec,
-            orders,
+            desired,
             storage,
             outbox,
-            places=self._places,
-            library=library_dir(self._places.root),
-            before_end=lambda: (teller.wait_told(SENT_BEFORE_END_S), shipper.wait_sent(SENT_BEFORE_END_S)),
+            paths=self._paths,
+            library=library_dir(self._paths.root),
+            before_end=lambda: (checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S), logs.wait_sent(STREAM_SEND_TIMEOUT_S)),
             log=log,
-            is_left_alone=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
+            is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
         )
-        supervisor.recall()
-        channel = Channel(
-            self._controller, outbox, (shipper, teller), direct=orders.direct, written_off=orders.write_off, log=log
-        )
-        for thread in (channel, shipper, teller):
+        supervisor.restore()
+        for thread in (channel, logs, checkpoints):
             thread.start()
-        self._watch_notices(spec, orders, outbox)
-        self._heed_shutdown(spec, orders, outbox)
+        handler = NoticeHandler(desired, outbox, drain_s=spec.drain_s, log=log)
+        self._poll_notices(spec, handler)
+        self._handle_sigterm(handler)
         try:
-            supervisor.live()
-            if not self._is_going_down(orders):
-                self._rest(spec, orders, channel)
+            supervisor.run()
+            if not self._is_going_down(desired):
+                self._wait_idle(spec, desired, channel)
                 return self._power_off()
-            log("ended, and the machine goes down")
-        except LeftAlone:
+            log("ended; the machine is going down")
+        except Orphaned:
             supervisor.kill()
             storage.unmount()
             return self._power_off()
-        except (StopNow, WrittenOff):
-            log("told to stop: ending everything")
+        except (StopNow, TokenRevoked):
+            log("stopping: ending everything")
         supervisor.kill()
-        Work("unmount", storage.unmount).wait(UNMOUNT_S)
-        shipper.wait_acked(LAST_LOGS_S)
+        BackgroundTask("unmount", storage.unmount).wait(UNMOUNT_TIMEOUT_S)
+        logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)
         return 0
 
-    def _watch_notices(self, spec: NodeSpec, orders: Orders, outbox: Outbox) -> None:
+    def _poll_notices(self, spec: NodeSpec, handler: NoticeHandler) -> None:
         if spec.notice is None:
             return
-
-        def found(notice: Notice) -> None:
-            if orders.give_notice(notice):
-                outbox.give_notice(notice.to_json())
-
         endpoint = self._config.metadata_endpoint or spec.notice.endpoint
         try:
-            NoticeWatch(spec.notice, endpoint, found=found, log=log).start()
+            NoticePoller(spec.notice, endpoint, on_notice=handler.on_notice, log=log).start()
         except ValueError as error:
-            log(f"interruption notices are not watched: {error}")
+            log(f"interruption notices are not polled: {error}")
 
-    def _heed_shutdown(self, spec: NodeSpec, orders: Orders, outbox: Outbox) -> None:
-        """SIGTERM is how a machine says that it goes down: a notice like a cloud's, with a drain's time.
+    @staticmethod
+    def _handle_sigterm(handler: NoticeHandler) -> None:
+        """Treat SIGTERM as a notice that the machine is going down.
 
-        Machines whose init ends every process at once must be told to leave the workload to the agent.
+        A machine whose init ends every process at once must be configured to leave the workload to the agent.
         """
-
-        def heed() -> None:
-            notice = Notice(deadline=time.time() + spec.drain_s, action=SHUTDOWN, source="SIGTERM")
-            log("SIGTERM: the machine goes down")
-            if orders.shut_down(notice):
-                outbox.give_notice(notice.to_json())
 
         def handle(*_: object) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            threading.Thread(target=heed, name="shutdown", daemon=True).start()  # a handler may not take locks
+            handler.on_sigterm()
 
         signal.signal(signal.SIGTERM, handle)
 
     @staticmethod
-    def _is_going_down(orders: Orders) -> bool:
-        notice = orders.state.notice
-        return notice is not None and bool(notice["action"] == SHUTDOWN)
+    def _is_going_down(desired: DesiredState) -> bool:
+        notice = desired.state.notice
+        return notice is not None and notice.action == SHUTDOWN
 
-    def _rest(self, spec: NodeSpec, orders: Orders, channel: Channel) -> None:
-        """After the end, until no controller has answered for long. Raises StopNow."""
+    def _wait_idle(self, spec: NodeSpec, desired: DesiredState, channel: Channel) -> None:
+        """After the end, wait until no controller has answered for `power_off_after_s`. Raises StopNow."""
         ended_at = time.monotonic()
-        orders.until(
+        desired.wait_for(
             lambda: time.monotonic() - max(ended_at, channel.last_contact) >= spec.power_off_after_s, drainable=False
         )
 
     def _power_off(self) -> int:
-        log("nobody asks for this node any more: powering off")
+        log("no controller needs this node: powering off")
         done = subprocess.run(["sh", "-c", self._config.power_off], stdin=subprocess.DEVNULL, check=False)
         return 0 if done.returncode == 0 else 1

@@ -2,25 +2,25 @@
 
     from perdure.checkpoint import load_checkpoint, save_checkpoint
 
-Standard library only, Python 3.9 and newer; no framework is ever imported here. Names are loaded when they are first
-asked for, so that importing this costs a program next to nothing.
+Standard library only, Python 3.9 and newer; no framework is ever imported here. Names are loaded at their first use, so
+that the import takes only a few milliseconds.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers take for true; `typing` itself would be most of this import's time
+TYPE_CHECKING = False  # type checkers assume True; importing `typing` would take most of this import's time
 if TYPE_CHECKING:
     from typing import Any
 
     from perdure.checkpoint.checkpointer import Checkpointer
     from perdure.checkpoint.decorators import load_checkpoint, save_checkpoint
-    from perdure.checkpoint.durability import is_durable
+    from perdure.checkpoint.durability.status import is_durable
     from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
-    from perdure.checkpoint.keep import Keep
-    from perdure.checkpoint.listing import StepInfo, latest, steps
-    from perdure.checkpoint.loading import LoadResult
+    from perdure.checkpoint.load.listing import StepInfo, latest, steps
+    from perdure.checkpoint.load.loader import LoadResult
     from perdure.checkpoint.notice import deadline, on_notice, preempted
-    from perdure.checkpoint.resume import Resumable, random_state, set_random_state
+    from perdure.checkpoint.save.keep import Keep
+    from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 
 __all__ = [
     "CheckpointError",
@@ -43,25 +43,26 @@ __all__ = [
     "steps",
 ]
 
+# Exported name → module that defines it.
 _MODULES = {
     "CheckpointError": "errors",
     "CheckpointUnavailable": "errors",
     "Checkpointer": "checkpointer",
-    "Keep": "keep",
-    "LoadResult": "loading",
+    "Keep": "save.keep",
+    "LoadResult": "load.loader",
     "NoUsableCheckpoint": "errors",
-    "Resumable": "resume",
-    "StepInfo": "listing",
+    "Resumable": "state.resume",
+    "StepInfo": "load.listing",
     "deadline": "notice",
-    "is_durable": "durability",
-    "latest": "listing",
+    "is_durable": "durability.status",
+    "latest": "load.listing",
     "load_checkpoint": "decorators",
     "on_notice": "notice",
     "preempted": "notice",
-    "random_state": "resume",
+    "random_state": "state.resume",
     "save_checkpoint": "decorators",
-    "set_random_state": "resume",
-    "steps": "listing",
+    "set_random_state": "state.resume",
+    "steps": "load.listing",
 }
 
 

@@ -1,6 +1,6 @@
 """`python -m perdure.checkpoint ls | verify | prune | watch DIR`: what is saved there, and whether it is whole.
 
-Exit code 0: all good (or nothing saved yet); 1: something is damaged; 2: wrong usage, or the directory can not be read.
+Exit code 0: no damage (or nothing saved yet); 1: something is damaged; 2: wrong usage, or the directory cannot be read.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from perdure.checkpoint import checkpoints, errors, listing, marks, memory, retention, samples
-from perdure.checkpoint.checkpoints import Checkpoint
-from perdure.checkpoint.keep import Keep
-from perdure.checkpoint.save_dir import root_of
+from perdure.checkpoint import errors
+from perdure.checkpoint.format import sampling
+from perdure.checkpoint.format.save_dir import root_of
+from perdure.checkpoint.load import listing
+from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.verify import verify_and_mark
+from perdure.checkpoint.save import prune
+from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.save_directory import SaveDirectory
 
-_COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "WHY")
-_WATCH_S = 1.0
+_COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "REASON")
+_WATCH_INTERVAL_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     options = _parser().parse_args(arguments)
     if not os.path.isdir(options.dir):
-        print(f"{options.dir} is not a directory; give the save_dir of the checkpoints", file=sys.stderr)
+        print(f"{options.dir} is not a directory; pass the save_dir of the checkpoints", file=sys.stderr)
         return 2
     try:
         return int({"prune": _prune, "watch": _watch}.get(options.command, _list)(options))
@@ -38,12 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m perdure.checkpoint", description="Look after saved checkpoints.")
+    parser = argparse.ArgumentParser(
+        prog="python -m perdure.checkpoint", description="Inspect and prune saved checkpoints."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     texts = {
-        "ls": "list steps; looks at sizes",
-        "verify": "read the files and compare digests; marks what is damaged, and takes marks back",
-        "prune": "remove what a rule does not keep, once what it keeps was read and is whole; never what is damaged",
+        "ls": "list steps; compares sizes only",
+        "verify": "compare files with their digests; marks damaged checkpoints and unmarks whole ones",
+        "prune": "verify what a rule keeps, then remove the rest; damaged checkpoints are never removed",
         "watch": "print a line whenever the state of a step changes, until interrupted",
     }
     for name, text in texts.items():
@@ -53,33 +60,33 @@ def _parser() -> argparse.ArgumentParser:
         if name in ("ls", "verify"):
             command.add_argument("--json", action="store_true", help="one JSON object per line")
         if name in ("verify", "prune"):
-            how = "every byte (the default), a sample of each file, or sizes alone"
-            command.add_argument("--how", choices=samples.MODES, default=samples.FULL, help=how)
+            modes = "compare every byte (the default), a sample of each file, or only sizes"
+            command.add_argument("--verify", choices=sampling.MODES, default=sampling.FULL, help=modes)
         if name == "prune":
             command.add_argument("--last", type=int, required=True, metavar="N", help="keep the newest N")
             command.add_argument("--every-steps", type=int, metavar="K", help="keep multiples of K")
             command.add_argument("--every-minutes", type=float, metavar="T", help="keep one of every T minutes")
             command.add_argument("--best", type=int, default=0, metavar="N", help="keep the best N by --metric")
-            command.add_argument("--metric", help="a name given to save(…, metrics={…})")
+            command.add_argument("--metric", help="a name passed to save(…, metrics={…})")
             command.add_argument("--mode", choices=("min", "max"), default="min", help="which is best (default: min)")
-            command.add_argument("--dry-run", action="store_true", help="only say what would go")
+            command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     return parser
 
 
 def _list(options: argparse.Namespace) -> int:
-    verify = options.how if options.command == "verify" else samples.SIZE
-    found = listing.steps(options.dir, prefix=options.prefix, verify=verify)
-    strays = listing.strays(options.dir)
+    verify = options.verify if options.command == "verify" else sampling.SIZE
+    steps = listing.steps(options.dir, prefix=options.prefix, verify=verify)
+    unlisted = listing.unlisted_files(options.dir)
     if options.json:
-        for info in found:
+        for info in steps:
             print(json.dumps(asdict(info)))
-    elif found:
-        _print_table([_COLUMNS, *(_row(info) for info in found)])
+    elif steps:
+        _print_table([_COLUMNS, *(_row(info) for info in steps)])
     else:
         print(f"no checkpoints in {options.dir}")
-    if strays and not options.json:
-        print(f"{len(strays)} files belong to none (of other code, or of saves that never finished): {_some(strays)}")
-    return 1 if any(info.state == "damaged" for info in found) else 0
+    if unlisted and not options.json:
+        print(f"{len(unlisted)} files are in no checkpoint (other code, or unfinished saves): {_abbreviate(unlisted)}")
+    return 1 if any(info.state == "damaged" for info in steps) else 0
 
 
 def _prune(options: argparse.Namespace) -> int:
@@ -92,33 +99,32 @@ def _prune(options: argparse.Namespace) -> int:
         mode=options.mode,
     )
     root = root_of(options.dir)
-    prefixes = sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)})
-    for prefix in prefixes:
-        known = memory.of(root)
-        surplus = _surplus(root, prefix, keep, options.how)
+    for prefix in sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)}):
+        directory = SaveDirectory(root)
+        surplus = _find_surplus(directory, prefix, keep, options.verify)
         removed = [checkpoint.step for checkpoint in surplus]
         if surplus and not options.dry_run:
-            removed = retention.apply(root, prefix, just_saved=None, keep=keep, memory=known)
+            removed = prune.remove_surplus(directory, prefix, just_saved=None, keep=keep)
         for step in removed:
             print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
     return 0
 
 
-def _surplus(root: str, prefix: str, keep: Keep, how: str) -> Sequence[Checkpoint]:
-    """What can go, now that each step that stays has been looked at: a damaged one among them has another stay."""
-    looked_at: set[int] = set()
+def _find_surplus(directory: SaveDirectory, prefix: str, keep: Keep, verify: str) -> Sequence[Checkpoint]:
+    """The checkpoints to remove, once each one that stays is verified. If one of those is damaged, another one stays
+    in its place."""
+    verified: set[int] = set()
     while True:
-        surplus = retention.find_surplus(root, prefix, just_saved=None, keep=keep, memory=memory.of(root))
+        surplus = prune.find_surplus(directory, prefix, just_saved=None, keep=keep)
         going = {checkpoint.step for checkpoint in surplus}
-        found = checkpoints.newest_first(root, prefix)
-        staying = [one for one in found if one.step not in going | looked_at] if going else []
-        if not [one for one in staying if marks.fault(one, believe=False, verify=how)]:
+        kept = [one for one in directory.checkpoints(prefix) if one.step not in going | verified] if going else []
+        if not [one for one in kept if verify_and_mark(one, trust_marks=False, verify=verify)]:
             return surplus
-        looked_at.update(one.step for one in staying)
+        verified.update(one.step for one in kept)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    """Does not read files, which would postpone their upload; manifests are read once."""
+    """Print changes until interrupted. Files are not read, since that would postpone their upload."""
     before: dict[tuple[str, int], str] = {}
     while True:
         now = {(one.prefix, one.step): one for one in listing.steps(options.dir, prefix=options.prefix)}
@@ -128,16 +134,16 @@ def _watch(options: argparse.Namespace) -> int:
         for prefix, step in sorted(before.keys() - now.keys()):
             print(f"{time.strftime('%H:%M:%S')}  {step}  {prefix}  removed", flush=True)
         before = {key: info.state for key, info in now.items()}
-        time.sleep(_WATCH_S)
+        time.sleep(_WATCH_INTERVAL_S)
 
 
-def _some(paths: Sequence[str]) -> str:
+def _abbreviate(paths: Sequence[str]) -> str:
     return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
 def _row(info: listing.StepInfo) -> tuple[str, ...]:
     saved = info.created_at[:19].replace("T", " ")
-    return (str(info.step), info.prefix, str(len(info.files)), _readable(info.size), saved, info.state, info.why)
+    return (str(info.step), info.prefix, str(len(info.files)), _readable(info.size), saved, info.state, info.reason)
 
 
 def _readable(size: int) -> str:

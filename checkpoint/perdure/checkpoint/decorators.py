@@ -1,7 +1,7 @@
 """`save_checkpoint` and `load_checkpoint`: decorators over functions that write and read checkpoints themselves.
 
-What they do lives in `binding`, `saving` and `loading`, which are imported when a function is first decorated or
-called.
+The work is done in `save.step_parameter`, `save.transaction` and `load.loader`, which are imported when a function is
+first decorated or called.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from perdure.checkpoint.save_dir import SaveDir, root_of
+from perdure.checkpoint.format.save_dir import SaveDir, root_of
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
-    from perdure.checkpoint.loading import LoadResult
+    from perdure.checkpoint.load.loader import LoadResult
 
     P = ParamSpec("P")
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Loader(Protocol[T_co]):
-    """A decorated load function. `last_result`: what its last call did; None before the first."""
+class LoadFunction(Protocol[T_co]):
+    """A decorated load function."""
 
-    last_result: LoadResult | None
+    last_result: LoadResult | None  # what its last call did; None before the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> T_co | None: ...
 
@@ -39,48 +39,50 @@ def save_checkpoint(
     metadata: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a function that writes a checkpoint into one that commits it.
+    """Decorate a function that writes a checkpoint, so that what it wrote is committed.
 
-    The function writes below `save_dir`, under any names, files or folders: what it created or changed there during the
-    call is the checkpoint of its `step`. Give the files names with the step in them, so that older steps stay whole; of
-    those the newest `max_checkpoints` are kept (None: all). Save all that must be loaded together in one call, on one
+    The function writes files or folders of any name below `save_dir`. Those that it created or changed during the call
+    are the checkpoint of its `step`. Put the step into the names of the files, so that older steps stay whole. The
+    newest `max_checkpoints` are kept (None: all). Save everything that must be loaded together in one call, in one
     process.
 
         @save_checkpoint(save_dir="checkpoints")
         def save_model(step, model):
             torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
 
-    `checkpoint_prefix` names a series; series in one directory are kept and loaded apart. `metadata` is stored with
-    every checkpoint, as JSON (what JSON does not know as its text). `ignore`: patterns (`*.log`) of files that are no
-    part of it. A relative `save_dir` is taken from the working directory of each call; a function as `save_dir` is
-    asked at each call.
+    `checkpoint_prefix` names a series; series in one directory are kept and loaded separately. `metadata` is stored
+    with every checkpoint, as JSON (values that JSON does not support, as text). `ignore`: patterns (`*.log`) of files
+    that are not part of it. A relative `save_dir` is resolved in the working directory of each call; a function as
+    `save_dir` is called at each call.
 
     The decorated function calls the original exactly once, returns what it returned and raises what it raised. It
     raises CheckpointError when nothing (or an empty file) was written or the commit failed, and CheckpointUnavailable
-    when the bucket that `save_dir` lies in is not mounted. Decorating raises TypeError for a function without a step
-    parameter and for coroutines, ValueError for `max_checkpoints` below 1.
+    when `save_dir` belongs on a bucket's mount that is missing. Decorating raises TypeError for a function without a
+    step parameter and for coroutines, ValueError for `max_checkpoints` below 1.
     """
-    from perdure.checkpoint import binding
+    from perdure.checkpoint.save import step_parameter
 
-    binding.check_series(save_dir, checkpoint_prefix, decorator="save_checkpoint")
+    step_parameter.validate_series(save_dir, checkpoint_prefix, decorator="save_checkpoint")
     if max_checkpoints is not None and max_checkpoints < 1:
         raise ValueError(f"max_checkpoints must be at least 1, or None to keep all, not {max_checkpoints}")
     if isinstance(ignore, str):
         ignore = [ignore]
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        parameter = binding.StepParameter.of(function, decorator="save_checkpoint")
+        parameter = step_parameter.StepParameter.from_function(function, decorator="save_checkpoint")
 
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
-            from perdure.checkpoint import saving
-            from perdure.checkpoint.keep import Keep
+            from perdure.checkpoint.save import transaction
+            from perdure.checkpoint.save.keep import Keep
 
-            step = parameter.of_call(args, kwargs)
+            step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
             keep = None if max_checkpoints is None else Keep(max_checkpoints)
-            series = saving.Series(root, checkpoint_prefix, keep, metadata or {}, tuple(ignore))
-            return saving.save(series, step, lambda: binding.finished(function(*args, **kwargs), function))
+            series = transaction.Series(root, checkpoint_prefix, keep, metadata or {}, tuple(ignore))
+            return transaction.save(
+                series, step, lambda: step_parameter.require_result(function(*args, **kwargs), function)
+            )
 
         return save
 
@@ -89,45 +91,47 @@ def save_checkpoint(
 
 def load_checkpoint(
     save_dir: SaveDir, checkpoint_prefix: str = "checkpoint", *, verify: str = "full"
-) -> Callable[[Callable[..., T]], Loader[T]]:
-    """Make a function that reads the checkpoint of a step into one that reads the newest whole one.
+) -> Callable[[Callable[..., T]], LoadFunction[T]]:
+    """Decorate a function that reads the checkpoint of a step, so that it reads the newest whole one.
 
         @load_checkpoint(save_dir="checkpoints")
         def load_model(step, model):
             model.load_state_dict(torch.load(f"checkpoints/model_{step}.pt"))
 
-    The decorated function may be called with any step, None, or none at all (`load_model(model=model)`): the step of
-    the checkpoint takes its place. It returns what the original returned, and None without calling it when nothing was
-    saved yet; `load_model.last_result` tells which step was loaded and why newer ones were skipped. The files of a
-    checkpoint are compared with the digests in its manifest before the function sees them; that holds for the files of
-    the step it is given, so it must name its files by that step. `verify`: how closely: "full" reads every byte, which
-    costs one pass over the files; "sampled" and "size" are quicker and miss damage (`perdure.checkpoint.samples`).
+    The decorated function may be called with any step, with None, or without one (`load_model(model=model)`): the step
+    of the checkpoint takes its place. It returns what the original returned. If nothing was saved yet, it returns None
+    without calling the original. `load_model.last_result` has the step that was loaded and why newer ones were skipped.
 
-    It raises what the original raised; NoUsableCheckpoint when checkpoints exist and all are broken; and
-    CheckpointUnavailable when they can not be read now, or their bucket is not mounted.
+    The files of a checkpoint are compared with its manifest before the function is called. That covers the files of the
+    step that it receives, so it must derive the names of its files from that step. `verify`: "full" reads every byte,
+    which costs one pass over the files; "sampled" and "size" are faster and miss damage (`format.sampling`).
+
+    It raises what the original raised; NoUsableCheckpoint when checkpoints exist and all are damaged; and
+    CheckpointUnavailable when they cannot be read now, or their bucket is not mounted.
     """
-    from perdure.checkpoint import binding, samples
+    from perdure.checkpoint.format import sampling
+    from perdure.checkpoint.save import step_parameter
 
-    binding.check_series(save_dir, checkpoint_prefix, decorator="load_checkpoint")
-    samples.checked(verify)
+    step_parameter.validate_series(save_dir, checkpoint_prefix, decorator="load_checkpoint")
+    sampling.check_mode(verify)
 
-    def decorate(function: Callable[..., T]) -> Loader[T]:
-        parameter = binding.StepParameter.of(function, decorator="load_checkpoint")
+    def decorate(function: Callable[..., T]) -> LoadFunction[T]:
+        parameter = step_parameter.StepParameter.from_function(function, decorator="load_checkpoint")
 
         @functools.wraps(function)
         def load(*args: Any, **kwargs: Any) -> T | None:
-            from perdure.checkpoint import loading
+            from perdure.checkpoint.load import loader
 
             def call(step: int) -> T:
-                placed, named = parameter.put(step, args, kwargs)
-                return binding.finished(function(*placed, **named), function)
+                positional, named = parameter.with_step(step, args, kwargs)
+                return step_parameter.require_result(function(*positional, **named), function)
 
-            loader.last_result = None
-            loader.last_result, value = loading.load(root_of(save_dir), checkpoint_prefix, call, verify=verify)
+            decorated.last_result = None
+            decorated.last_result, value = loader.load(root_of(save_dir), checkpoint_prefix, call, verify=verify)
             return value
 
-        loader: Loader[T] = load  # type: ignore[assignment]
-        loader.last_result = None
-        return loader
+        decorated: LoadFunction[T] = load  # type: ignore[assignment]
+        decorated.last_result = None
+        return decorated
 
     return decorate

@@ -1,7 +1,21 @@
-"""What can go wrong with a checkpoint, and the patience with which a bucket's mount is read.
+"""The errors of this library, and the retries for a bucket's mount.
 
-Three answers that must never be mixed up: it is broken (`NoUsableCheckpoint`), it can not be read now
-(`CheckpointUnavailable`), and the save did not happen (`CheckpointError`). "Nothing saved yet" is no error.
+    Exception
+    ├── CheckpointError               a save or a load failed
+    │   ├── CheckpointUnavailable     the checkpoints cannot be read now
+    │   │   └── PeersMissing          other processes did not respond (`ranks.group`)
+    │   ├── NoUsableCheckpoint        checkpoints exist, and all of them are damaged
+    │   ├── ForeignCheckpoint         not saved by a Checkpointer (`load.shards`)
+    │   └── ManifestDamaged           internal: the manifest is not valid (`format.manifest`)
+    ├── TypeError
+    │   └── UnsupportedValue          a part of the state cannot be saved (`state.tree`)
+    └── ValueError
+        ├── DamagedFile               internal: the bytes are not those that were committed (`state.streams`)
+        ├── InvalidStateFile          internal: the file is not a state of this version (`state.container`)
+        └── UnknownAlgorithm          internal: a digest of an unknown kind (`format.digest`)
+
+Three cases must never be confused: all checkpoints are damaged (`NoUsableCheckpoint`), they cannot be read now
+(`CheckpointUnavailable`), and a save did not happen (`CheckpointError`). "Nothing saved yet" is not an error.
 """
 
 from __future__ import annotations
@@ -15,7 +29,7 @@ T = TypeVar("T")
 
 RETRY_DELAYS_S: tuple[float, ...] = (0.1, 0.3, 1.0)
 
-# What a network mount answers while it is being restarted or its bucket can not be reached.
+# Errors of a network mount that is being restarted, or that cannot reach its bucket.
 TRANSIENT_ERRNOS = frozenset(
     {
         errno.EIO,
@@ -38,30 +52,30 @@ class CheckpointError(Exception):
 
 
 class CheckpointUnavailable(CheckpointError):
-    """The place that holds the checkpoints can not be read now; nothing is known about what it holds.
+    """The directory of the checkpoints cannot be read now, so nothing is known about its content.
 
-    Never a reason to start from scratch: run again when the mount, the disk or the permissions are back.
+    Never a reason to start from scratch: run again when the mount, the disk or the permissions are restored.
     """
 
 
 class NoUsableCheckpoint(CheckpointError):
-    """Checkpoints exist, and every one of them was refused. `skipped` holds (step, reason), newest first."""
+    """Checkpoints exist, and every one of them was refused. `skipped`: (step, reason) of each, newest first."""
 
     def __init__(self, message: str, skipped: Sequence[tuple[int, str]] = ()) -> None:
         super().__init__(message)
         self.skipped = tuple(skipped)
 
 
-def patiently(read: Callable[[], T], what: str) -> T:
-    """Call `read`, again after a short while when the error is a passing one.
+def retry_transient(operation: Callable[[], T], what: str) -> T:
+    """Call `operation`, and retry it after short delays when its error is transient.
 
     Raises FileNotFoundError or NotADirectoryError when `what` does not exist, and CheckpointUnavailable for every other
-    OSError, passing ones after the last retry: a file that can not be read is not a damaged one.
+    OSError, after the last retry if it is transient: a file that cannot be read is not a damaged one.
     """
     delays = iter(RETRY_DELAYS_S)
     while True:
         try:
-            return read()
+            return operation()
         except OSError as error:
             if error.errno in ABSENT_ERRNOS:
                 raise
@@ -69,6 +83,6 @@ def patiently(read: Callable[[], T], what: str) -> T:
             if delay_s is None:
                 raise CheckpointUnavailable(
                     f"reading {what}: {error.strerror or error}. It may be whole: nothing was skipped or removed. "
-                    "Bring the disk or the bucket's mount back and run again."
+                    "Restore the disk or the bucket's mount and run again."
                 ) from error
             time.sleep(delay_s)

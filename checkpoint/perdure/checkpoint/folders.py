@@ -1,5 +1,5 @@
-"""Checkpoints that are folders of files, written by whatever library: committed, verified and fallen back from like
-all others.
+"""Checkpoints that are folders of files, written by any library: committed and verified like all others, and replaced
+by an older one when damaged.
 
     folders = Folders("/checkpoints")
     with folders.saving(step) as path:
@@ -17,51 +17,55 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.checkpoint import (
-    checkpoints,
-    durability,
-    folder_parts,
-    journal,
-    manifest,
-    marks,
-    memory,
-    notice,
-    samples,
-    saving,
-    second_look,
-    snapshot,
-)
-from perdure.checkpoint.checkpoints import Checkpoint
+from perdure.checkpoint import notice
+from perdure.checkpoint.durability import journal, mounts
 from perdure.checkpoint.errors import CheckpointUnavailable, NoUsableCheckpoint
-from perdure.checkpoint.farewell import Farewell
-from perdure.checkpoint.group import Alone, Group
-from perdure.checkpoint.keep import Keep
-from perdure.checkpoint.loading import refused_all
-from perdure.checkpoint.manifest import FileRecord
-from perdure.checkpoint.save_dir import SaveDir, root_of
-from perdure.checkpoint.saving import Series
-from perdure.checkpoint.together import all_of, attempt, leads
+from perdure.checkpoint.format import file_changes, sampling
+from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.format.save_dir import SaveDir, root_of
+from perdure.checkpoint.load import checkpoint, mount_refresh
+from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.loader import all_refused_message
+from perdure.checkpoint.load.verify import recheck, verify_and_mark
+from perdure.checkpoint.ranks import folder_parts
+from perdure.checkpoint.ranks.collective import capture, is_leader, raise_if_any_failed
+from perdure.checkpoint.ranks.group import Group, SingleProcess
+from perdure.checkpoint.save import transaction
+from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.save_directory import SaveDirectory
+from perdure.checkpoint.save.transaction import Series
 
 logger = logging.getLogger("perdure.checkpoint")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A whole checkpoint. `path` is absolute; `skipped`: (step, reason) of newer ones that were refused."""
+    """A whole checkpoint."""
 
     step: int
-    path: str
-    skipped: tuple[tuple[int, str], ...] = ()
+    path: str  # absolute
+    skipped: tuple[tuple[int, str], ...] = ()  # (step, reason) of newer ones that were refused
+
+
+@dataclass(frozen=True)
+class _SearchReport:
+    """What one machine found: the newest usable step and the (step, reason) pairs refused before it, or why the
+    directory cannot be read."""
+
+    step: int | None = None
+    skipped: Sequence[tuple[int, str]] = field(default_factory=list)
+    unavailable: str = ""
 
 
 class Folders:
     """Folders `<save_dir>/<prefix>-<step>`, one per checkpoint.
 
-    `keep` as for a Checkpointer. `group`: the processes that write into one folder, on one machine or on several; all
-    call the same methods.
+    `keep` is as for a Checkpointer. `group`: the processes that write into one folder, on one machine or on several.
+    All of them call the same methods in the same order.
     """
 
     def __init__(
@@ -76,9 +80,9 @@ class Folders:
         self.root = root_of(save_dir)
         rule = Keep(keep) if isinstance(keep, int) else keep
         self._series = Series(self.root, prefix, rule, dict(metadata or {}))
-        self._group: Group = group or Alone()
+        self._group: Group = group or SingleProcess()
         self._commits = 0
-        self.farewell = Farewell()
+        self.final_save = FinalSave()
         self._is_leader: bool | None = None
 
     def path_of(self, step: int) -> str:
@@ -86,149 +90,156 @@ class Folders:
 
     @contextlib.contextmanager
     def saving(self, step: int, *, metrics: Mapping[str, float] | None = None) -> Iterator[str]:
-        """The empty folder to write into; committed when the block ends, left uncommitted when it raises.
+        """The empty folder to write into. It is committed when the block ends, and left uncommitted when it raises.
 
         Raises CheckpointUnavailable when the directory's mount is missing, CheckpointError as `commit`.
         """
-        durability.require_mounted(self.root)
+        directory = SaveDirectory.open(self.root)
         path = self.path_of(step)
         if self._leads():
-            second_look.refresh(self.root, [os.path.basename(path)])
+            mount_refresh.refresh(self.root, [os.path.basename(path)], directory.mounts)
             if self._group.rank == 0:
-                self._uncommit(step)
+                self._uncommit(directory, step)
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path, exist_ok=True)
-        self._group.share(f"folder-{self._series.prefix}-{step}", None)
+        self._group.all_gather(f"folder-{self._series.prefix}-{step}", None)
         yield path
-        self.commit(step, metrics=metrics)
+        self._commit(directory, step, metrics or {})
 
     def commit(self, step: int, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Commit the folder of `step`, which its library has finished writing: all that any process wrote there. Once
-        the machine is about to be taken, its upload is hurried and awaited as long as there is time, and how that ended
-        is logged.
+        """Commit the folder of `step`, which its library has finished writing, with the files of all processes.
 
-        Raises CheckpointError, in every process, when it is missing or empty, or one can not read or flush its files.
+        Once the machine is about to be taken, the upload is given priority and awaited as long as time permits; the
+        result is logged.
+
+        Raises CheckpointError, in every process, when the folder is missing or empty, or when a process cannot read or
+        flush its files.
         """
+        self._commit(SaveDirectory(self.root), step, metrics or {})
+
+    def _commit(self, directory: SaveDirectory, step: int, metrics: Mapping[str, float]) -> None:
         self._commits += 1
         path, topic = self.path_of(step), f"{self._series.prefix}-{step}-{self._commits}"
         doing = f"committing step {step} in {self.root}"
         folder, prefix = os.path.basename(path), self._series.prefix
-        self._group.share(f"written-{topic}", None)
-        found = folder_parts.records(self.root, folder, prefix, self._group, topic=topic, doing=doing)
-        done = attempt(lambda: self._write_manifest(step, found, metrics or {}))
-        all_of(self._group, f"committed-{topic}", done, doing=doing)
+        self._group.all_gather(f"written-{topic}", None)
+        records = folder_parts.collect_records(directory, folder, prefix, self._group, topic=topic, doing=doing)
+        done = capture(lambda: self._write_manifest(directory, step, records, metrics))
+        raise_if_any_failed(self._group, f"committed-{topic}", done, doing=doing)
         if notice.preempted():
-            saved = checkpoints.newest_first(self.root, self._series.prefix)
-            self.farewell.hurry(self.root, step, [path for one in saved if one.step == step for path in one.all_paths])
+            saved = [one for one in checkpoint.newest_first(self.root, prefix) if one.step == step]
+            files = {path: version for one in saved for path, version in one.file_versions.items()}
+            self.final_save.upload_if_mounted(self.root, step, files)
 
-    def _write_manifest(self, step: int, found: Sequence[FileRecord], metrics: Mapping[str, float]) -> None:
+    def _write_manifest(
+        self, directory: SaveDirectory, step: int, records: Sequence[FileRecord], metrics: Mapping[str, float]
+    ) -> None:
         if self._group.rank != 0:
             return
-        known = memory.of(self.root)
-        self._uncommit(step)
-        committed = manifest.write(self.root, saving.manifest_of(self._series, step, found, metrics))
-        known.recent.append(committed)
-        known.manifests[committed.name] = committed
-        self._forget_vanished(step, known)
-        saving.after(self._series, committed, known)
+        with directory.cache.lock:
+            directory.forget_listing()  # the user has written the folder since, which may have taken long
+            self._uncommit(directory, step)
+            committed = directory.commit(transaction.build_manifest(self._series, step, records, metrics))
+            self._delete_vanished(directory, step)
+            transaction.finish(self._series, committed, directory)
 
     def _leads(self) -> bool:
         if self._is_leader is None:
-            self._is_leader = leads(self._group, self.root)
+            self._is_leader = is_leader(self._group, self.root)
         return self._is_leader
 
-    def _uncommit(self, step: int) -> None:
-        """Before a folder is written anew: what is half old and half new must not be believed."""
-        for entry in manifest.entries(self.root):
+    def _uncommit(self, directory: SaveDirectory, step: int) -> None:
+        """Remove the manifests of `step`, so that a mixture of its old and new files never counts as a checkpoint."""
+        for entry in directory.entries():
             if (entry.prefix, entry.step) == (self._series.prefix, step):
-                manifest.delete(self.root, entry.name)
+                directory.delete(entry.name)
 
-    def _forget_vanished(self, step: int, known: memory.Memory) -> None:
-        """Some libraries remove old folders themselves: a manifest without a folder is the trace of one of those."""
-        uploading = {one.step for one in known.unseen}
-        for step_of_it in {entry.step for entry in manifest.entries(self.root) if entry.prefix == self._series.prefix}:
-            if step_of_it != step and step_of_it not in uploading and self._is_gone(step_of_it):
-                self._uncommit(step_of_it)
+    def _delete_vanished(self, directory: SaveDirectory, saved_step: int) -> None:
+        """Remove the manifests of folders that are gone: some libraries remove old folders themselves."""
+        uploading = {one.step for one in directory.cache.pending_upload}
+        others = {entry.step for entry in directory.entries() if entry.prefix == self._series.prefix}
+        for step in others - uploading - {saved_step}:
+            if self._is_gone(step):
+                self._uncommit(directory, step)
 
     def _is_gone(self, step: int) -> bool:
-        """Whether nothing is left of a folder; a mount that does not show it is asked twice."""
+        """Whether nothing is left of a folder. A mount that does not show it is refreshed first."""
         if not os.path.exists(self.path_of(step)):
-            second_look.take(checkpoints.at(self.root, self._series.prefix, step))
+            recheck(checkpoint.read_step(self.root, self._series.prefix, step))
         return not os.path.exists(self.path_of(step))
 
-    def newest(self, *, verify: str = samples.FULL) -> Folder | None:
-        """The newest folder that is whole, every file of it verified, once on each machine; None when none was ever
-        committed.
+    def newest(self, *, verify: str = sampling.FULL) -> Folder | None:
+        """The newest whole folder; None if none was ever committed. One process on each machine verifies its files.
 
-        `verify`: how closely: "full" (every byte), "sampled" or "size" (see `samples` for what each can miss).
+        `verify`: "full" (every byte), "sampled" or "size"; `format.sampling` says what each can miss.
 
-        Raises, in every process, NoUsableCheckpoint when some were and all are broken, CheckpointUnavailable when they
-        can not be read.
+        Raises, in every process, NoUsableCheckpoint when some were committed and all are damaged, CheckpointUnavailable
+        when they cannot be read.
         """
-        samples.checked(verify)
-        durability.require_mounted(self.root)
-        is_leader, bound, passed = self._leads(), None, dict[int, str]()
-        second_look.refresh(self.root)
+        sampling.check_mode(verify)
+        mounts.require_mounted(self.root)
+        leads, bound, refused = self._leads(), None, dict[int, str]()
+        mount_refresh.refresh(self.root)
         while True:
-            answer = self._search(bound, passed, verify) if is_leader else None
+            report = vars(self._search(bound, refused, verify)) if leads else None
             topic = f"newest-{self._series.prefix}-{self._commits}-{bound}"
-            said = [one for one in self._group.share(topic, answer) if one is not None]
-            for one in said:
-                if "unavailable" in one:
-                    raise CheckpointUnavailable(one["unavailable"])
-            steps = {one["step"] for one in said}
-            for one in said:
-                passed.update({int(step): str(reason) for step, reason in one["skipped"]})
+            reports = [_SearchReport(**one) for one in self._group.all_gather(topic, report) if one is not None]
+            if unavailable := [one.unavailable for one in reports if one.unavailable]:
+                raise CheckpointUnavailable(unavailable[0])
+            for one in reports:
+                refused.update({int(step): str(reason) for step, reason in one.skipped})
+            steps = {one.step for one in reports}
+            usable = [step for step in steps if step is not None]
             if len(steps) == 1 or None in steps:
-                return self._answer(steps, passed)
-            bound = min(steps)
+                return self._conclude(steps, refused)
+            bound = min(usable)
 
-    def _answer(self, steps: set[int | None], passed: Mapping[int, str]) -> Folder | None:
-        skipped = tuple(sorted(passed.items(), reverse=True))
+    def _conclude(self, steps: set[int | None], refused: Mapping[int, str]) -> Folder | None:
+        skipped = tuple(sorted(refused.items(), reverse=True))
         if None not in steps:
             (step,) = steps
             assert step is not None
             newer = tuple(one for one in skipped if one[0] > step)
-            journal.note(step, journal.LOADED, self.path_of(step))
+            journal.record(step, journal.LOADED, self.path_of(step))
             return Folder(step, self.path_of(step), newer)
         if skipped:
-            raise NoUsableCheckpoint(refused_all(self.root, self._series.prefix, list(skipped)), skipped)
+            raise NoUsableCheckpoint(all_refused_message(self.root, self._series.prefix, list(skipped)), skipped)
         if steps != {None}:
             raise CheckpointUnavailable(
-                f"one machine sees no checkpoints in {self.root}, others do: its listing may be old. Nothing was "
+                f"one machine sees no checkpoints in {self.root}, others do: its listing may be stale. Nothing was "
                 "loaded; start again when every machine sees the same directory."
             )
         return None
 
-    def _search(self, bound: int | None, passed: Mapping[int, str], verify: str) -> dict[str, Any]:
-        """The newest usable step that is not above `bound`, and what was skipped for it."""
+    def _search(self, bound: int | None, refused: Mapping[int, str], verify: str) -> _SearchReport:
+        """Look for the newest usable step that is not above `bound`."""
         try:
-            for believe in (True, False):
+            for trust_marks in (True, False):
                 skipped: list[tuple[int, str]] = []
-                for found in checkpoints.newest_first(self.root, self._series.prefix):
-                    if found.step in passed or (bound is not None and found.step > bound):
+                for candidate in checkpoint.newest_first(self.root, self._series.prefix):
+                    if candidate.step in refused or (bound is not None and candidate.step > bound):
                         continue
-                    reason = self._fault(found, believe=believe, verify=verify)
+                    reason = self._find_damage(candidate, trust_marks=trust_marks, verify=verify)
                     if reason is None:
-                        return {"step": found.step, "skipped": skipped}
-                    logger.warning("skipping step %d in %s: %s", found.step, self.root, reason)
-                    skipped.append((found.step, reason))
-            return {"step": None, "skipped": skipped}
+                        return _SearchReport(candidate.step, skipped)
+                    logger.warning("skipping step %d in %s: %s", candidate.step, self.root, reason)
+                    skipped.append((candidate.step, reason))
+            return _SearchReport(None, skipped)
         except CheckpointUnavailable as error:
-            return {"unavailable": str(error)}
+            return _SearchReport(unavailable=str(error))
 
-    def _fault(self, found: Checkpoint, *, believe: bool, verify: str) -> str | None:
-        """As `marks.fault`; also a file that was not there when the folder was committed is a fault."""
-        reason = marks.fault(found, believe=believe, verify=verify)
+    def _find_damage(self, candidate: Checkpoint, *, trust_marks: bool, verify: str) -> str | None:
+        """As `verify_and_mark`. A file that was added after the commit is damage too."""
+        reason = verify_and_mark(candidate, trust_marks=trust_marks, verify=verify)
         if reason is None:
-            path = self.path_of(found.step)
-            strange = {f"{os.path.basename(path)}/{name}" for name in snapshot.take(path)} - found.files.keys()
-            if strange:
-                reason = f"{sorted(strange)[0]} was written after it was committed"
+            path = self.path_of(candidate.step)
+            present = {f"{os.path.basename(path)}/{name}" for name in file_changes.scan(path)}
+            if added := sorted(present - candidate.files.keys()):
+                reason = f"{added[0]} was written after it was committed"
         return reason
 
 
 def step_of(path: str) -> int | None:
     """The step that a folder's name ends in, or None."""
-    found = re.search(r"-(\d+)$", path.rstrip("/"))
-    return int(found.group(1)) if found else None
+    match = re.search(r"-(\d+)$", path.rstrip("/"))
+    return int(match.group(1)) if match else None

@@ -1,5 +1,8 @@
-"""Whether this machine is about to be taken: `notice.json` in the directory that the agent shares with the workload, or
-SIGTERM, which is all that a program hears where no agent runs it."""
+"""Whether this machine is about to be taken.
+
+The agent writes `notice.json` into the directory that it shares with the workload. Without an agent, SIGTERM is the
+only notice that a program receives.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-_FRESH_S = 0.05  # how long an answer is good for, so that every training step may ask
-_WATCH_S = 0.1
+_MAX_AGE_S = 0.05  # how long the existence of the file is cached, so that every training step may check
+_POLL_S = 0.1
 
 
 def run_dir() -> str | None:
@@ -19,70 +22,70 @@ def run_dir() -> str | None:
     return os.environ.get("PERDURE_RUN_DIR") or None
 
 
-class _Seen:
-    """The last look: at which file, when (monotonic seconds), and whether it was there."""
+class _NoticeCache:
+    """What this process knows of a notice."""
 
-    path = ""
-    at_s = float("-inf")
-    exists = False
-    terminated = False
-    listens = False
-
-
-_seen = _Seen()
+    path = ""  # of the file that was checked last
+    checked_at_s = float("-inf")  # monotonic
+    exists = False  # whether the file was there
+    terminated = False  # whether SIGTERM was received
+    handles_sigterm = False
 
 
-def listen() -> None:
-    """From now on SIGTERM is a notice, where it would only have ended the program: the first one is remembered, the
-    second one ends it. Does nothing where the program handles SIGTERM itself, or off its main thread."""
-    if _seen.listens or threading.current_thread() is not threading.main_thread():
+_cache = _NoticeCache()
+
+
+def handle_sigterm() -> None:
+    """Make the first SIGTERM a notice; the second one ends the program. Does nothing if the program handles SIGTERM
+    itself, or outside its main thread."""
+    if _cache.handles_sigterm or threading.current_thread() is not threading.main_thread():
         return
-    _seen.listens = True
+    _cache.handles_sigterm = True
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _remember)
+        signal.signal(signal.SIGTERM, _on_sigterm)
 
 
-def _remember(number: int, _frame: FrameType | None) -> None:
-    _seen.terminated = True
+def _on_sigterm(number: int, _frame: FrameType | None) -> None:
+    _cache.terminated = True
     signal.signal(number, signal.SIG_DFL)
 
 
 def preempted() -> bool:
-    """Whether the workload was asked to stop: save now, then leave. Cheap enough for every step; at most 50 ms old.
+    """Whether the workload was asked to stop: save now, then exit. Cheap enough for every step; at most 50 ms old.
 
-    A program that asks is trusted to leave: from the first call on SIGTERM no longer ends it at once (`listen`).
+    From the first call on, SIGTERM no longer ends the program at once: a program that calls this is expected to exit.
     """
-    listen()
-    if _seen.terminated:
+    handle_sigterm()
+    if _cache.terminated:
         return True
     directory = run_dir()
     if directory is None:
         return False
     path, now_s = os.path.join(directory, "notice.json"), time.monotonic()
-    if path != _seen.path or now_s - _seen.at_s > _FRESH_S:
-        _seen.path, _seen.at_s, _seen.exists = path, now_s, os.path.exists(path)
-    return _seen.exists
+    if path != _cache.path or now_s - _cache.checked_at_s > _MAX_AGE_S:
+        _cache.path, _cache.checked_at_s, _cache.exists = path, now_s, os.path.exists(path)
+    return _cache.exists
 
 
 def on_notice(call: Callable[[float | None], object]) -> Callable[[], None]:
-    """Call `call` once, with the deadline (epoch seconds, or None where none is named), when the machine is about to be
-    taken; in a thread of its own, within `_WATCH_S`. Returns what stops waiting for it. As with `preempted`, from now
-    on SIGTERM no longer ends the program at once.
+    """Call `call` once, in a separate thread, when the machine is about to be taken; returns a way to cancel it.
 
-    What `call` raises is logged. Saving is the training loop's: a thread can not know when the state is whole.
+    `call` receives the deadline (epoch seconds, or None if the notice has none), within 0.1 s of the notice. What it
+    raises is logged. Leave saving to the training loop: another thread cannot know when the state is consistent. As
+    with `preempted`, from now on SIGTERM no longer ends the program at once.
     """
-    listen()
+    handle_sigterm()
     stopped = threading.Event()
 
     def watch() -> None:
-        while not stopped.wait(_WATCH_S):
+        while not stopped.wait(_POLL_S):
             if preempted():
                 try:
                     call(deadline())
                 except Exception:
-                    import logging  # half of this module's import time, and hardly ever wanted
+                    import logging  # half of this module's import time, and rarely needed
 
-                    logging.getLogger("perdure.checkpoint").exception("the function to be called at a notice failed")
+                    logging.getLogger("perdure.checkpoint").exception("the function registered with on_notice failed")
                 return
 
     threading.Thread(target=watch, name="perdure-notice", daemon=True).start()
@@ -90,7 +93,7 @@ def on_notice(call: Callable[[float | None], object]) -> Callable[[], None]:
 
 
 def deadline() -> float | None:
-    """When the machine will be taken, in epoch seconds; None while no notice stands or where it names no time."""
+    """When the machine will be taken, in epoch seconds; None if there is no notice or it has no deadline."""
     import json
 
     directory = run_dir()

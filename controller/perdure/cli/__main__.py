@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.cli.start import main
+from perdure.cli.entry import main
 
 if __name__ == "__main__":
     main()

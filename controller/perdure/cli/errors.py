@@ -1,4 +1,4 @@
-"""How errors look on the command line: what, where, what to do, and an exit code. Never a traceback."""
+"""Errors as the user sees them: what is wrong, where, what to do, and an exit code; never a traceback."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from typing import IO, Any
 import click
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND
-from perdure.sdk.endpoint import ClientError
+from perdure.sdk.connection.endpoint import ClientError
 
 EXIT_FAILED_COMMAND = 1
 EXIT_WRONG_INPUT = 2
+_API_PARAMETERS = ("job_id", "node", "ids")
 
 
 class Failure(click.ClickException):
-    """The end of a command. `text` is shown on stderr, after `Error: `."""
+    """Ends a command with an exit code. `text` is printed on stderr after `Error: `."""
 
     def __init__(self, text: str, exit_code: int = EXIT_FAILED_COMMAND) -> None:
         super().__init__(text)
         self.exit_code = exit_code  # type: ignore[misc]  # click's own subclasses and users do the same
 
     @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """What the user should read about any exception that left a command."""
+    def from_exception(cls, error: Exception) -> Failure:
+        """The failure that describes any exception raised by a command."""
         if isinstance(error, ClientError):
-            return cls(str(error), _exit_code(error))
-        from perdure.sdk.problems import TaskError
+            return cls(_without_parameter(error), _exit_code(error))
+        from perdure.sdk.spec.problems import TaskError
 
         if isinstance(error, TaskError):
             return cls(str(error), EXIT_WRONG_INPUT)
         return cls(
-            f"something unexpected happened: {type(error).__name__}: {error}\n"
-            "  this is a fault of perdure's; PERDURE_DEBUG=1 shows where it happened"
+            f"unexpected error: {type(error).__name__}: {error}\n"
+            "  this is a bug in Perdure; set PERDURE_DEBUG=1 to see the traceback"
         )
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -39,14 +40,21 @@ class Failure(click.ClickException):
 
 
 def warn(text: str) -> None:
-    """One warning on stderr."""
+    """Print a warning on stderr."""
     click.echo(f"{click.style('Warning:', fg='yellow')} {text}", err=True)
 
 
+def _without_parameter(error: ClientError) -> str:
+    """The text of an error, without the name of a parameter that only the API has: the message names the thing."""
+    if error.where not in _API_PARAMETERS:
+        return str(error)
+    return f"{error.message}\n  {error.fix}" if error.fix else error.message
+
+
 def _exit_code(error: ClientError) -> int:
-    from perdure.sdk.client import ApiError
-    from perdure.sdk.envfile import EnvFileError
-    from perdure.sdk.uploads import UploadError
+    from perdure.sdk.connection.client import ApiError
+    from perdure.sdk.files.env_file import EnvFileError
+    from perdure.sdk.files.uploads import UploadError
 
     if isinstance(error, ApiError):
         return {400: EXIT_WRONG_INPUT, 404: EXIT_NOT_FOUND, 413: EXIT_WRONG_INPUT}.get(

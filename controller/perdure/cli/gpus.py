@@ -6,112 +6,119 @@ from collections.abc import Sequence
 
 import click
 
-from perdure.sdk import records
+from perdure.sdk.connection import api_types
 
-ROWS = 20
+MAX_ROWS = 20
 
 
 @click.command(
     epilog="""\b
 Examples:
-  perdure gpus                           every accelerator that can be had, and from how much on
-  perdure gpus A100                      where, on which machines
+  perdure gpus                           all accelerators, with their lowest price
+  perdure gpus A100                      regions and instance types
   perdure gpus H100:8 --infra aws --all
   perdure gpus -o json | jq 'map(select(.spot_per_hour < 1))'
 """
 )
 @click.argument("name", required=False, metavar="[NAME[:COUNT]]")
-@click.option("--infra", metavar="CLOUD[/REGION]", help="Only there.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Every region, not only the cheapest.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--infra", metavar="CLOUD[/REGION]", help="Only this cloud or region.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show all regions, not only the cheapest.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+)
 def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> None:
-    """What accelerators can be had, where, and for how much.
+    """List accelerators with their clouds, regions and prices.
 
-    Prices are in USD an hour for the whole machine, of the clouds that the controller can use (see `perdure check`).
+    Prices are in USD per hour for the whole machine, in the clouds that the controller can use (see `perdure check`).
     """
-    from perdure.cli.connect import to_controller
+    from perdure.cli.client import connect
     from perdure.cli.errors import Failure
-    from perdure.cli.progress import working
+    from perdure.cli.output.progress import spinner
 
-    wanted, count = _chosen(name)
+    accelerator, count = _parse_name(name)
     cloud, _, region = (infra or "").lower().partition("/")
-    client = to_controller()
-    with working("Asking the clouds"):
-        found = client.gpus(name=wanted, count=count, cloud=cloud, region=region)
+    client = connect()
+    with spinner("Querying clouds"):
+        gpu_rows = client.gpus(name=accelerator, count=count, cloud=cloud, region=region)
     if output == "json":
         import json
 
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(gpu_rows, indent=1))
         return
-    if not found:
-        what = f"no {name}" if name else "no accelerator"
+    if not gpu_rows:
+        what = f"no {name}" if name else "no accelerators"
         where = f" in {infra}" if infra else ""
-        raise Failure(f"{what} can be had{where}\n  see which clouds can be used: perdure check")
-    for line in _machines(found, everything=everything) if name else _overview(found):
+        raise Failure(f"{what} available{where}\n  to see which clouds are usable: perdure check")
+    for line in _machines(gpu_rows, everything=everything) if name else _overview(gpu_rows):
         click.echo(line)
-    click.echo(f"Prices: {'; '.join(_ages(found))}")
+    click.echo(f"Prices: {'; '.join(_price_ages(gpu_rows))}")
 
 
-def _ages(found: Sequence[records.Gpu]) -> list[str]:
-    """How old the prices are, cloud by cloud."""
+def _price_ages(gpu_rows: Sequence[api_types.Gpu]) -> list[str]:
+    """Where each cloud's prices come from, and how old they are."""
     import time
 
-    from perdure.cli.text import ago, epoch
+    from perdure.cli.output.text import ago, to_epoch
 
-    told, now = [], time.time()
-    for cloud in sorted({row["cloud"] for row in found}):
-        at = sorted({row["priced_at"] for row in found if row["cloud"] == cloud and row["priced_at"]}, key=epoch)
+    sources, now = [], time.time()
+    for cloud in sorted({row["cloud"] for row in gpu_rows}):
+        at = sorted({row["priced_at"] for row in gpu_rows if row["cloud"] == cloud and row["priced_at"]}, key=to_epoch)
         spans = list(dict.fromkeys((ago(at[0], now), ago(at[-1], now)))) if at else []
-        tables = {row["table_of"] for row in found if row["cloud"] == cloud and row["table_of"]}
-        parts = [f"asked {' to '.join(spans)}"] if spans else []
-        parts += [f"{'else ' if at else ''}of the built-in table of {month}" for month in sorted(tables)]
-        told.append(f"{cloud} {', '.join(parts) or 'as config.yaml says'}")
-    return told
+        tables = {row["catalog_month"] for row in gpu_rows if row["cloud"] == cloud and row["catalog_month"]}
+        parts = [f"fetched {' to '.join(spans)}"] if spans else []
+        parts += [f"{'otherwise ' if at else ''}built-in table of {month}" for month in sorted(tables)]
+        sources.append(f"{cloud} {', '.join(parts) or 'from config.yaml'}")
+    return sources
 
 
-def _chosen(name: str | None) -> tuple[str, float | None]:
-    """Name and count as asked for. Raises Failure."""
+def _parse_name(name: str | None) -> tuple[str, float | None]:
+    """The requested name and count. Raises `Failure`."""
     if name is None:
         return "", None
     from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
-    from perdure.sdk import accelerators
-    from perdure.sdk.problems import Refused
+    from perdure.sdk.spec import accelerators
+    from perdure.sdk.spec.problems import InvalidValue
 
     try:
-        ((wanted, count),) = accelerators.choices(accelerators.read(name))
-    except (Refused, ValueError) as error:
-        raise Failure(f"{name!r} is no accelerator\n  write NAME or NAME:COUNT", EXIT_WRONG_INPUT) from error
-    return wanted, count if ":" in name else None
+        ((accelerator, count),) = accelerators.choices(accelerators.parse(name))
+    except (InvalidValue, ValueError) as error:
+        raise Failure(f"{name!r} is not an accelerator\n  write NAME or NAME:COUNT", EXIT_WRONG_INPUT) from error
+    return accelerator, count if ":" in name else None
 
 
-def _overview(found: Sequence[records.Gpu]) -> list[str]:
-    from perdure.cli.table import Column, render, screen_width
+def _overview(gpu_rows: Sequence[api_types.Gpu]) -> list[str]:
+    from perdure.cli.output.table import Column, render, screen_width
 
     columns = [
-        *(Column("GPU"), Column("COUNTS"), Column("CLOUDS", least=6, drop=1)),
+        *(Column("GPU"), Column("COUNTS"), Column("CLOUDS", min_width=6, drop_rank=1)),
         *(Column("SPOT $/HR", right=True), Column("ON-DEMAND $/HR", right=True)),
     ]
     rows = []
-    for name in dict.fromkeys(row["accelerator"] for row in found):
-        of_it = [row for row in found if row["accelerator"] == name]
-        least = [row for row in of_it if row["count"] == of_it[0]["count"]]
-        counts = ", ".join(f"{count:g}" for count in dict.fromkeys(row["count"] for row in of_it))
-        clouds = ", ".join(sorted({row["cloud"] for row in of_it}))
-        spot = _cheapest([row["spot_per_hour"] for row in least])
-        rows.append([name, counts, clouds, spot, _cheapest([row["on_demand_per_hour"] for row in least])])
-    told = "Prices are those of the least count; for where and on which machines: perdure gpus NAME"
-    return [*render(columns, rows, width=screen_width()), told]
+    for name in dict.fromkeys(row["accelerator"] for row in gpu_rows):
+        offers = [row for row in gpu_rows if row["accelerator"] == name]
+        smallest = [row for row in offers if row["count"] == offers[0]["count"]]
+        counts = ", ".join(f"{count:g}" for count in dict.fromkeys(row["count"] for row in offers))
+        clouds = ", ".join(sorted({row["cloud"] for row in offers}))
+        spot = _cheapest([row["spot_per_hour"] for row in smallest])
+        rows.append([name, counts, clouds, spot, _cheapest([row["on_demand_per_hour"] for row in smallest])])
+    hint = "Prices are for the smallest count; for regions and instance types: perdure gpus NAME"
+    return [*render(columns, rows, width=screen_width()), hint]
 
 
-def _machines(found: Sequence[records.Gpu], *, everything: bool) -> list[str]:
-    from perdure.cli.table import Column, render, screen_width
+def _machines(gpu_rows: Sequence[api_types.Gpu], *, everything: bool) -> list[str]:
+    from perdure.cli.output.table import Column, render, screen_width
 
     columns = [
-        *(Column("GPU"), Column("INFRA", least=12), Column("INSTANCE", least=10), Column("vCPUs", right=True, drop=2)),
-        *(Column("MEM(GB)", right=True, drop=2), Column("ZONES", right=True, drop=1)),
+        *(
+            Column("GPU"),
+            Column("INFRA", min_width=12),
+            Column("INSTANCE", min_width=10),
+            Column("vCPUs", right=True, drop_rank=2),
+        ),
+        *(Column("MEM(GB)", right=True, drop_rank=2), Column("ZONES", right=True, drop_rank=1)),
         *(Column("SPOT $/HR", right=True), Column("ON-DEMAND $/HR", right=True)),
     ]
-    shown = found if everything else found[:ROWS]
+    shown = gpu_rows if everything else gpu_rows[:MAX_ROWS]
     rows = [
         [
             f"{row['accelerator']}:{row['count']:g}",
@@ -125,7 +132,7 @@ def _machines(found: Sequence[records.Gpu], *, everything: bool) -> list[str]:
         ]
         for row in shown
     ]
-    rest = len(found) - len(shown)
+    rest = len(gpu_rows) - len(shown)
     more = [f"… and {rest} more: perdure gpus … --all"] if rest else []
     return [*render(columns, rows, width=screen_width()), *more]
 

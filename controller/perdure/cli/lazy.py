@@ -13,17 +13,17 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 
 
 @dataclass(frozen=True)
-class Lazy:
-    """Where a command is (`module:name`) and the line about it in its group's help."""
+class LazyCommand:
+    """Where a command is defined (`module:name`), and its line in the help of its group."""
 
     target: str
     short_help: str
 
 
 class LazyGroup(click.Group):
-    """A group that knows the names of its commands, and loads one when it is asked for."""
+    """A group that knows the names of its commands, and imports a command on first use."""
 
-    def __init__(self, *args: Any, commands_at: Mapping[str, Lazy], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, commands_at: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, context_settings=CONTEXT, **kwargs)
         self.commands_at = commands_at
 
@@ -44,9 +44,9 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in self.commands_at:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.commands_at, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"There is no command {args[0]!r}.{hint}")
+            similar = get_close_matches(args[0], self.commands_at, n=1)
+            hint = f" Did you mean {similar[0]!r}?" if similar else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

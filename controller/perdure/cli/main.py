@@ -1,4 +1,4 @@
-"""The `perdure` command: its groups, its version, and how its errors look."""
+"""The `perdure` command: its subcommands, its version, and the handling of errors and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import Any
 
 import click
 
-from perdure.cli import start
-from perdure.cli.lazy import Lazy, LazyGroup
+from perdure.cli import interrupt
+from perdure.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
-    "jobs": Lazy("perdure.cli.jobs:jobs", "Launch jobs, watch them, read their logs, cancel them."),
-    "check": Lazy("perdure.cli.check:check", "Which clouds can be used, and why the others can not."),
-    "gpus": Lazy("perdure.cli.gpus:gpus", "What accelerators can be had, where, and for how much."),
-    "controller": Lazy("perdure.cli.controller:controller", "Start, stop and look at the controller."),
-    "simulate": Lazy(
-        "perdure.cli.simulate:simulate", "Which recovery policy would have cost what, on recorded markets."
+    "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
+    "check": LazyCommand("perdure.cli.check:check", "Check which clouds are usable, and how to fix the others."),
+    "gpus": LazyCommand("perdure.cli.gpus:gpus", "List accelerators with their clouds, regions and prices."),
+    "controller": LazyCommand("perdure.cli.controller.group:controller", "Start, stop and inspect the controller."),
+    "simulate": LazyCommand(
+        "perdure.cli.simulate.command:simulate", "Compare recovery policies on recorded spot markets."
     ),
-    "completion": Lazy("perdure.cli.completion:completion", "Tab completion for bash, zsh or fish."),
+    "completion": LazyCommand(
+        "perdure.cli.completion:completion", "Print the tab completion script for bash, zsh or fish."
+    ),
 }
 
 
-class Perdure(LazyGroup):
-    """The top of the command line: every error of a command below ends here, as a line and an exit code, and so does a
-    Ctrl-C for which the command has no answer."""
+class RootGroup(LazyGroup):
+    """The root of the command line: turns an exception of any command, or Ctrl-C, into a message and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            start.raise_again()
+            interrupt.raise_on_interrupt()
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            start.end_line()
-            raise click.exceptions.Exit(start.EXIT_INTERRUPTED) from None
+            interrupt.end_line()
+            raise click.exceptions.Exit(interrupt.EXIT_INTERRUPTED) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -40,42 +41,32 @@ class Perdure(LazyGroup):
                 raise
             from perdure.cli.errors import Failure
 
-            raise Failure.of(error) from error
-
-
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from perdure.cli.version import own_version
-
-        click.echo(f"perdure {own_version()}")
-        ctx.exit()
+            raise Failure.from_exception(error) from error
 
 
 @click.group(
-    cls=Perdure,
+    cls=RootGroup,
     commands_at=COMMANDS,
     epilog="""\b
 Examples:
-  perdure jobs launch train.yaml         run a task, and follow its log through every recovery
+  perdure jobs launch train.yaml         run a task, and follow its logs through every recovery
   perdure jobs launch --gpus A100:8 -- python train.py --lr 3e-4
-  perdure jobs queue --watch             what runs, where, and what it cost so far
+  perdure jobs queue --watch             status, place and cost of all jobs
   perdure jobs show 7                    why job 7 moved, and when
 """,
 )
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
-)
+@click.version_option(package_name="perdure", message="%(prog)s %(version)s", help="Show the version.")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Run training jobs on preemptible machines, and finish them.
+    """Run training jobs on preemptible machines until they finish.
 
-    A controller of your own starts by itself on first use. To use one that runs elsewhere, set PERDURE_ENDPOINT and
-    PERDURE_TOKEN. PERDURE_DEBUG=1 shows where an error came from.
+    A controller starts on this computer on first use. To use one that runs elsewhere, set PERDURE_ENDPOINT and
+    PERDURE_TOKEN. Set PERDURE_DEBUG=1 to see the traceback of an error.
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
 
 
 def main() -> None:
-    """Runs the command that the words of this process are."""
+    """Run the command line of this process."""
     cli(prog_name="perdure")

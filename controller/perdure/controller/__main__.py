@@ -1,42 +1,48 @@
-"""`python -m perdure.controller serve --home DIR`: run a daemon in the foreground.
+"""The controller's process: `python -m perdure.controller serve|migrate|credentials|host`.
 
-`migrate`: see `moving`; `host`: see `hosting`; `credentials`: what callers of a daemon that is to start need.
+The daemon's modules are imported late: `credentials` and `host` do not need them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from perdure.controller.hosting import command
-from perdure.controller.sparing import load_structlog
+from perdure.controller.runtime.process import load_structlog
+from perdure.sdk.connection.endpoint import DEFAULT_HOME, ClientError, expand_home
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes: 0 done, or stopped as asked; 2 could not start, or could not be done (said on standard error)."""
+    """Returns the exit code: 0 done, or stopped on request; 2 failed, with the reason on standard error."""
     parser = argparse.ArgumentParser(prog="python -m perdure.controller", description="The Perdure controller.")
     commands = parser.add_subparsers(dest="command", required=True)
-    serve_command = commands.add_parser("serve", help="run the daemon until it is told to stop")
-    default = os.environ.get("PERDURE_HOME", "~/.perdure")
-    serve_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
-    migrate_command = commands.add_parser("migrate", help="move everything from SQLite to PostgreSQL")
-    migrate_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
-    migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database, an empty one")
-    credentials_command = commands.add_parser("credentials", help="print the token and the certificate's fingerprint")
-    credentials_command.add_argument("--home", type=Path, default=Path(default), help="where all state is kept")
-    command.add(commands.add_parser("host", help="a controller on a machine of its own"), Path(default))
+    serve_command = commands.add_parser("serve", help="run the daemon in the foreground until it is stopped")
+    default = os.environ.get("PERDURE_HOME") or DEFAULT_HOME
+    serve_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    migrate_command = commands.add_parser("migrate", help="move all state from SQLite to PostgreSQL")
+    migrate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database; it must be empty")
+    credentials_command = commands.add_parser(
+        "credentials", help="print the user token and the certificate's fingerprint"
+    )
+    credentials_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    command.add_arguments(
+        commands.add_parser("host", help="manage a controller on a machine of its own"), Path(default)
+    )
     options = parser.parse_args(arguments)
 
     load_structlog()
-    from perdure.controller.daemon import CannotStart, serve
-    from perdure.controller.settings import SettingsError
-    from perdure.sdk.endpoint import ClientError
+    from perdure.controller.runtime.config.config_file import SettingsError
+    from perdure.controller.runtime.config.errors import CannotStart
 
-    home = options.home.expanduser().resolve()
     try:
+        home = expand_home(str(options.home)).resolve()
         if options.command == "migrate":
             _migrate(home, options.to)
         elif options.command == "credentials":
@@ -48,20 +54,82 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (CannotStart, SettingsError, ClientError) as error:
-        print(f"perdure controller: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # standard error may be a file on a full disk
+            print(f"perdure controller: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _print_credentials(home: Path) -> None:
-    from perdure.controller.hosting.credentials import credentials
+def serve(home: Path) -> None:
+    """Run a daemon on `home` until it is stopped. Raises CannotStart or SettingsError if it cannot start."""
+    from perdure.controller.runtime import failpoints
+    from perdure.controller.runtime.config.config_file import SettingsError
+    from perdure.controller.runtime.config.errors import CannotStart
+    from perdure.controller.runtime.disk_space import disk_advice, is_disk_error
 
-    print(json.dumps(credentials(home)))
+    try:
+        failpoints.enable(os.environ.get(failpoints.VARIABLE, ""))
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
+    try:
+        _run_daemon(home)
+    except (CannotStart, SettingsError):
+        raise
+    except Exception as error:
+        if is_disk_error(error):
+            raise CannotStart(f"{str(error).splitlines()[0]}; {disk_advice(home)}") from error
+        raise
+
+
+def _run_daemon(home: Path) -> None:
+    import uvloop
+
+    from perdure.controller.daemon import Daemon
+    from perdure.controller.runtime.clock import SystemClock
+    from perdure.controller.runtime.config.settings import read_settings
+    from perdure.controller.runtime.daemon_log import configure_logging
+    from perdure.controller.runtime.process import single_instance_lock, tune_process
+    from perdure.controller.store.engine.database import migrate_in_child
+
+    with contextlib.ExitStack() as until_stopped:
+        with _owned_by_user(home):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            settings = read_settings(home)
+            tune_process()
+            until_stopped.enter_context(single_instance_lock(home))
+            configure_logging(home, settings.log_level)
+            migrate_in_child(settings.database_address)
+            daemon = Daemon(settings, SystemClock())
+        try:
+            uvloop.run(daemon.run())
+        finally:
+            daemon.close()
+
+
+@contextlib.contextmanager
+def _owned_by_user(home: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a CannotStart that says what to check; a disk error passes through."""
+    from perdure.controller.runtime.config.errors import CannotStart
+    from perdure.controller.runtime.disk_space import is_disk_error
+
+    try:
+        yield
+    except OSError as error:
+        if is_disk_error(error):
+            raise
+        raise CannotStart(f"{error}; check that {home} belongs to you and can be written") from error
+
+
+def _print_credentials(home: Path) -> None:
+    # An installer runs this command to check that the software can start: a broken one must fail here.
+    import perdure.controller.daemon  # noqa: F401
+
+    print(json.dumps(command.credentials(home)))
 
 
 def _host(options: argparse.Namespace, home: Path) -> None:
-    from perdure.controller.daemon import CannotStart
-    from perdure.controller.hosting.asking import CannotHost
+    from perdure.controller.hosting.retry import CannotHost
+    from perdure.controller.runtime.config.errors import CannotStart
 
     try:
         command.run(options, home, lambda text: print(text, flush=True))
@@ -70,19 +138,19 @@ def _host(options: argparse.Namespace, home: Path) -> None:
 
 
 def _migrate(home: Path, to: str) -> None:
-    from perdure.controller.daemon import only_one
-    from perdure.controller.moving import CannotMove, config_line, move, set_url
-    from perdure.controller.settings import read_settings
+    from perdure.controller.runtime.config.settings import read_settings
+    from perdure.controller.runtime.process import single_instance_lock
+    from perdure.controller.store.move_to_postgres import MigrationRefused, config_line, move_home, set_url
 
     if not home.is_dir():
-        raise CannotMove(f"{home} does not exist: there is nothing to move")
+        raise MigrationRefused(f"{home} does not exist: there is nothing to move")
     settings = read_settings(home)
-    with only_one(home):
-        move(settings, to, print)
+    with single_instance_lock(home):
+        move_home(settings, to, print)
         if set_url(settings, to):
-            print(f"{home / 'config.yaml'} names the new database; the old one stays as it is, and is used no more")
+            print(f"{home / 'config.yaml'} now names the new database; the old one is unchanged and no longer used")
         else:
-            print(f"now set, in {home / 'config.yaml'}:\n  {config_line(to)}")
+            print(f"to use the new database, set in {home / 'config.yaml'}:\n  {config_line(to)}")
 
 
 if __name__ == "__main__":

@@ -1,400 +1,264 @@
-"""Puts a daemon together, runs it, and takes it apart again. Jobs go on when it ends."""
+"""Builds the controller from its parts, runs it, and shuts it down. Jobs go on when it ends."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-import os
-import uuid
-from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
-import uvloop
-from apscheduler.schedulers.background import BackgroundScheduler
 
-from perdure.controller import crashpoints, predecessor, retention
-from perdure.controller.acting import Actor
 from perdure.controller.api.app import application
-from perdure.controller.api.uploads import remove_halves
-from perdure.controller.attendance import Attendance
-from perdure.controller.bootstrap.artifacts import artifacts as make_artifacts
-from perdure.controller.callers import expect_many
-from perdure.controller.caps import Standing
-from perdure.controller.changes import Changes
-from perdure.controller.channel import Channel
-from perdure.controller.clock import REAL_TIME, Clock, PacedClock, SystemClock
-from perdure.controller.clouds.pricelist import keep_fresh
-from perdure.controller.clouds.registry import buckets_on_node, enabled_clouds, time_speed
-from perdure.controller.dispatch import Dispatcher, Performed, Seen
-from perdure.controller.fetched import DatabaseCache
-from perdure.controller.files import FolderFiles, SharedFiles
-from perdure.controller.hearing import hearings
-from perdure.controller.intake import Intake
-from perdure.controller.intending import Intending
-from perdure.controller.keyring import AttemptKey, Keyring, keyring_of
-from perdure.controller.leases import Lease, remembered
-from perdure.controller.listener import CannotStart as CannotStart
-from perdure.controller.listener import listen
-from perdure.controller.logging import configure_logging
-from perdure.controller.mail import LOOK_S, Incoming
-from perdure.controller.market import Market
-from perdure.controller.nodelogs import NodeLogs
-from perdure.controller.nodespec import NodeSpecs
-from perdure.controller.offload import Together
-from perdure.controller.ownership import Ownership
-from perdure.controller.pacing import pace_of, paced
-from perdure.controller.pools import LOOK_S as LOOK_EVERY_S
-from perdure.controller.pools import Pools
-from perdure.controller.probing import TICK_S, prober_of
-from perdure.controller.reconcile import Reconciler
-from perdure.controller.server import Server
-from perdure.controller.services import Services
-from perdure.controller.settings import Settings, read_settings
-from perdure.controller.sharedlogs import SharedLogs
-from perdure.controller.storage.configured import account_of, stores_of
-from perdure.controller.storage.service import StorageService
-from perdure.controller.store import jobs as stored_jobs
-from perdure.controller.store import letters
-from perdure.controller.store.counts import RENEW_S, Counts
-from perdure.controller.store.database import UNAVAILABLE, migrate_aside, open_database
-from perdure.controller.store.standing import standing
-from perdure.controller.submission import Submissions
-from perdure.controller.sweep import Sweep
-from perdure.controller.tls import tls_of
-from perdure.recovery.directive import Directive
-
-if TYPE_CHECKING:
-    from perdure.controller.peers import Peers
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.server.http import Server
+from perdure.controller.api.server.listen_socket import open_listen_socket
+from perdure.controller.buckets.configured import build_storage
+from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
+from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
+from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
+from perdure.controller.cluster import membership
+from perdure.controller.cluster.ownership import JobOwnership
+from perdure.controller.cluster.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
+from perdure.controller.cluster.time_scale import scale_timeouts
+from perdure.controller.cluster.wake_signal import WakeSignal
+from perdure.controller.execute.pipeline import build_pipeline
+from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
+from perdure.controller.maintenance import probes, retention, sweep
+from perdure.controller.maintenance.ticker import Ticker
+from perdure.controller.nodes.io_batches import Batched
+from perdure.controller.nodes.node_spec import NodeSpecBuilder
+from perdure.controller.nodes.notice_queues import make_consumers
+from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.intent_builder import IntentBuilder
+from perdure.controller.reconcile.loop import Reconciler
+from perdure.controller.reconcile.market_state import load_market
+from perdure.controller.reconcile.watchdog import INTERVAL_S as WATCHDOG_INTERVAL_S
+from perdure.controller.reconcile.watchdog import Watchdog
+from perdure.controller.reconcile.work_items import complete
+from perdure.controller.runtime import endpoint_file
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.security.tls import load_tls
+from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
+from perdure.controller.store.engine.database import open_database
+from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
+from perdure.controller.store.logs.followers import JobUpdates
+from perdure.controller.store.logs.open_logs import open_logs
+from perdure.controller.store.logs.sql_logs import SqlLogStore
+from perdure.controller.store.queries.counts import RENEW_S, TaskCounter
+from perdure.controller.store.queries.usage import usage_reader
+from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt
+from perdure.controller.submit.compiler import Compiler
+from perdure.controller.submit.service import SubmissionService
 
 log = structlog.get_logger(__name__)
 
-SWEEP_S = 15.0
-SHARE_S = 60.0
-
-
-def serve(home: Path) -> None:
-    """Run a daemon on `home` until it is told to stop. Raises CannotStart or SettingsError if it can not begin."""
-    try:
-        crashpoints.arm(os.environ.get(crashpoints.VARIABLE, ""))
-    except ValueError as error:
-        raise CannotStart(str(error)) from error
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = read_settings(home)
-    expect_many()
-    with only_one(home):
-        configure_logging(home, settings.log_level)
-        migrate_aside(settings.url)
-        try:
-            daemon = Daemon(settings, SystemClock())
-        except OSError as error:
-            raise CannotStart(f"{error}; see that {home} has room, and is yours") from error
-        try:
-            uvloop.run(daemon.run())
-        finally:
-            daemon.close()
-
 
 class Daemon:
-    """One controller process: its parts, wired."""
+    """One controller process: its parts, wired in the order in which they depend on each other."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        home = settings.home
+    def __init__(self, settings: Settings, wall_clock: Clock) -> None:
         self.settings = settings
-        self.tls = tls_of(settings.listening, host=settings.host, clock=clock)
-        self.database = open_database(settings.url)
-        self.socket = listen(settings, self.database)
-        # Where this daemon listens, and where users and machines are told to call: a balancer's address, perhaps.
-        self.address = f"{'https' if self.tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
-        endpoint = settings.advertise or self.address
-        speed = time_speed(settings.sections, home)
-        with self.database.begin() as conn:
-            controller = remembered(conn, "controller", uuid.uuid4().hex[:12])
-            pace = pace_of(conn, settings, speed, clock.now())
-        worlds = clock
-        self.clock = clock = clock if pace == REAL_TIME else PacedClock(pace, clock.now)
-        self.lease = Lease(self.database, clock, alone=settings.is_alone, length_s=settings.lease_s, speed=pace.speed)
-        keyring = self._keyring()
-        predecessor.succeed(home, self.lease, self.address)
-        artifact_folder, upload_folder = (settings.local_home or home) / "artifacts", home / "uploads"
-        for folder in (artifact_folder, upload_folder):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        remove_halves(upload_folder)
-        self._artifacts = make_artifacts(artifact_folder)
-        digests = {name: a.digest for name, a in self._artifacts.items()}
-        self.clouds = enabled_clouds(
+        alone = settings.is_single_controller
+        self._tls = tls = load_tls(settings.listen, host=settings.host, clock=wall_clock)
+        self.database = database = open_database(settings.database_address)
+        self.socket = open_listen_socket(settings, database)
+        self._address = f"{'https' if tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
+        endpoint = settings.advertise or self._address  # perhaps the URL of a load balancer
+        speed = time_speed(settings.sections, settings.home)
+        self._member = member = membership.join(settings, wall_clock, database, self._address, speed=speed)
+        clock, time_scale, keyring = member.clock, member.time_scale, member.keyring
+
+        artifact_folder = (settings.local_home or settings.home) / "artifacts"
+        self._blobs = blobs = open_blobs(settings.home / "uploads", artifact_folder, database, clock, shared=not alone)
+        self._logs = logs = open_logs(settings.home, database, member.owner, shared=not alone)
+        self._artifacts = build_artifacts(artifact_folder)
+        digests = {name: artifact.digest for name, artifact in self._artifacts.items()}
+        self._clouds = clouds = build_clouds(
             settings.sections,
-            home,
+            settings.home,
             clock,
             local_home=settings.local_home,
             has_local=settings.local_home is not None,
-            pace=pace,
-            cache=DatabaseCache(self.database, clock, self.lease.owner, alone=settings.is_alone),
+            time_scale=time_scale,
+            cache=SqlOfferCache(database, clock, member.owner, alone=alone),
         )
-        market = Market(self.clouds, clock)
-        with self.database.connect() as conn:
-            market.load(conn)
-        owner = self.lease.owner
-        self.logs: NodeLogs | SharedLogs = NodeLogs(home) if settings.is_alone else SharedLogs(self.database, owner)
-        folders = FolderFiles(upload_folder, artifact_folder)
-        self.files = folders if settings.is_alone else SharedFiles(folders, self.database, clock)
-        stores = stores_of(settings, buckets_on_node=buckets_on_node(self.clouds["local"]), clock=worlds)
-        default_store = settings.default_store or next(iter(stores), "s3")
-        storage = StorageService(
-            stores,
-            self.database,
-            self.lease.owner,
-            self._archive,
-            clock,
-            default_store=default_store,
-            account=account_of(stores),
-        )
-        self.reconciler = Reconciler(
-            database=self.database,
-            clock=clock,
-            market=market,
-            limits=paced(settings.limits, pace),
-            intending=Intending(controller),
-            speed=pace.speed,
-        )
-        self.ownership = Ownership(self.lease, self.reconciler)
-        bounds = settings.bounds
-        self.pools = Pools(bounds, self._standing)
-        pin = self.tls.pin if self.tls else None
-        most = bounds.most_machines
-        actor = Actor(self.clouds, keyring, storage, clock, endpoint, digests, market.refusals, pin, pace.speed, most)
-        self.reconciler.dispatcher = Dispatcher(actor, self.pools, self._answer, self.lease.is_held)
-        changes = Changes()
-        attendance = Attendance(self.database, clock, self.lease.owner)
-        channel = Channel(
-            self.reconciler,
-            self.logs,
-            attendance,
-            clock=clock,
-            beat_s=settings.nodes.beat_s,
-            silent_s=settings.limits.silent_s,
-            pace=pace,
-            offload=Together(self.logs, attendance),
-        )
-        channel.on_log = changes.grew
-
-        def tell_nodes(key: AttemptKey, wanted: Directive) -> None:
-            channel.push(key, wanted)
-            changes.tell(key[0])
-
-        self.channel = channel
-        self.reconciler.on_directive = tell_nodes
-        self.incoming = Incoming(self.database, self.lease.owner, self.reconciler.post)
-        self.peers = None if settings.is_alone else self._peers(attendance, channel, market, changes)
-        self.sweep = Sweep(self.clouds, controller, self.reconciler.owned_views, self._live, self.reconciler.look_later)
-        renew, most_jobs = self.files.renew, bounds.most_jobs_per_user
-        submissions = Submissions(self.database, clock, keyring, market, storage, self.lease.owner, renew, most_jobs)
-        self.prober = prober_of(
+        storage = build_storage(
             settings,
-            database=self.database,
+            database=database,
+            owner=member.owner,
+            archive=partial(path_or_error, blobs),
+            clock=clock,
+            wall_clock=wall_clock,
+            buckets_on_node=buckets_on_node(clouds.values()),
+        )
+        market = load_market(clouds, clock, database)
+
+        self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed)
+        job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
+        self._sessions = sessions = NodeSessions(
+            inbox,
+            logs,
+            presence,
+            clock=clock,
+            heartbeat_interval_s=settings.nodes.heartbeat_interval_s,
+            node_timeout_s=settings.timeouts.node_timeout_s,
+            time_scale=time_scale,
+            blocking_io=Batched(logs, presence),
+            on_log=job_updates.publish_log,
+        )
+        self._pools, dispatcher = build_pipeline(
+            clouds=clouds,
+            keyring=keyring,
+            storage=storage,
+            clock=clock,
+            endpoint=endpoint,
+            artifacts=digests,
+            unavailable=market.unavailable_offers,
+            fingerprint=tls.pin if tls else None,
+            speed=time_scale.speed,
+            quotas=settings.quotas,
+            read_usage=usage_reader(database),
+            on_result=sessions.on_result,
+            may_act=member.lease.is_held,
+        )
+        signal, outbox = WakeSignal(), None if alone else Outbox(database, clock)
+        self.reconciler = Reconciler(
+            inbox=inbox,
+            dispatcher=dispatcher,
+            database=database,
             clock=clock,
             market=market,
-            submissions=submissions,
-            reconciler=self.reconciler,
+            timeouts=scale_timeouts(settings.timeouts, time_scale),
+            intent_builder=IntentBuilder(member.controller_id),
+            forward=outbox.forward if outbox else complete,
+            on_directive=sessions.push_directive,
+            on_job_changed=job_updates.publish_job,
+            speed=time_scale.speed,
         )
-        self.hearings = hearings(self.clouds.values(), self.database, self.reconciler)
-        self.services = Services(
+        self._notice_consumers = make_consumers(clouds.values(), database, inbox)
+        self._ownership = JobOwnership(member.lease, inbox)
+        self._peer_inbox = InboxReader(database, member.owner, inbox.submit, on_capacity=signal.wake)
+        self._peers = None
+        if outbox is not None:
+            from perdure.controller.cluster.peers import Peers  # it needs the extra [postgres]
+
+            self._peers = Peers(
+                database=database,
+                inbox=inbox,
+                peer_inbox=self._peer_inbox,
+                outbox=outbox,
+                signal=signal,
+                presence=presence,
+                sessions=sessions,
+                ownership=self._ownership,
+                market=market,
+                updates=job_updates,
+                is_own_process=logs.has_written if isinstance(logs, SqlLogStore) else lambda _process_id: False,
+            )
+        compiler = Compiler(keyring, market, storage)
+        max_jobs = settings.quotas.max_jobs_per_user
+        submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, max_jobs)
+        self._prober = probes.make_prober(
+            settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
+        )
+        self._sweep = sweep.Sweep(clouds, member.controller_id, database, inbox.owned_views, inbox.request_describe)
+        self._retention = retention.Retention(settings.retention, database, clock, logs, blobs)
+        self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
+        self._ticker = Ticker()
+        self._server: Server | None = None
+        self.api_context = ApiContext(
             settings=settings,
             clock=clock,
             keyring=keyring,
-            database=self.database,
-            clouds=self.clouds,
-            reconciler=self.reconciler,
-            channel=channel,
-            changes=changes,
-            incoming=self.incoming,
-            logs=self.logs,
-            specs=NodeSpecs(keyring, storage, digests, settings.limits, settings.nodes.power_off_after_s),
+            database=database,
+            clouds=clouds,
+            inbox=inbox,
+            sessions=sessions,
+            job_updates=job_updates,
+            peer_inbox=self._peer_inbox,
+            logs=logs,
+            node_specs=NodeSpecBuilder(keyring, storage, digests, settings.timeouts, settings.nodes.power_off_after_s),
+            compiler=compiler,
             submissions=submissions,
-            intake=Intake(submissions, self.reconciler),
-            files=self.files,
-            counts=Counts(),
-            controller_id=controller,
+            submission_batcher=SubmissionBatcher(partial(accept_and_adopt, submissions, inbox), inbox.backlog),
+            blobs=blobs,
+            counts=TaskCounter(),
+            controller_id=member.controller_id,
             started_at=clock.now(),
-            pace=pace,
-            prober=self.prober,
+            time_scale=time_scale,
+            prober=self._prober,
             endpoint=endpoint,
             request_stop=self._request_stop,
-            has_lease=self.lease.is_held,
-            why_waiting=self.pools.why_waiting,
+            has_lease=member.lease.is_held,
+            watchdog=self._watchdog,
+            launch_blocked_reason=self._pools.why_waiting,
+            count_set_aside=partial(_count_set_aside, self.reconciler, outbox),
         )
-        self.retention = retention.Retention(settings.retention, self.database, clock, self.logs, self.files)
-        self._server: Server | None = None
-        self._ticker = BackgroundScheduler(timezone="UTC")
 
     async def run(self) -> None:
-        """Serve until told to stop."""
-        self._server = Server(application(self.services), self.tls, self.services.intake.courtesy, begin=self._begin)
+        """Serve until asked to stop."""
+        user_priority = self.api_context.submission_batcher.user_priority
+        self._server = Server(application(self.api_context), self._tls, user_priority, on_startup=self._start)
         await self._server.serve(sockets=[self.socket])
 
     def close(self) -> None:
-        """Stop ticking and deciding. What is under way in a cloud is taken up by the next daemon."""
-        if self._ticker.running:
-            self._ticker.shutdown(wait=False)
-        for hearing in self.hearings:
-            hearing.stop()
+        """Stop deciding and acting. The next daemon resolves the calls that are under way."""
+        self._ticker.stop()
+        for consumer in self._notice_consumers:
+            consumer.stop()
         self.reconciler.stop()
-        if self.peers is not None:
-            self.peers.stop()
-        self.pools.shutdown()
-        self.ownership.end()
-        (self.settings.home / "controller.json").unlink(missing_ok=True)
+        if self._peers is not None:
+            self._peers.stop()
+        self._pools.shutdown()
+        self._ownership.stop()
+        endpoint_file.remove(self.settings.home)
         self.database.dispose()
         log.info("controller.stopped")
 
-    def _begin(self) -> Future[None]:
-        """Returns what is answered once the jobs that there are have been taken up."""
-        if isinstance(self.logs, NodeLogs):
-            self._repair(self.logs)
-        if isinstance(self.files, SharedFiles):
-            self._share(self.files, "agent")
-            # What is large can wait: it is the same at every daemon, but while versions are rolled.
-            self._ticker.add_job(self._share, "interval", [self.files, *self._artifacts], seconds=SHARE_S)
-        if self.settings.bounds.caps_launches:
-            self._look_what_stands()
-            self._ticker.add_job(
-                self._look_what_stands, "interval", seconds=LOOK_EVERY_S, max_instances=1, coalesce=True
-            )
-        self.reconciler.start(self.services.intake.courtesy)
-        taken_up = self.ownership.begin()
-        if self.peers is not None:
-            self.peers.start(self.settings.url)
-        every_s = self.lease.length_s / 3
-        self._ticker.add_job(self.ownership.tick, "interval", seconds=every_s, max_instances=1, coalesce=True)
-        if self.peers is not None:
-            self._ticker.add_job(self._let_go, "interval", seconds=every_s, max_instances=1, coalesce=True)
-        else:
-            self._ticker.add_job(self._read_letters, "interval", seconds=LOOK_S, max_instances=1, coalesce=True)
-        self._ticker.add_job(self.sweep.run, "interval", seconds=SWEEP_S, max_instances=1, coalesce=True)
-        count = partial(self.services.counts.tick, self.database, self.clock)
-        self._ticker.add_job(count)
-        self._ticker.add_job(count, "interval", seconds=RENEW_S / 2, max_instances=1, coalesce=True)
-        self._ticker.add_job(self.retention.tick, "interval", seconds=retention.TICK_S, max_instances=1, coalesce=True)
-        keep_fresh(self._ticker, self.clouds.values())
-        if self.prober is not None:
-            self._ticker.add_job(self.prober.tick, "interval", seconds=TICK_S, max_instances=1, coalesce=True)
-        for hearing in self.hearings:
-            hearing.start()
+    def _start(self) -> Future[None]:
+        """Start every part. Returns a future that completes when this daemon has adopted its jobs."""
+        if isinstance(self._logs, FileLogStore):
+            repair_live(self._logs, self.database)
+        if isinstance(self._blobs, SqlBlobs):
+            publish_artifacts(self._blobs, [self._artifacts["agent"]])
+        self.reconciler.start(self.api_context.submission_batcher.user_priority)
+        adopted = self._ownership.start()
+        if self._peers is not None:
+            self._peers.start(self.settings.database_address)
+        self._schedule()
+        for consumer in self._notice_consumers:
+            consumer.start()
         self._ticker.start()
-        self._publish()
-        log.info("controller.started", endpoint=self.services.endpoint, jobs=self.reconciler.jobs())
-        return taken_up
+        endpoint_file.publish(self.settings.home, self._address, self._tls.fingerprint if self._tls else None)
+        log.info("controller.started", endpoint=self.api_context.endpoint, jobs=self.inbox.num_jobs())
+        return adopted
 
-    def _read_letters(self) -> None:
-        """What was said of many jobs at once, and not recorded yet."""
-        try:
-            if self.incoming.look():
-                with self.database.begin() as conn:
-                    letters.drop_settled(conn)
-        except UNAVAILABLE as error:
-            log.warning("database.refused", error=str(error))
-
-    def _look_what_stands(self) -> None:
-        """What there is, for the bounds on it; what waited for room may begin."""
-        try:
-            self.pools.update()
-        except UNAVAILABLE as error:
-            log.warning("database.refused", error=str(error))
-
-    def _standing(self, asked: Collection[AttemptKey]) -> Standing:
-        with self.database.connect() as conn:
-            return standing(conn, asked)
-
-    def _let_go(self) -> None:
-        """Without its lease this daemon counts as dead: others must not take for silent whom only it can hear."""
-        if not self.lease.is_held():
-            self.channel.hang_up()
-
-    def _share(self, files: SharedFiles, *names: str) -> None:
-        """Let the other daemons serve what this one has its nodes fetch."""
-        for artifact in (self._artifacts[name] for name in names):
-            files.share(artifact.digest, artifact.path)
-
-    def _keyring(self) -> Keyring:
-        is_alone = self.settings.is_alone
-        others_live = not is_alone and self.lease.others() > 0
-        with self.database.begin() as conn:
-            return keyring_of(self.settings.keyring, conn, is_alone=is_alone, others_live=others_live)
-
-    def _peers(self, attendance: Attendance, channel: Channel, market: Market, changes: Changes) -> Peers:
-        from perdure.controller.peers import Peers  # it needs the extra [postgres]
-
-        return Peers(
-            database=self.database,
-            clock=self.clock,
-            attendance=attendance,
-            reconciler=self.reconciler,
-            channel=channel,
-            ownership=self.ownership,
-            market=market,
-            changes=changes,
-            incoming=self.incoming,
-            has_written=self.logs.has_written if isinstance(self.logs, SharedLogs) else lambda _process_id: False,
-        )
-
-    def _archive(self, digest: str) -> Path:
-        """Raises FileNotFoundError."""
-        found = self.files.path(digest)
-        if found is None:
-            raise FileNotFoundError(f"the upload {digest} is missing")
-        return found
-
-    def _publish(self) -> None:
-        """Say where to find this daemon, once it answers."""
-        path = self.settings.home / "controller.json"
-        told: dict[str, object] = {
-            "endpoint": self.address,
-            "pid": os.getpid(),
-            "version": version("perdure"),
-        }
-        if self.tls is not None:
-            told["fingerprint"] = self.tls.fingerprint
-        temporary = path.with_suffix(".tmp")
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(told) + "\n")
-        temporary.replace(path)
-        crashpoints.reach("endpoint.published")
+    def _schedule(self) -> None:
+        """Schedule what the ticker does."""
+        every, renew_s = self._ticker.every, self._member.lease.duration_s / 3
+        if isinstance(self._blobs, SqlBlobs):  # the large files can wait: they only differ during a rolling upgrade
+            every(PUBLISH_INTERVAL_S, partial(publish_artifacts, self._blobs, self._artifacts.values()))
+        if self.settings.quotas.limits_launches:
+            every(USAGE_INTERVAL_S, self._pools.refresh_usage, at_start=True)
+        every(renew_s, self._ownership.tick)
+        if self._peers is not None:
+            every(renew_s, partial(self._sessions.close_without_lease, self._member.lease.is_held))
+        else:
+            every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
+        every(WATCHDOG_INTERVAL_S, self._watchdog.check)
+        every(sweep.INTERVAL_S, self._sweep.run)
+        every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
+        every(retention.TICK_S, self._retention.tick)
+        self._ticker.refresh_prices(self._clouds.values())
+        if self._prober is not None:
+            every(probes.TICK_S, self._prober.tick)
 
     def _request_stop(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
 
-    def _answer(self, answer: Performed | Seen) -> None:
-        """What a cloud said goes to the reconciler, after what a node that is gone has left to say."""
-        if isinstance(answer, Seen):
-            seen = answer.event
-            for rank in (rank for rank, fate in seen.fates.items() if fate is not None):
-                self.channel.release((answer.job_id, seen.task, seen.generation), rank)
-        self.reconciler.answer(answer)
 
-    def _live(self, keys: Collection[AttemptKey]) -> Collection[AttemptKey]:
-        with self.database.connect() as conn:
-            return stored_jobs.live_among(conn, keys)
-
-    def _repair(self, logs: NodeLogs) -> None:
-        with self.database.connect() as conn:
-            for key in stored_jobs.live_attempts(conn):
-                logs.repair(key)
-
-
-@contextlib.contextmanager
-def only_one(home: Path) -> Iterator[None]:
-    """Hold the home for this process: two daemons on one SQLite database would each think themselves alone."""
-    with (home / "controller.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotStart(
-                f"a controller already runs on {home}; see `perdure controller status`, or give another --home"
-            ) from error
-        yield
+def _count_set_aside(reconciler: Reconciler, outbox: Outbox | None) -> int:
+    return reconciler.failed.total_set_aside + (outbox.total_set_aside if outbox else 0)

@@ -1,10 +1,10 @@
-"""What scripts import: tasks, resources, storage, and `jobs` to launch and follow them.
+"""The Python SDK: tasks, resources, storage, and `jobs` to launch and follow them.
 
     from perdure import sdk
 
     sdk.jobs.launch(sdk.Task.from_yaml("train.yaml"))
 
-Every name is loaded when it is first used, so a command that only asks the controller something pays for no schema.
+Every name is imported when it is first used, so commands that only call the controller do not load the schema.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perdure.sdk import jobs as jobs
     from perdure.sdk.dag import Dag as Dag
-    from perdure.sdk.problems import Problem as Problem
-    from perdure.sdk.problems import TaskError as TaskError
     from perdure.sdk.resources import Alternatives as Alternatives
     from perdure.sdk.resources import Resources as Resources
+    from perdure.sdk.spec.problems import Problem as Problem
+    from perdure.sdk.spec.problems import TaskError as TaskError
     from perdure.sdk.storage import Storage as Storage
     from perdure.sdk.storage import StorageMode as StorageMode
     from perdure.sdk.storage import StoreType as StoreType
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Alternatives": "resources",
     "Dag": "dag",
-    "Problem": "problems",
+    "Problem": "spec.problems",
     "Resources": "resources",
     "Storage": "storage",
     "StorageMode": "storage",
     "StoreType": "storage",
     "Task": "task",
-    "TaskError": "problems",
+    "TaskError": "spec.problems",
 }
 
 __all__ = [  # noqa: PLE0604  # names of `_HOMES`

@@ -1,23 +1,23 @@
-"""The tasks of one job, in the order in which they run."""
+"""The tasks of a job, in the order in which they run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import Token
 from typing import Any, Self
 
 from perdure.sdk import overrides
-from perdure.sdk.forms import read_as
-from perdure.sdk.problems import Problem, TaskError
-from perdure.sdk.report import Report
-from perdure.sdk.schema import HEADER, HEADER_FIELDS
-from perdure.sdk.task import Collector, Task, Variables, open_dag
-from perdure.sdk.yaml_reader import Document, read_file, read_text
+from perdure.sdk.spec.problems import Problem, TaskError
+from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.schema import HEADER, HEADER_FIELDS
+from perdure.sdk.spec.validators import validate
+from perdure.sdk.spec.yaml_reader import Document, read_file, read_text
+from perdure.sdk.task import Task, TaskCollector, Variables, current_dag
 
 
 class Dag:
-    """A job: one task, or a pipeline of several, each started once the one before has succeeded.
+    """A job: one task, or a pipeline of several, each started after the one before has succeeded.
 
     with Dag() as dag:
         Task("train", run="…") >> Task("evaluate", run="…")
@@ -26,8 +26,9 @@ class Dag:
     def __init__(self, name: str | None = None, tasks: Sequence[Task] = ()) -> None:
         self.name = name
         self.tasks: list[Task] = list(tasks)
+        self._header_warnings: tuple[str, ...] = ()
         self._edges: list[tuple[Task, Task]] = []
-        self._token: Token[Collector | None] | None = None
+        self._token: Token[TaskCollector | None] | None = None
         self.name_tasks()
 
     @classmethod
@@ -41,8 +42,8 @@ class Dag:
     ) -> Self:
         """The job of a YAML file, or of YAML text (a string with a line break, or that names no file but holds `: `).
 
-        `envs` and `secrets` are put over those of every task; `name` over the job's. Raises `TaskError` with
-        everything that is wrong in any document.
+        `envs` and `secrets` replace those of every task, `name` that of the job. Raises TaskError with the problems of
+        all documents.
         """
         is_text = isinstance(source, str) and ("\n" in source or (": " in source and not os.path.exists(source)))
         documents = read_text(os.fspath(source)) if is_text else read_file(source)
@@ -57,13 +58,13 @@ class Dag:
         secrets: Variables | None = None,
         name: str | None = None,
     ) -> Self:
-        """As `from_yaml`, from documents that were read already."""
+        """As `from_yaml`, from documents that were already read."""
         problems: list[Problem] = []
         given = {"envs": dict(envs or {}), "secrets": dict(secrets or {})}
         header = None
         if len(documents) > 1 and _is_header(documents[0].value):
             header, documents = documents[0], documents[1:]
-        header_name = _read_header(header, problems) if header else None
+        header_name, header_warnings = _parse_header(header, problems) if header else (None, ())
         tasks = []
         for document in documents:
             try:
@@ -72,7 +73,9 @@ class Dag:
                 problems += error.problems
         if problems:
             raise TaskError(problems)
-        return cls(name or header_name, tasks)
+        dag = cls(name or header_name, tasks)
+        dag._header_warnings = header_warnings
+        return dag
 
     @classmethod
     def from_command(cls, command: str | Sequence[str], *, name: str | None = None) -> Self:
@@ -82,29 +85,36 @@ class Dag:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the tasks say that has no effect, one line each."""
-        return tuple(dict.fromkeys(warning for task in self.tasks for warning in task.warnings))
+        """The fields that have no effect, one line each."""
+        of_tasks = (warning for task in self.tasks for warning in task.warnings)
+        return tuple(dict.fromkeys((*self._header_warnings, *of_tasks)))
+
+    def ignoring(self, fields: Collection[str]) -> Dag:
+        """A copy whose tasks lack those of their `unsupported` fields that `fields` names. Raises TaskError."""
+        dag = Dag(tasks=[task.ignoring(fields) for task in self.tasks])
+        dag.name, dag._header_warnings = self.name, self._header_warnings
+        return dag
 
     def add(self, task: Task) -> None:
         if not any(task is known for known in self.tasks):
             self.tasks.append(task)
 
     def add_edge(self, before: Task, after: Task) -> None:
-        """`after` runs once `before` has succeeded."""
+        """Run `after` when `before` has succeeded."""
         self.add(before)
         self.add(after)
         self._edges.append((before, after))
 
     def override(self, **given: Any) -> Self:
-        """Apply what the command line says to every task: see `overrides.OVERRIDES` for the names.
+        """Override fields of every task from the command line; `overrides.OVERRIDES` lists the names.
 
-        None means not given; the text "none" takes away what the YAML says. `name` is the job's. Raises `TaskError`, in
-        which the fields are named as options (`--gpus`), and changes nothing then.
+        None means not given; the text "none" removes the value of the YAML. `name` is the job's. Raises TaskError,
+        which names the fields as options (`--gpus`), without changing anything.
         """
         changed = [overrides.apply(task.to_yaml_config(), given) for task in self.tasks]
         name = [fields.pop("name", None) for fields in changed]
         for task, fields in zip(self.tasks, changed, strict=True):
-            Task.from_document(Document(task.to_yaml_config() | fields))  # all of them, before any changes
+            Task.from_document(Document(task.to_yaml_config() | fields))  # validate all tasks before changing any
         for task, fields in zip(self.tasks, changed, strict=True):
             task.update(**fields)
         if name and name[0]:
@@ -112,7 +122,7 @@ class Dag:
         return self
 
     def name_tasks(self) -> None:
-        """Give a job of one task its name, or the task the job's; in a pipeline, unnamed tasks become `<job>-<i>`."""
+        """Give a job and its only task the same name. In a pipeline, unnamed tasks become `<job>-<i>`."""
         if len(self.tasks) == 1:
             task = self.tasks[0]
             self.name = self.name or task.name
@@ -127,12 +137,12 @@ class Dag:
         return [task.to_yaml_config() for task in self.tasks]
 
     def __enter__(self) -> Self:
-        self._token = open_dag.set(self)
+        self._token = current_dag.set(self)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         assert self._token is not None
-        open_dag.reset(self._token)
+        current_dag.reset(self._token)
         if kind is None:
             self.tasks = self._in_order()
             self.name_tasks()
@@ -148,7 +158,7 @@ class Dag:
         self.name_tasks()
 
     def _in_order(self) -> list[Task]:
-        """The tasks along the edges. Raises `TaskError` if those are not one chain through all tasks."""
+        """The tasks in the order of the edges. Raises TaskError unless these form one chain through all tasks."""
         successor = {id(before): after for before, after in self._edges}
         followers = {id(after) for _, after in self._edges}
         firsts = [task for task in self.tasks if id(task) not in followers]
@@ -165,11 +175,13 @@ def _is_header(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and value.keys() <= HEADER_FIELDS.keys()
 
 
-def _read_header(document: Document, problems: list[Problem]) -> str | None:
+def _parse_header(document: Document, problems: list[Problem]) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the job and the warnings of the header. Adds its problems to `problems`."""
     report = Report(document)
-    header = read_as(HEADER, document.value, (), report)
+    header = validate(HEADER, document.value, (), report)
     if header.get("execution") == "parallel":
-        message = "job groups, whose tasks run side by side, are not supported yet"
-        report.problem(("execution",), message, "leave it out to run the tasks in order, or launch a job for each")
+        message = "job groups, whose tasks run at the same time, are not supported yet"
+        report.add_problem(("execution",), message, "remove it to run the tasks in order, or launch a job for each")
     problems += report.problems
-    return str(header["name"]) if header.get("name") else None
+    name = str(header["name"]) if header.get("name") else None
+    return name, tuple(map(str, report.warnings))

@@ -1,12 +1,12 @@
-"""Launch jobs and look after them: what `perdure jobs …` does, for scripts.
+"""Launches and manages jobs: the functions of `perdure jobs …` for scripts.
 
     import perdure.sdk as perdure
 
     launched = perdure.jobs.launch(perdure.Task.from_yaml("train.yaml"))
     exit_code = perdure.jobs.tail_logs(launched.job_id)
 
-Every function takes `client`; without it the controller of the environment is used, and the embedded one is started if
-it does not run. All raise `ApiError` (the controller refused), `ConnectionLost` or `NoController`.
+Every function takes `client`. By default it uses the controller that the environment names, or the embedded one, which
+it starts if necessary. All raise ApiError (the controller rejected the call), ConnectionLost or NoController.
 """
 
 from __future__ import annotations
@@ -14,69 +14,75 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND, exit_code
-from perdure.sdk import endpoint, logs, records
-from perdure.sdk.client import ApiError, Client, ConnectionLost, user_name
+from perdure.sdk import logs
+from perdure.sdk.connection import api_types, discovery
+from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
+from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
+    from perdure.sdk.files.uploads import PackedTasks, UploadProgress
     from perdure.sdk.task import Task
-    from perdure.sdk.uploads import Packed, Sending
 
 WAIT_POLL_S = 1.0
+MAX_NAME_CHARS = 200  # the controller's limit
 
 
 class JobNotFound(ApiError):
-    """There is no such job."""
+    """The job does not exist."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, status=404, fix="see what there is: perdure jobs queue --all")
+        super().__init__(message, status=404, fix="list all jobs: perdure jobs queue --all")
 
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What became of a launch. `task_ids`: the SKYPILOT_TASK_ID of every task, the same in all of its attempts.
-
-    Of a batch, `job_ids` are in the order of SKYPILOT_JOB_RANK; `job_id` and `task_ids` are the first one's.
-    """
+    """The launched job, or the first job of a batch."""
 
     job_id: int
     name: str
-    task_ids: tuple[str, ...]
+    task_ids: tuple[str, ...]  # the SKYPILOT_TASK_ID of every task, the same in all of its attempts
     warnings: tuple[str, ...] = ()
-    job_ids: tuple[int, ...] = ()
+    job_ids: tuple[int, ...] = ()  # of all jobs of the batch, in the order of SKYPILOT_JOB_RANK
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A job that is packed and ready to be planned or submitted, inside the block of `prepared` only."""
+class PreparedJob:
+    """A job that is packed and ready to be planned or submitted, inside the block of `prepare` only."""
 
     name: str | None
-    packed: Packed
+    packed: PackedTasks
     warnings: tuple[str, ...]
+    stated: frozenset[tuple[str, str, str]] = frozenset()  # what `warnings` are about, as `_subject` returns it
 
-    def plan(self, client: Client, *, forecast: bool = False) -> records.Plan:
-        """What would be tried, in order. Sends no files and changes nothing. `forecast`: and what will come of it."""
-        return client.plan(self.name, self.packed.tasks, forecast=forecast)
+    def plan(self, client: Client, *, forecast: bool = False) -> api_types.Plan:
+        """The offers that a launch would try, in order, and all warnings. Changes nothing. `forecast`: as in `plan`."""
+        planned = client.plan(self.name, self.packed.tasks, forecast=forecast)
+        return {**planned, "warnings": list(self._with_new(planned["warnings"]))}
 
-    def send(self, client: Client, *, say: Callable[[str], None], sending: Sending) -> None:
-        """Send the files that the controller lacks."""
-        from perdure.sdk import uploads
+    def send(self, client: Client, *, on_message: Callable[[str], None], progress: UploadProgress) -> None:
+        """Upload the files that the controller lacks. `on_message` receives a line before each upload."""
+        from perdure.sdk.files import uploads
 
-        uploads.send(client, self.packed.archives, say=say, sending=sending)
+        uploads.send(client, self.packed.archives, on_message=on_message, progress=progress)
 
     def submit(self, client: Client, *, key: str, user: str, num_jobs: int = 1) -> LaunchResult:
-        """Hand in the job, whose files were sent: once, however often the connection breaks."""
-        answer = client.submit(self.name, self.packed.tasks, user=user, key=key, num_jobs=num_jobs)
-        warnings = (*self.warnings, *(w for w in answer["warnings"] if w not in self.warnings))
-        ids = tuple(answer["job_ids"])
-        return LaunchResult(answer["job_id"], answer["name"], tuple(answer["task_ids"]), warnings, ids)
+        """Submit the job after its files were uploaded. Exactly one job is created, even if the connection breaks."""
+        submitted = client.submit(self.name, self.packed.tasks, user=user, key=key, num_jobs=num_jobs)
+        warnings = self._with_new(submitted["warnings"])
+        ids = tuple(submitted["job_ids"])
+        return LaunchResult(submitted["job_id"], submitted["name"], tuple(submitted["task_ids"]), warnings, ids)
+
+    def _with_new(self, warnings: Sequence[str]) -> tuple[str, ...]:
+        """The job's own warnings, and those of the controller that it does not repeat without a line."""
+        return (*self.warnings, *(text for text in warnings if _subject(text) not in self.stated))
 
 
 def launch(
@@ -86,48 +92,68 @@ def launch(
     num_jobs: int = 1,
     key: str | None = None,
     user: str | None = None,
+    ignore: Collection[str] = (),
     client: Client | None = None,
 ) -> LaunchResult:
-    """Hand in a task, or a pipeline of them; returns as soon as the controller has it. Uploads local files first.
+    """Upload local files and submit a task or a pipeline. Returns as soon as the controller has stored the job.
 
-    `num_jobs`: so many jobs of it, told apart by SKYPILOT_JOB_RANK (from 0) of SKYPILOT_NUM_JOBS. `name` replaces the
-    job's own. A repeated `key` returns the first job instead of a second one; by default every call is a new job.
-    Raises `TaskError` or `UploadError` before anything is sent.
+    `num_jobs`: launch N identical jobs; SKYPILOT_JOB_RANK (from 0) and SKYPILOT_NUM_JOBS distinguish them. `name`
+    replaces the job's own. Submitting with the same `key` again returns the original job; by default every call
+    creates a new job. `ignore`: fields such as `volumes` that a launch is otherwise refused for, since results could be
+    lost or something else would run. Raises TaskError or UploadError before anything is sent.
     """
-    with prepared(task_or_dag, name) as job:
-        from perdure.sdk.uploads import unseen
+    with prepare(task_or_dag, name, ignore=ignore) as job:
+        from perdure.sdk.files.uploads import no_progress
 
         client = client or _client()
-        job.send(client, say=lambda _: None, sending=unseen)
+        job.send(client, on_message=lambda _: None, progress=no_progress)
         return job.submit(client, key=key or new_key(), user=user or user_name(), num_jobs=num_jobs)
 
 
 def plan(
-    task_or_dag: Task | Dag, name: str | None = None, *, forecast: bool = False, client: Client | None = None
-) -> records.Plan:
-    """What a launch would try, in order, and what an hour would cost. Changes nothing.
+    task_or_dag: Task | Dag,
+    name: str | None = None,
+    *,
+    forecast: bool = False,
+    ignore: Collection[str] = (),
+    client: Client | None = None,
+) -> api_types.Plan:
+    """The offers that a launch would try, in order, with their prices. Changes nothing.
 
-    `forecast`: each task's `forecast` tells what it will most likely cost in all, and when it will be done.
+    `forecast`: also estimate the total cost and the running time of each task. `ignore`: as in `launch`.
     """
-    with prepared(task_or_dag, name) as job:
+    with prepare(task_or_dag, name, ignore=ignore) as job:
         return job.plan(client or _client(), forecast=forecast)
 
 
 @contextlib.contextmanager
-def prepared(task_or_dag: Task | Dag, name: str | None = None) -> Iterator[Prepared]:
+def prepare(
+    task_or_dag: Task | Dag,
+    name: str | None = None,
+    *,
+    ignore: Collection[str] = (),
+    on_read: Callable[[int], object] = lambda _: None,
+) -> Iterator[PreparedJob]:
     """Pack a job's local files into a temporary folder that lives as long as the block.
 
-    Raises `TaskError` for a local path that is not there, `UploadError` for one that can not be read.
-    """
-    from perdure.sdk import uploads
-    from perdure.sdk.dag import Dag
-    from perdure.sdk.problems import TaskError
+    `on_read` receives the size of each block that is read from them.
 
+    Raises TaskError for a local path that does not exist or an unsupported field that is not in `ignore`, UploadError
+    for a path that cannot be read.
+    """
+    from perdure.sdk.dag import Dag
+    from perdure.sdk.files import uploads
+
+    job_name = name or task_or_dag.name
+    if job_name and len(job_name) > MAX_NAME_CHARS:
+        raise TaskError([Problem("name", f"has {len(job_name)} characters", f"give one of at most {MAX_NAME_CHARS}")])
+    task_or_dag = task_or_dag.ignoring(ignore)
     tasks = task_or_dag.tasks if isinstance(task_or_dag, Dag) else [task_or_dag]
-    if problems := [problem for task in tasks for problem in task.check_local_paths()]:
+    if problems := [problem for task in tasks for problem in (*task.unsupported, *task.check_local_paths())]:
         raise TaskError(problems)
-    with uploads.pack_tasks([task.to_yaml_config() for task in tasks]) as packed:
-        yield Prepared(name or task_or_dag.name, packed, (*task_or_dag.warnings, *packed.warnings))
+    with uploads.pack_tasks([task.to_yaml_config() for task in tasks], on_read) as packed:
+        stated = frozenset(warning.subject for task in tasks for warning in task.warning_details)
+        yield PreparedJob(job_name, packed, (*task_or_dag.warnings, *packed.warnings), stated)
 
 
 def queue(
@@ -139,24 +165,24 @@ def queue(
     limit: int | None = 50,
     before: int | None = None,
     client: Client | None = None,
-) -> records.JobPage:
+) -> api_types.JobPage:
     """Jobs, newest first: one record per task. `name`: a whole name, or a pattern with `*`, `?` or `[a-z]`. `before`:
-    only job ids below it, for the next page."""
+    only job IDs below it, for the next page."""
     return (client or _client()).jobs(
         limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
     )
 
 
-def every(
+def iter_all(
     *, name: str | None = None, statuses: Sequence[str] = (), skip_finished: bool = False, client: Client | None = None
-) -> Iterator[records.Job]:
-    """Every job, newest first: one record per task; `name` as in `queue`. They are fetched page by page, one page
-    ahead, so a million of them take no more memory than two pages."""
+) -> Iterator[api_types.Job]:
+    """All jobs, newest first: one record per task; `name` as in `queue`. Pages are fetched one ahead, so at most two
+    pages are in memory."""
     for page in (client or _client()).job_pages(skip_finished=skip_finished, statuses=statuses, name=name):
         yield from page["jobs"]
 
 
-def get(job_id: int, *, client: Client | None = None) -> records.JobDetail:
+def get(job_id: int, *, client: Client | None = None) -> api_types.JobDetail:
     """A job with its tasks, attempts and timeline. Raises `JobNotFound`."""
     client = client or _client()
     try:
@@ -171,11 +197,11 @@ def cancel(
     job_ids: Sequence[int] | int | None = None,
     *,
     name: str | None = None,
-    all: bool = False,  # the API's word
+    all: bool = False,  # the name in the API
     graceful: bool = True,
     grace_s: float | None = None,
     client: Client | None = None,
-) -> records.Cancelled:
+) -> api_types.Cancelled:
     """End jobs: by id, by name, or all. Graceful: each may save and flush for `grace_s` seconds (None: its default)."""
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
@@ -184,8 +210,8 @@ def cancel(
 
 def preempt(
     job_id: int, *, node: int = 0, notice_s: float | None = None, client: Client | None = None
-) -> records.Preempted:
-    """Rehearse an interruption: take a node away with `notice_s` seconds of notice, or at once when None."""
+) -> api_types.Preempted:
+    """Simulate a preemption: take a node away with `notice_s` seconds of notice, or without notice if None."""
     return (client or _client()).preempt(job_id, node=node, notice_s=notice_s)
 
 
@@ -200,10 +226,10 @@ def tail_logs(
     on_lost: Callable[[ConnectionLost], None] = lambda _: None,
     client: Client | None = None,
 ) -> int:
-    """Write a job's log to `output_stream` (stdout by default); following, until the job ends, through every recovery.
+    """Write a job's log to `output_stream` (stdout by default); with `follow`, until the job ends, across recoveries.
 
-    Without `job_id`: the newest job, or the newest of that `name`. `tail`: only the last so many lines. Returns the
-    job's exit code: 0 succeeded, 100 failed, 101 not finished, 102 no such job, 103 cancelled.
+    Without `job_id`: the newest job, or the newest of that `name`. `tail`: only the last N lines. Returns the job's
+    exit code: 0 succeeded, 100 failed, 101 not finished, 102 no such job, 103 cancelled.
     """
     client = client or _client()
     write = _writer(output_stream or sys.stdout)
@@ -231,7 +257,7 @@ def wait(
     poll_s: float = WAIT_POLL_S,
     client: Client | None = None,
 ) -> int:
-    """Wait for a job's end. Returns its exit code, or 101 (not finished) once `timeout_s` is over; `JobNotFound`."""
+    """Wait for a job's end. Returns its exit code, or 101 (not finished) after `timeout_s`. Raises JobNotFound."""
     client = client or _client()
     give_up_at = None if timeout_s is None else monotonic() + timeout_s
     while True:
@@ -242,11 +268,11 @@ def wait(
 
 
 def newest(name: str | None = None, *, client: Client | None = None) -> int:
-    """The id of the newest job, or of the newest of that name. Raises `JobNotFound`."""
-    found = (client or _client()).jobs(limit=1, name=name)["jobs"]
-    if not found:
+    """The ID of the newest job, or of the newest of that name. Raises JobNotFound."""
+    newest_first = (client or _client()).jobs(limit=1, name=name)["jobs"]
+    if not newest_first:
         raise JobNotFound(f"there is no job named {name!r}" if name else "there are no jobs yet")
-    return found[0]["job_id"]
+    return newest_first[0]["job_id"]
 
 
 def new_key() -> str:
@@ -254,12 +280,18 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
+def _subject(warning: str) -> tuple[str, str, str]:
+    """`Problem.subject` of a warning of the controller, which has no place."""
+    field, _, message = warning.partition(": ")
+    return Problem(field, message).subject
+
+
 def _client() -> Client:
-    return Client(endpoint.ensure())
+    return Client(discovery.ensure())
 
 
 def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
-    """How to write bytes to `stream`: at once, and as they are wherever it has a binary side."""
+    """A function that writes bytes to `stream` and flushes it. A text stream without a buffer gets decoded text."""
     binary: Any = stream if not hasattr(stream, "encoding") else getattr(stream, "buffer", None)
     if binary is not None:
         stream.flush()
@@ -271,7 +303,7 @@ def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
         return write_bytes
     import codecs
 
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may come in two halves
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end within a character
     text = cast("IO[str]", stream)
 
     def write_text(chunk: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Follows a job's log to its end, across broken connections and restarted controllers: no byte lost, none repeated.
+"""Follows a job's log to its end, across broken connections and restarts, without losing or repeating bytes.
 
-The log is one stream of bytes that only grows. The server says where in it an answer begins; after a break the next
-call asks for the rest from there.
+The log is a stream of bytes that only grows. The server sends the offset at which a response starts; after a break, the
+next call requests the rest from there.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from threading import Event
 from time import monotonic
 
 from perdure.recovery.statuses import Status
-from perdure.sdk import records
-from perdure.sdk.client import ApiError, Client, ConnectionLost
+from perdure.sdk.connection import api_types
+from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
 
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
+INITIAL_PAUSE_S = 0.2
+MAX_PAUSE_S = 5.0
 GIVE_UP_S = 900.0
 
 
@@ -28,16 +28,16 @@ def follow(
     tail: int | None = None,
     on_lost: Callable[[ConnectionLost], None] = lambda _: None,
     give_up_s: float = GIVE_UP_S,
-) -> records.JobDetail:
-    """Write the log as it comes until the job (or its task number `task`) has ended; returns the job as it is then.
+) -> api_types.JobDetail:
+    """Write the log as it grows until the job (or its task number `task`) has ended; returns the job as it is then.
 
-    `tail`: begin with the last so many lines; None begins at the beginning. `on_lost` is called once for each time that
-    the controller is lost. Raises `ConnectionLost` when it stays away for `give_up_s` seconds, `ApiError` if refused.
+    `tail`: start with the last N lines; None starts at the beginning. `on_lost` is called once each time the connection
+    is lost. Raises ConnectionLost if the controller does not answer for `give_up_s` seconds, ApiError if it rejects.
     """
     offset: int | None = None if tail else 0
-    pause_s = FIRST_PAUSE_S
+    pause_s = INITIAL_PAUSE_S
     lost_at: float | None = None
-    ended: records.JobDetail | None = None
+    ended: api_types.JobDetail | None = None
     while True:
         received = 0
         try:
@@ -54,17 +54,17 @@ def follow(
             if status_of(job, task).is_terminal:
                 if offset is None:
                     return job
-                ended = job  # a controller that stops ends its streams too: read once more, now that the job has ended
+                ended = job  # a stopping controller also ends its streams, so read once more after the job has ended
                 continue
         except (ConnectionLost, ApiError) as error:
             if isinstance(error, ApiError) and error.status < 500:
                 raise
-            lost_at = _lost(error, lost_at, on_lost, give_up_s)
-        pause_s = FIRST_PAUSE_S if received else min(pause_s * 2, LONGEST_PAUSE_S)
+            lost_at = _lost_since(error, lost_at, on_lost, give_up_s)
+        pause_s = INITIAL_PAUSE_S if received else min(pause_s * 2, MAX_PAUSE_S)
         Event().wait(pause_s)
 
 
-def status_of(job: records.JobDetail, task: int | None = None) -> Status:
+def status_of(job: api_types.JobDetail, task: int | None = None) -> Status:
     """The status of a whole job: that of its first task that has not succeeded. With `task`: that task's."""
     tasks = job.get("tasks") or [job]
     if task is not None:
@@ -73,13 +73,13 @@ def status_of(job: records.JobDetail, task: int | None = None) -> Status:
     return next((status for status in statuses if status is not Status.SUCCEEDED), Status.SUCCEEDED)
 
 
-def _lost(
+def _lost_since(
     error: ConnectionLost | ApiError,
     lost_at: float | None,
     on_lost: Callable[[ConnectionLost], None],
     give_up_s: float,
 ) -> float:
-    """Since when the controller is lost. Raises `error` once that is too long ago."""
+    """When the connection was lost, by the monotonic clock. Raises `error` if that is more than `give_up_s` ago."""
     if lost_at is None:
         on_lost(error if isinstance(error, ConnectionLost) else ConnectionLost(str(error)))
         return monotonic()

@@ -1,16 +1,23 @@
-"""What the command line may say over a task's YAML."""
+"""The fields of a task's YAML that the command line can override, or leave out (`--ignore`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from perdure.sdk.forms import read_as
-from perdure.sdk.report import Report
-from perdure.sdk.resource_rules import finish_all_resources, finish_resources
-from perdure.sdk.schema import RESOURCE_FIELDS, TASK_FIELDS
+from perdure.sdk.spec.problems import Problem, TaskError, choice_fix
+from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.schema import TASK_FIELDS
+from perdure.sdk.spec.schema_resources import (
+    HOOK_EVENTS,
+    RESOURCE_FIELDS,
+    canonical_alternatives,
+    canonical_resources,
+    unsupported_image,
+)
+from perdure.sdk.spec.validators import validate
 
-# Override → field of every alternative of `resources`.
+# Override → the field of each alternative of `resources` that it replaces.
 IN_RESOURCES = {
     "infra": "infra",
     "gpus": "accelerators",
@@ -30,39 +37,88 @@ IN_RESOURCES = {
 IN_TASK = ("name", "num_nodes", "workdir")
 OVERRIDES = (*IN_RESOURCES, *IN_TASK)
 
+# What `--ignore` takes, in full: the fields for which a launch is refused otherwise.
+IGNORABLE = (
+    *("volumes", "volume_mounts", "service", "pool", "config.hooks"),
+    *(f"resources.{name}" for name in ("image_id", "volumes", "hooks", "autostop.hook")),
+)
+
+
+def ignored_options(fields: Collection[str]) -> frozenset[str]:
+    """The options of IGNORABLE that `fields` names, in full or by their end (`image_id`). Raises TaskError."""
+    for name in fields:
+        if not any(_names(name, option) for option in IGNORABLE):
+            raise TaskError([Problem("--ignore", f"unknown field {name!r}", choice_fix(name, IGNORABLE))])
+    return frozenset(option for option in IGNORABLE if any(_names(name, option) for name in fields))
+
+
+def without(config: dict[str, Any], options: Collection[str]) -> dict[str, Any]:
+    """A canonical task configuration without what a launch is refused for under each of `options`."""
+    for option in options:
+        first, *rest = option.split(".")
+        hooks = config.get("config", {}).get("hooks", ())
+        if option == "config.hooks" and (running := [hook for hook in hooks if _runs(hook)]):
+            config = config | {"config": config["config"] | {"hooks": running}}
+        elif first == "resources" and first in config:
+            resources = config[first]
+            kind = next((kind for kind in ("any_of", "ordered") if kind in resources), None)
+            kept = {kind: [_drop(one, rest) for one in resources[kind]]} if kind else _drop(resources, rest)
+            config = config | {first: kept}
+        else:
+            config = _drop(config, [first, *rest])
+    return config
+
+
+def _names(given: str, option: str) -> bool:
+    return option == given or option.endswith(f".{given}")
+
+
+def _drop(mapping: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    name, *rest = path
+    value = mapping.get(name)
+    if rest:
+        return mapping | {name: _drop(value, rest)} if isinstance(value, dict) else mapping
+    if name == "image_id" and not unsupported_image(value):
+        return mapping
+    return {key: item for key, item in mapping.items() if key != name}
+
+
+def _runs(hook: Mapping[str, Any]) -> bool:
+    return bool(set(hook.get("events") or HOOK_EVENTS) & set(HOOK_EVENTS))
+
 
 def apply(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a canonical task configuration that change. Raises `TaskError`; `TypeError` for an unknown name."""
+    """The changed fields of a canonical task configuration. Raises TaskError; TypeError for an unknown name."""
     unknown = given.keys() - set(OVERRIDES)
     if unknown:
-        raise TypeError(f"unknown overrides: {', '.join(sorted(unknown))}; there are {', '.join(OVERRIDES)}")
+        raise TypeError(f"unknown overrides: {', '.join(sorted(unknown))}; allowed: {', '.join(OVERRIDES)}")
     report = Report()
-    said = {name: value for name, value in given.items() if value is not None and value != ()}
-    read = {name: _read(name, value, report) for name, value in said.items()}
-    report.finish()
-    changed = {name: value for name, value in read.items() if name in IN_TASK}
-    in_resources = {name: value for name, value in read.items() if name in IN_RESOURCES}
+    given_values = {name: value for name, value in given.items() if value is not None and value != ()}
+    parsed = {name: _parse(name, value, report) for name, value in given_values.items()}
+    report.raise_if_invalid()
+    changed = {name: value for name, value in parsed.items() if name in IN_TASK}
+    in_resources = {name: value for name, value in parsed.items() if name in IN_RESOURCES}
     if in_resources:
-        changed["resources"] = _resources(config.get("resources", {}), in_resources)
+        changed["resources"] = _override_resources(config.get("resources", {}), in_resources)
     return changed
 
 
-def _read(name: str, value: Any, report: Report) -> Any:
+def _parse(name: str, value: Any, report: Report) -> Any:
     if isinstance(value, str) and value.lower() == "none":
         return None
     field = RESOURCE_FIELDS[IN_RESOURCES[name]] if name in IN_RESOURCES else TASK_FIELDS[name]
-    return read_as(field.form, value, (f"--{name.replace('_', '-')}",), report)
+    return validate(field.validator, value, (f"--{name.replace('_', '-')}",), report)
 
 
-def _resources(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The alternatives, each with the overrides; those that become the same are one."""
+def _override_resources(config: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The alternatives, each with the overrides, without duplicates."""
     kind = "ordered" if "ordered" in config else "any_of"
     options = config.get(kind) or [config]
-    overridden = [_one(option, given) for option in options]
-    return finish_all_resources({kind: overridden}, {}, ("resources",), Report())
+    overridden = [_override_one(option, given) for option in options]
+    return canonical_alternatives({kind: overridden}, {}, ("resources",), Report())
 
 
-def _one(option: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _override_one(option: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     changed = dict(option)
     for name, value in given.items():
         field = IN_RESOURCES[name]
@@ -73,7 +129,7 @@ def _one(option: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         else:
             changed[field] = value
     recovery = given.get("job_recovery")
-    if recovery is not None:  # the limits of the YAML stay in force under another strategy
-        changed = finish_resources(changed, {}, (), Report())
+    if recovery is not None:  # another strategy keeps the limits of the YAML
+        changed = canonical_resources(changed, {}, (), Report())
         changed["job_recovery"] = option.get("job_recovery", {}) | changed["job_recovery"]
     return changed

@@ -1,4 +1,4 @@
-"""What a task may run on: one `Resources`, or `Alternatives` of them."""
+"""The machines that a task may run on: one `Resources`, or `Alternatives` of them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from perdure.sdk import infra
-from perdure.sdk.accelerators import Accelerators
-from perdure.sdk.problems import Problem, TaskError, shown
-from perdure.sdk.report import Report
-from perdure.sdk.resource_rules import settled
-from perdure.sdk.schema import ONE_RESOURCES
+from perdure.sdk.spec import infra
+from perdure.sdk.spec.accelerators import Accelerators
+from perdure.sdk.spec.problems import Problem, TaskError, describe
+from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.schema_resources import ONE_RESOURCES, without_defaults
 
 _PLACE = ("infra", "cloud", "region", "zone")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """One alternative. Takes every form that the YAML takes, and holds one: `cpus="4+"`, `accelerators={"A100": 8}`.
+    """One alternative. Accepts every form of the YAML, holds canonical ones: `cpus="4+"`, `accelerators={"A100": 8}`.
 
-    `cpus` counts vCPUs; `memory` and `disk_size` are in GiB; `max_hourly_cost` is in USD, for one machine. None means:
-    any. `infra`, and `cloud`, `region`, `zone`, say the same thing; give one or the others. Raises `TaskError`.
+    `cpus` counts vCPUs; `memory` and `disk_size` are in GiB; `max_hourly_cost` is in USD per machine. None means any.
+    Give either `infra`, or `cloud`, `region` and `zone`. Raises TaskError.
     """
 
     cloud: str | None = field(default=None, repr=False)
@@ -37,6 +36,7 @@ class Resources:
     zone: str | None = field(default=None, repr=False)
     image_id: str | dict[str, str] | None = None
     disk_size: int | str | None = None
+    ephemeral_storage: int | str | None = None
     disk_tier: str | None = None
     network_tier: str | None = None
     local_disk: str | None = None
@@ -52,8 +52,8 @@ class Resources:
     def __post_init__(self) -> None:
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         report = Report()
-        config = settled(ONE_RESOURCES.read(given, ("resources",), report))
-        report.finish()
+        config = without_defaults(ONE_RESOURCES.parse(given, ("resources",), report))
+        report.raise_if_invalid()
         config |= zip(("cloud", "region", "zone"), infra.parts(config.get("infra")), strict=True)
         for f in fields(self):
             object.__setattr__(self, f.name, config.get(f.name, f.default))
@@ -65,17 +65,17 @@ class Resources:
     def from_yaml_config(cls, config: dict[str, Any] | None) -> Resources:
         """One alternative from its mapping; see `Alternatives.from_yaml_config` for `any_of` and `ordered`."""
         report = Report()
-        canonical = ONE_RESOURCES.read(config or {}, ("resources",), report)
-        report.finish()
+        canonical = ONE_RESOURCES.parse(config or {}, ("resources",), report)
+        report.raise_if_invalid()
         return cls(**canonical)
 
     def to_yaml_config(self) -> dict[str, Any]:
-        """The shortest mapping that says the same."""
+        """The shortest equivalent mapping."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("cloud", "region", "zone")}
         return {name: value for name, value in named.items() if value is not None and value is not False}
 
     def copy(self, **changes: Any) -> Resources:
-        """The same but for `changes`. A new place (`infra`, or any of `cloud`, `region`, `zone`) replaces the old."""
+        """A copy with `changes`. A new place (`infra`, or any of `cloud`, `region`, `zone`) replaces the old one."""
         if any(name in changes for name in _PLACE):
             changes = dict.fromkeys(_PLACE) | changes
         else:
@@ -85,10 +85,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What a task may run on. `ordered`: earlier ones are tried first; otherwise the cheapest offer of all wins."""
+    """The alternatives of a task."""
 
     options: tuple[Resources, ...] = (Resources(),)
-    ordered: bool = False
+    ordered: bool = False  # earlier options are tried first; otherwise the cheapest offer of all options
 
     def __iter__(self) -> Iterator[Resources]:
         return iter(self.options)
@@ -97,8 +97,8 @@ class Alternatives:
         return len(self.options)
 
     @classmethod
-    def of(cls, given: Resources | Iterable[Resources] | None) -> Alternatives:
-        """Of one, of a set (any of them) or of a list (in order), as SkyPilot's `Task` takes them."""
+    def from_resources(cls, given: Resources | Iterable[Resources] | None) -> Alternatives:
+        """From one, a set (any of them) or a list (in order), as SkyPilot's `Task` accepts them. Raises TaskError."""
         match given:
             case None:
                 return cls()
@@ -109,7 +109,7 @@ class Alternatives:
         options = tuple(given)
         if not options or not all(isinstance(option, Resources) for option in options):
             fix = "give a Resources, a list of them (in order), or a set of them (any)"
-            raise TaskError([Problem("resources", f"found {shown(given)}", fix)])
+            raise TaskError([Problem("resources", f"found {describe(given)}", fix)])
         if isinstance(given, set | frozenset):
             options = tuple(sorted(options, key=repr))
             return cls(options)
@@ -117,7 +117,7 @@ class Alternatives:
 
     @classmethod
     def from_canonical(cls, config: dict[str, Any] | None) -> Alternatives:
-        """From `resources` as the schema leaves it."""
+        """From the canonical form of `resources`."""
         config = config or {}
         options = config.get("any_of") or config.get("ordered") or [config]
         return cls(tuple(Resources(**option) for option in options), ordered="ordered" in config)

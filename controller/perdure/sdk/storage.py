@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from perdure.sdk import buckets
-from perdure.sdk.report import Report
-from perdure.sdk.schema import STORAGE
+from perdure.sdk.spec import buckets
+from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.schema_storage import STORAGE
 
 
 class StorageMode(StrEnum):
@@ -19,7 +19,7 @@ class StorageMode(StrEnum):
 
 
 class StoreType(StrEnum):
-    """Who keeps a bucket."""
+    """The kinds of object stores."""
 
     S3 = "S3"
     GCS = "GCS"
@@ -37,20 +37,17 @@ class StoreType(StrEnum):
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage object of `file_mounts`. Takes strings for enums. Raises `TaskError`.
+    """A storage object of `file_mounts`. Accepts strings for enums. Raises TaskError."""
 
-    `name`: of a bucket that is made if there is none. `source`: an existing bucket's URI, or local paths that are
-    uploaded to the bucket `name` (`{"upload", "is_file"}` once they were). `persistent`: the bucket outlives the job.
-    """
-
-    name: str | None = None
+    name: str | None = None  # of a bucket that is created if it does not exist
+    #: The URI of an existing bucket, or local paths to upload to `name`, which become `{"upload", "is_file"}`.
     source: str | Sequence[str | dict[str, Any]] | dict[str, Any] | None = None
     stores: Sequence[StoreType | str] | StoreType | str | None = None
-    persistent: bool = True
+    persistent: bool = True  # the bucket outlives the job
     mode: StorageMode | str = StorageMode.MOUNT
     sync_on_reconstruction: bool = field(
         default=True, repr=False, compare=False
-    )  # SkyPilot's; nothing is reconstructed
+    )  # accepted for SkyPilot; has no effect
     mount_cached_config: dict[str, Any] | None = None
     file_mount_type: str | None = None
     mount_config: dict[str, Any] | None = None
@@ -68,17 +65,17 @@ class Storage:
             "config": {key: value for key, value in config.items() if value} or None,
         }
         report = Report()
-        canonical = STORAGE.read(given, ("storage",), report)
+        canonical = STORAGE.parse(given, ("storage",), report)
         if len(stores) > 1:
-            report.problem(("storage", "stores"), f"found {len(stores)} stores", "give one store")
-        report.finish()
+            report.add_problem(("storage", "stores"), f"found {len(stores)} stores", "give one store")
+        report.raise_if_invalid()
         self._adopt(canonical)
 
     @classmethod
     def from_yaml_config(cls, config: dict[str, Any]) -> Storage:
         report = Report()
-        canonical = STORAGE.read(config, ("storage",), report)
-        report.finish()
+        canonical = STORAGE.parse(config, ("storage",), report)
+        report.raise_if_invalid()
         options = canonical.pop("config", {})
         store = canonical.pop("store", None)
         kind = canonical.pop("type", None)
@@ -92,25 +89,25 @@ class Storage:
 
     @property
     def store(self) -> StoreType | None:
-        """Where the bucket is, as far as the task says; None leaves it to the controller."""
+        """The store of the bucket; None leaves the choice to the controller."""
         if self.stores:
             return StoreType(next(iter(self.stores)))
         return StoreType(self.bucket.store) if self.bucket else None
 
     @property
     def bucket(self) -> buckets.BucketURI | None:
-        """The existing bucket that is the source, if one is."""
+        """The existing bucket that is the source, or None."""
         is_uri = isinstance(self.source, str) and buckets.is_uri(self.source)
         return buckets.parse(str(self.source)) if is_uri else None
 
     @property
     def local_sources(self) -> tuple[str, ...]:
-        """Local paths that are to be uploaded to the bucket; not those that were (`{"upload", "is_file"}`)."""
+        """The local paths to upload to the bucket, without those that were uploaded (`{"upload", "is_file"}`)."""
         sources = self.source if isinstance(self.source, list | tuple) else (self.source,)
         return () if self.bucket else tuple(source for source in sources if isinstance(source, str))
 
     def to_yaml_config(self) -> dict[str, Any]:
-        """The mapping that says the same."""
+        """The equivalent mapping."""
         options = {"mount_cached": self.mount_cached_config, "mount": self.mount_config}
         config = {
             "name": self.name,

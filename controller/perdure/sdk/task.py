@@ -1,41 +1,46 @@
-"""One task: what a task YAML says, as an object.
+"""A task YAML as an object.
 
-A task holds its canonical configuration, which is what goes to the controller. Every change is read as YAML is, so a
-`Task` that exists is a task that can be launched.
+A task holds its canonical configuration, which the client sends to the controller. Every change is validated like YAML,
+so any `Task` object can be launched.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol, Self, TypeGuard
+from dataclasses import replace
+from typing import Any, Protocol, Self, TypeGuard, TypeVar
 
-from perdure.sdk import buckets
-from perdure.sdk.problems import Problem, TaskError, field_name
-from perdure.sdk.reading import Config, read_task
+from perdure.sdk import overrides
 from perdure.sdk.resources import Alternatives, Resources
+from perdure.sdk.spec import buckets
+from perdure.sdk.spec.parse_task import Config, parse_task
+from perdure.sdk.spec.problems import Problem, TaskError, UnsupportedField, field_name
+from perdure.sdk.spec.yaml_reader import Document, read_file, read_text
 from perdure.sdk.storage import Storage
-from perdure.sdk.yaml_reader import Document, read_file, read_text
 
 Variables = Mapping[str, object] | Iterable[tuple[str, object]]
 Mount = str | dict[str, Any]
+Noted = TypeVar("Noted", bound=Problem)
 
 
-class Collector(Protocol):
-    """What `with Dag():` puts up to hear of tasks."""
+class TaskCollector(Protocol):
+    """The `with Dag():` block that collects the tasks created in it."""
 
     def add(self, task: Task) -> None: ...
 
     def add_edge(self, before: Task, after: Task) -> None: ...
 
 
-open_dag: ContextVar[Collector | None] = ContextVar("open_dag", default=None)
+current_dag: ContextVar[TaskCollector | None] = ContextVar("current_dag", default=None)
 
 
 class Task:
-    """What to run, on what, with which files and variables. Every method that takes values raises `TaskError`."""
+    """What to run, on which machines, with which files and variables. Methods that take values raise TaskError."""
+
+    _document: Document | None = None  # the YAML that the task was read from, if any
 
     def __init__(
         self,
@@ -60,7 +65,7 @@ class Task:
             "name": name,
             "workdir": workdir,
             "num_nodes": num_nodes,
-            "resources": Alternatives.of(resources).to_yaml_config(),
+            "resources": Alternatives.from_resources(resources).to_yaml_config(),
             "file_mounts": mounts,
             "volumes": volumes,
             "setup": _script(setup),
@@ -71,35 +76,36 @@ class Task:
             "api_server_access": api_server_access,
             "config": config,
         }
-        self._adopt(*read_task(Document(given)))
-        self._announce()
+        self._adopt(*parse_task(Document(given)))
+        self._add_to_current_dag()
 
     @classmethod
     def from_yaml(
         cls, path: str | os.PathLike[str], *, envs: Variables | None = None, secrets: Variables | None = None
     ) -> Self:
-        """The task of a file with one document. `envs` and `secrets` are put over the YAML's own."""
-        return cls._from_document(_only(read_file(path)), envs, secrets)
+        """The task of a file with one document. `envs` and `secrets` replace those of the YAML."""
+        return cls._from_document(_single_document(read_file(path)), envs, secrets)
 
     @classmethod
     def from_yaml_str(cls, text: str, *, envs: Variables | None = None, secrets: Variables | None = None) -> Self:
         """As `from_yaml`, from the YAML itself."""
-        return cls._from_document(_only(read_text(text)), envs, secrets)
+        return cls._from_document(_single_document(read_text(text)), envs, secrets)
 
     @classmethod
     def from_yaml_config(
         cls, config: Mapping[str, Any], *, envs: Variables | None = None, secrets: Variables | None = None
     ) -> Self:
-        """As `from_yaml`, from the mapping that the YAML stands for."""
+        """As `from_yaml`, from the mapping that the YAML contains."""
         return cls._from_document(Document(dict(config)), envs, secrets)
 
     @classmethod
     def from_document(
         cls, document: Document, *, envs: Variables | None = None, secrets: Variables | None = None
     ) -> Self:
-        """As `from_yaml`, from one document of a text; an open `with Dag()` does not hear of it."""
+        """As `from_yaml`, from one document of a text. The task is not added to an open `with Dag()`."""
         task = cls.__new__(cls)
-        task._adopt(*read_task(document, envs=dict(envs or {}), secrets=dict(secrets or {})))
+        task._adopt(*parse_task(document, envs=dict(envs or {}), secrets=dict(secrets or {})))
+        task._document = document
         return task
 
     def to_yaml_config(self, *, redact_secrets: bool = False) -> Config:
@@ -109,7 +115,7 @@ class Task:
             config["secrets"] = dict.fromkeys(config["secrets"], "<redacted>")
         return config
 
-    # What the task says. Each is a copy: a task changes through its methods.
+    # The fields of the task, as copies: change a task through its methods.
 
     @property
     def name(self) -> str | None:
@@ -146,12 +152,12 @@ class Task:
 
     @property
     def file_mounts(self) -> dict[str, Mount]:
-        """Where → a local path, a bucket's URI (copied), or `{"upload", "is_file"}`."""
+        """Path on the node → a local path, a bucket's URI (copied), or `{"upload", "is_file"}`."""
         return {path: mount for path, mount in self._mounts().items() if not _is_storage(mount)}
 
     @property
     def storage_mounts(self) -> dict[str, Storage]:
-        """Where → a bucket."""
+        """Path on the node → a bucket."""
         mounts = self._mounts().items()
         return {path: Storage.from_yaml_config(mount) for path, mount in mounts if _is_storage(mount)}
 
@@ -161,22 +167,48 @@ class Task:
 
     @property
     def priority(self) -> int:
-        """-1000 to 1000; a job of higher priority is placed first."""
+        """-1000 to 1000; jobs with a higher priority are placed first."""
         return self.resources.options[0].priority or 0
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the task says that has no effect, one line each."""
+        """The fields of the task that have no effect, one line each."""
         return tuple(str(warning) for warning in self._warnings)
 
+    @property
+    def warning_details(self) -> tuple[Problem, ...]:
+        """`warnings` with their parts."""
+        return self._warnings
+
+    @property
+    def unsupported(self) -> tuple[UnsupportedField, ...]:
+        """The fields for which a launch is refused: without them, results could be lost or something else would run."""
+        return self._unsupported
+
+    def ignoring(self, fields: Collection[str]) -> Self:
+        """A copy without those of `unsupported` that `fields` names; its warnings say so. Raises TaskError."""
+        options = overrides.ignored_options(fields)
+        dropped = [field for field in self._unsupported if field.option in options]
+        if not dropped:
+            return self
+        config = overrides.without(self.to_yaml_config(), {field.option for field in dropped})
+        config, warnings, unsupported = parse_task(Document(config))
+        notes = [
+            Problem(field.field, f"ignored: {field.message}", file=field.file, line=field.line, column=field.column)
+            for field in dropped
+        ]
+        task = copy.copy(self)
+        task._adopt(config, (*_merge(self._warnings, warnings), *notes), _merge(self._unsupported, unsupported))
+        return task
+
     def update(self, **fields: Any) -> Self:
-        """Set whole fields of the YAML; None removes one. Nothing changes if the result is wrong."""
-        config, warnings = read_task(Document(self.to_yaml_config() | fields))
-        self._adopt(config, _still_true(self._warnings, warnings))
+        """Set whole fields of the YAML; None removes one. If the result is wrong, the task does not change."""
+        config, warnings, unsupported = parse_task(Document(self.to_yaml_config() | fields))
+        self._adopt(config, _merge(self._warnings, warnings), _merge(self._unsupported, unsupported))
         return self
 
     def set_resources(self, resources: Resources | Iterable[Resources]) -> Self:
-        return self.update(resources=Alternatives.of(resources).to_yaml_config())
+        return self.update(resources=Alternatives.from_resources(resources).to_yaml_config())
 
     def set_file_mounts(self, file_mounts: Mapping[str, Mount] | None) -> Self:
         """Replace all file mounts; storage mounts stay."""
@@ -200,23 +232,23 @@ class Task:
         return self.update(secrets={**self.secrets, **dict(secrets or {})})
 
     def check_local_paths(self) -> list[Problem]:
-        """What is wrong with the local paths that the task names. Relative ones start at the current directory."""
+        """The problems of the task's local paths. Relative ones start at the current directory."""
         problems = []
         if isinstance(self.workdir, str) and not os.path.isdir(os.path.expanduser(self.workdir)):
             kind = "is not a directory" if os.path.exists(os.path.expanduser(self.workdir)) else "does not exist"
-            problems.append(_missing(("workdir",), f"{self.workdir!r} {kind}"))
+            problems.append(self._missing(("workdir",), self.workdir, kind))
         for path, mount in self.file_mounts.items():
             if isinstance(mount, str) and not buckets.is_uri(mount) and not os.path.exists(os.path.expanduser(mount)):
-                problems.append(_missing(("file_mounts", path), f"{mount!r} does not exist"))
+                problems.append(self._missing(("file_mounts", path), mount))
         for path, storage in self.storage_mounts.items():
             for source in storage.local_sources:
                 if not os.path.exists(os.path.expanduser(source)):
-                    problems.append(_missing(("file_mounts", path, "source"), f"{source!r} does not exist"))
+                    problems.append(self._missing(("file_mounts", path, "source"), source))
         return problems
 
     def __rshift__(self, after: Task) -> Task:
-        """`a >> b`, within `with Dag():` — `b` runs once `a` has succeeded. Gives `b`, so chains can be written."""
-        dag = open_dag.get()
+        """`a >> b` within `with Dag():` runs `b` after `a` has succeeded. Returns `b`, to allow chains."""
+        dag = current_dag.get()
         if dag is None:
             raise TaskError([Problem("", "a >> b outside of a Dag", "write it within `with Dag() as dag:`")])
         dag.add_edge(self, after)
@@ -233,38 +265,43 @@ class Task:
     @classmethod
     def _from_document(cls, document: Document, envs: Variables | None, secrets: Variables | None) -> Self:
         task = cls.from_document(document, envs=envs, secrets=secrets)
-        task._announce()
+        task._add_to_current_dag()
         return task
 
-    def _adopt(self, config: Config, warnings: Sequence[Problem]) -> None:
+    def _adopt(self, config: Config, warnings: Sequence[Problem], unsupported: Sequence[UnsupportedField] = ()) -> None:
         self._config = config
-        self._warnings = _still_true((), warnings)
+        self._warnings = _merge((), warnings)
+        self._unsupported = _merge((), unsupported)
 
-    def _announce(self) -> None:
-        dag = open_dag.get()
+    def _add_to_current_dag(self) -> None:
+        dag = current_dag.get()
         if dag is not None:
             dag.add(self)
+
+    def _missing(self, path: tuple[str, ...], given: str, kind: str = "does not exist") -> Problem:
+        """The problem of a local path, with its place in the YAML unless an option or a program gave the path."""
+        problem = Problem(field_name(path), f"{given!r} {kind}", f"relative paths start at {os.getcwd()}")
+        written = _value_at(self._document, path) if self._document else None
+        if self._document is None or given not in (written if isinstance(written, list) else [written]):
+            return problem
+        position = self._document.position(path)
+        return replace(problem, file=self._document.file, line=position.line if position else None)
 
     def _mounts(self) -> dict[str, Mount]:
         return copy.deepcopy(self._config.get("file_mounts", {}))
 
 
-def _only(documents: list[Document]) -> Document:
+def _single_document(documents: list[Document]) -> Document:
     if len(documents) > 1:
         message = f"{len(documents)} documents: a pipeline, not a task"
         raise TaskError([Problem("", message, "read it with Dag.from_yaml", file=documents[0].file)])
     return documents[0]
 
 
-def _still_true(old: Sequence[Problem], new: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The new warnings, each once, and in the old form where there is one: that one knows its line in the YAML."""
-
-    def subject(warning: Problem) -> tuple[str, str, str]:
-        # Of the alternatives of `resources`, each of which may say it, the field is enough.
-        return warning.field.partition(".")[0], warning.field.rpartition(".")[2], warning.message
-
-    found = {subject(warning): warning for warning in reversed([*old, *new])}
-    return tuple(found[key] for key in dict.fromkeys(subject(warning) for warning in new))
+def _merge(old: Sequence[Noted], new: Sequence[Noted]) -> tuple[Noted, ...]:
+    """The new problems without duplicates. The old form of a problem is kept, since it has a line in the YAML."""
+    by_subject = {problem.subject: problem for problem in reversed([*old, *new])}
+    return tuple(by_subject[key] for key in dict.fromkeys(problem.subject for problem in new))
 
 
 def _script(script: str | Sequence[str] | None) -> str | Sequence[str] | None:
@@ -281,5 +318,8 @@ def _is_storage(mount: Mount) -> TypeGuard[dict[str, Any]]:
     return isinstance(mount, dict) and "upload" not in mount
 
 
-def _missing(path: tuple[str, ...], message: str) -> Problem:
-    return Problem(field_name(path), message, f"relative paths start at {os.getcwd()}")
+def _value_at(document: Document, path: tuple[str, ...]) -> Any:
+    value = document.value
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -1,4 +1,4 @@
-# A controller on an EC2 instance: its role, its disk, one open port, an address that stays.
+# A controller on an EC2 instance: its role, its disk, one open port, a static address.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -33,7 +33,7 @@ resource "aws_iam_role_policy" "this" {
   policy = file("${path.module}/../../iam/aws-controller.json")
 }
 
-# Buckets of jobs, shells through Systems Manager: what the role may do besides.
+# Additional permissions of the role, such as buckets of jobs or shells through Systems Manager.
 resource "aws_iam_role_policy_attachment" "more" {
   for_each   = toset(var.more_policies)
   role       = aws_iam_role.this.name
@@ -97,7 +97,7 @@ resource "aws_instance" "this" {
   subnet_id                   = data.aws_subnet.this.id
   vpc_security_group_ids      = [aws_security_group.this.id]
   iam_instance_profile        = aws_iam_instance_profile.this.name
-  associate_public_ip_address = true # until it has its own, it has to fetch what it installs
+  associate_public_ip_address = true # for downloads until the static address is attached
   user_data                   = module.user_data.text
   user_data_replace_on_change = true
   tags                        = { Name = var.name }
@@ -107,7 +107,7 @@ resource "aws_instance" "this" {
   }
 
   lifecycle {
-    ignore_changes = [ami] # a newer image is no reason to be replaced
+    ignore_changes = [ami] # a newer image must not replace the machine
   }
 }
 

@@ -1,42 +1,41 @@
 variable "subnet_id" {
-  description = "A public subnet: its zone is the machine's and the disk's."
+  description = "A public subnet, whose zone the machine and the disk use."
   type        = string
 }
 
 variable "name" {
-  description = "Of everything that is made."
+  description = "Name of every resource of this module."
   type        = string
   default     = "perdure-controller"
 }
 
 variable "instance_type" {
-  description = "2 vCPUs and 4 GiB are enough."
+  description = "Machine type; 2 vCPUs and 4 GiB are enough."
   type        = string
   default     = "t3.medium"
 }
 
 variable "disk_gib" {
-  description = "Of the disk for the state, which is kept when the machine goes."
+  description = "Size of the disk for the state in GiB; the disk is kept when the machine is deleted."
   type        = number
   default     = 20
 }
 
 variable "callers" {
-  description = "IP networks that may reach the controller: users' and all nodes'."
+  description = "IP networks that may connect to the controller: those of users and of all nodes."
   type        = list(string)
   default     = ["0.0.0.0/0"]
 }
 
 variable "more_policies" {
-  description = "ARNs of policies for the role beside deploy/iam/aws-controller.json: for jobs' buckets, or for shells."
+  description = "ARNs of policies for the role in addition to deploy/iam/aws-controller.json, such as for buckets of jobs or for shells."
   type        = list(string)
   default     = []
 }
 
 variable "package" {
-  description = "What pip installs: a requirement, or the URL of a wheel with its extras."
+  description = "The package for pip: a wheel that the machine can fetch, such as \"perdure[controller,aws] @ https://example.org/perdure-0.1.0-py3-none-any.whl\". `python -m build --wheel` makes one."
   type        = string
-  default     = "perdure[controller,aws]"
 }
 
 variable "config" {

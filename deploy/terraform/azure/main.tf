@@ -1,4 +1,4 @@
-# A controller on an Azure virtual machine: its role, its disk, one open port, an address that stays.
+# A controller on an Azure virtual machine: its role, its disk, one open port, a static address.
 terraform {
   required_version = ">= 1.5"
   required_providers {

@@ -1,9 +1,9 @@
 output "endpoint" {
-  description = "PERDURE_ENDPOINT. PERDURE_TOKEN is /var/lib/perdure/token there; the fingerprint is in controller.json."
+  description = "PERDURE_ENDPOINT. On the machine, /var/lib/perdure/token contains PERDURE_TOKEN, and controller.json the fingerprint."
   value       = "https://${azurerm_public_ip.this.ip_address}:8443"
 }
 
 output "disk" {
-  description = "What holds the state."
+  description = "The disk that holds the state."
   value       = azurerm_managed_disk.state.id
 }

@@ -1,4 +1,4 @@
-# A controller on a Compute Engine machine: its role, its disk, one open port, an address that stays.
+# A controller on a Compute Engine machine: its role, its disk, one open port, a static address.
 terraform {
   required_version = ">= 1.5"
   required_providers {
@@ -104,10 +104,10 @@ resource "google_compute_instance" "this" {
 
   service_account {
     email  = google_service_account.this.email
-    scopes = ["cloud-platform"] # what it may do, its role says
+    scopes = ["cloud-platform"] # its permissions are those of its role
   }
 
   lifecycle {
-    ignore_changes = [boot_disk[0].initialize_params[0].image] # a newer image is no reason to be replaced
+    ignore_changes = [boot_disk[0].initialize_params[0].image] # a newer image must not replace the machine
   }
 }

@@ -1,21 +1,21 @@
 variable "project" {
-  description = "The project, in which the controller buys its machines too."
+  description = "The project of the controller and of the machines that it launches."
   type        = string
 }
 
 variable "zone" {
-  description = "Of the machine and the disk, such as us-central1-a."
+  description = "Zone of the machine and the disk, such as us-central1-a."
   type        = string
 }
 
 variable "name" {
-  description = "Of everything that is made."
+  description = "Name of every resource of this module."
   type        = string
   default     = "perdure-controller"
 }
 
 variable "machine_type" {
-  description = "2 vCPUs and 4 GiB are enough."
+  description = "Machine type; 2 vCPUs and 4 GiB are enough."
   type        = string
   default     = "e2-medium"
 }
@@ -27,27 +27,26 @@ variable "network" {
 }
 
 variable "subnet" {
-  description = "A subnet of the zone's region; null for the network's own."
+  description = "A subnet of the zone's region; null for the network's default."
   type        = string
   default     = null
 }
 
 variable "disk_gib" {
-  description = "Of the disk for the state, which is kept when the machine goes."
+  description = "Size of the disk for the state in GiB; the disk is kept when the machine is deleted."
   type        = number
   default     = 20
 }
 
 variable "callers" {
-  description = "IP networks that may reach the controller: users' and all nodes'."
+  description = "IP networks that may connect to the controller: those of users and of all nodes."
   type        = list(string)
   default     = ["0.0.0.0/0"]
 }
 
 variable "package" {
-  description = "What pip installs: a requirement, or the URL of a wheel with its extras."
+  description = "The package for pip: a wheel that the machine can fetch, such as \"perdure[controller,gcp] @ https://example.org/perdure-0.1.0-py3-none-any.whl\". `python -m build --wheel` makes one."
   type        = string
-  default     = "perdure[controller,gcp]"
 }
 
 variable "config" {

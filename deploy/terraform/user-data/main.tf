@@ -4,7 +4,7 @@ terraform {
 }
 
 variable "device" {
-  description = "The disk that holds the state, as the machine names it."
+  description = "Device path of the disk that holds the state."
   type        = string
 }
 
@@ -14,7 +14,7 @@ variable "address" {
 }
 
 variable "package" {
-  description = "What pip installs: a requirement, or the URL of a wheel with its extras."
+  description = "The package for pip: a wheel that the machine can fetch, with its extras."
   type        = string
 }
 
@@ -25,7 +25,7 @@ variable "config" {
 
 locals {
   unit = file("${path.module}/../../systemd/perdure-controller.service")
-  # The address is this one's own; everything else may be said otherwise.
+  # `config` may override everything except `listen`.
   config = merge({ default_store = "s3", local = false }, var.config, {
     listen = { host = "0.0.0.0", port = 8443, tls = "auto", advertise = "https://${var.address}:8443" }
   })
@@ -36,7 +36,7 @@ output "text" {
   value = templatefile("${path.module}/cloud-config.yaml.tftpl", {
     device      = var.device
     package     = var.package
-    mount_state = base64encode(file("${path.module}/../../../controller/perdure/controller/hosting/mount_state.sh"))
+    mount_state = base64encode(file("${path.module}/../../../controller/perdure/controller/clouds/bootstrap/mount_state.sh"))
     config      = base64encode(yamlencode(local.config))
     unit = base64encode(replace(local.unit, "\n[Service]\n", join("\n", [
       "RequiresMountsFor=/var/lib/perdure", "ConditionPathIsMountPoint=/var/lib/perdure", "", "[Service]", ""

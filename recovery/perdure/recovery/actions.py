@@ -1,26 +1,31 @@
-"""What `step` asks the outside world to do. The daemon stores each as an intent before it is performed."""
+"""What `step` returns: the actions to perform, and the job after them.
+
+`PrepareStorage`, `Launch` and `Terminate` change something outside: the controller stores each as an intent before it
+performs it. The other actions only query or record something.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field
 
-from perdure.recovery.history import History, Sighting, learn
+from perdure.recovery.frozen import dataclass
 from perdure.recovery.job import JobView
-from perdure.recovery.market import Offer, Refusal
+from perdure.recovery.market.history import History, OfferObservation, with_observation
+from perdure.recovery.market.unavailable import UnavailableOffer
+from perdure.recovery.market.view import Offer
 from perdure.recovery.reasons import Reason
-from perdure.recovery.values import dataclass
 
 
 @dataclass(frozen=True)
 class PrepareStorage:
-    """Make the task's buckets that do not exist. Answered by `StorageReady` or `StorageFailed`."""
+    """Create those of the task's buckets that do not exist. Results in `StorageReady` or `StorageFailed`."""
 
     task: int
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Buy `num_nodes` machines of `offer`. Answered by `Launched` or `LaunchRefused`."""
+    """Launch `num_nodes` machines of `offer`. Results in `Launched`, `LaunchRefused` or `LaunchCancelled`."""
 
     task: int
     generation: int
@@ -30,66 +35,105 @@ class Launch:
 
 @dataclass(frozen=True)
 class Terminate:
-    """End every machine of the attempt; repeated until the cloud says gone. Answered by `AttemptGone`."""
+    """Terminate every machine of the attempt; repeated until the cloud confirms. Results in `AttemptGone`."""
 
     task: int
     generation: int
 
 
 @dataclass(frozen=True)
-class Check:
-    """Ask the cloud about the attempt's machines now. Answered by `MachinesSeen`. Touches nothing: it is no intent."""
+class DescribeMachines:
+    """Ask the cloud for the state of the attempt's machines. Results in `MachinesDescribed`."""
 
     task: int
     generation: int
 
 
 @dataclass(frozen=True)
-class Refuse:
-    """Remember that an offer said no, for every job of this controller."""
+class AvoidOffer:
+    """Have every job of this controller avoid an offer for a while."""
 
-    refusal: Refusal
-
-
-@dataclass(frozen=True)
-class Learn:
-    """Add to the history of offers, for every job of this controller: see `history.learn`."""
-
-    sighting: Sighting
-    _known: list[tuple[History, History]] = field(default_factory=list, repr=False, compare=False)
-
-    def added_to(self, history: History) -> History:
-        """Who decides asks first, then who performs it: of the same history, it is worked out once."""
-        if self._known and self._known[0][0] is history:
-            return self._known[0][1]
-        found = learn(history, self.sighting)
-        self._known[:] = [(history, found)]
-        return found
+    unavailable: UnavailableOffer
 
 
 @dataclass(frozen=True)
-class Note:
-    """A line of the job's timeline. `kind` is a short dotted name, `data` plain JSON."""
+class RecordObservation:
+    """Add to the history of offers, for every job of this controller: see `history.with_observation`."""
 
-    kind: str
+    observation: OfferObservation
+    # The history that `apply_to` was last called with, and its result.
+    _applied: list[tuple[History, History]] = field(default_factory=list, repr=False, compare=False)
+
+    def apply_to(self, history: History) -> History:
+        """`history` with the observation. The same history gives the same object: rules and the controller both ask."""
+        if self._applied and self._applied[0][0] is history:
+            return self._applied[0][1]
+        result = with_observation(history, self.observation)
+        self._applied[:] = [(history, result)]
+        return result
+
+
+TIMELINE_KINDS = frozenset(
+    {
+        "attempt.failed",
+        "attempt.gone",
+        "attempt.launched",
+        "attempt.lost",
+        "attempt.moving",
+        "attempt.refused",
+        "attempt.requested",
+        "attempt.running",
+        "attempt.setting_up",
+        "attempt.stopped",
+        "attempt.withdrawn",
+        "checkpoint.committed",
+        "checkpoint.durable",
+        "checkpoint.loaded",
+        "checkpoint.saved",
+        "event.set_aside",
+        "job.cancel",
+        "job.preemption_simulated",
+        "job.submitted",
+        "launch.retry",
+        "node.gone",
+        "node.notice",
+        "node.rebalance_recommended",
+        "prepare-storage.retry",
+        "probe.completed",
+        "remove-storage.retry",
+        "replacement.lost",
+        "task.deadline_missed_forecast",
+        "task.ended",
+        "task.waiting",
+        "task.work_estimated",
+        "terminate.retry",
+    }
+)
+"""Every kind of timeline entry."""
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """A line of the job's timeline."""
+
+    kind: str  # one of TIMELINE_KINDS
     task: int | None = None
     generation: int | None = None
     rank: int | None = None
     reason: Reason | None = None
-    message: str = ""
-    data: dict[str, object] = field(default_factory=dict)
+    message: str = ""  # for people
+    data: dict[str, object] = field(default_factory=dict)  # plain JSON
 
 
-Action = PrepareStorage | Launch | Terminate | Check | Refuse | Learn | Note
+Action = PrepareStorage | Launch | Terminate | DescribeMachines | AvoidOffer | RecordObservation | TimelineEntry
 
 
 @dataclass(frozen=True)
 class Step:
-    """The answer to one event: the job as it is now believed to be, what to do, and when to look again.
+    """The result of one event."""
 
-    `wake_at` is None only when the job awaits an observation that is sure to come, or is settled.
-    """
-
-    job: JobView
+    job: JobView  # as it is after the event and all rules
     actions: tuple[Action, ...] = ()
+    # When `step` must be called again with a `Tick`. None only if an observation is sure to come, or the job is
+    # finalized.
     wake_at: float | None = None

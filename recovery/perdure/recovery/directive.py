@@ -1,6 +1,7 @@
-"""What the controller wants of an attempt's nodes: one value per attempt, derived, never stored.
+"""What the controller wants of an attempt's nodes: one value per attempt, derived from its state and never stored.
 
-A directive is a level, not a message: it is sent again on every connection, and a node only moves forward through it.
+A directive is level-triggered: the controller sends it again on every connection, and a node only moves forward
+through the targets.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from perdure.recovery.job import AttemptView
 from perdure.recovery.statuses import AttemptState
 
 
-class Want(StrEnum):
+class Target(StrEnum):
     WAIT = "wait"
     SETUP = "setup"
     RUN = "run"
@@ -22,34 +23,29 @@ class Want(StrEnum):
 
 @dataclass(frozen=True)
 class Directive:
-    """`node_ips` by rank, once every node has called. `deadline` in epoch seconds, for DRAIN.
-
-    `roll_call_at` is no node's concern: connections made before that roll call have to be made anew, because only who
-    calls again is known to live.
-    """
-
-    want: Want
-    node_ips: tuple[str, ...] = ()
-    deadline: float | None = None
+    target: Target
+    node_ips: tuple[str, ...] = ()  # by rank, once every node has connected
+    deadline: float | None = None  # for DRAIN: when it is cut short (epoch seconds)
     reason: str = ""
+    # Not sent to nodes. Connections older than this are closed: only a node that reconnects is known to be alive.
     roll_call_at: float | None = None
 
 
-STOP = Directive(Want.STOP, reason="the controller has written this attempt off")
+STOP = Directive(Target.STOP, reason="the controller has given up this attempt")
 
 
-def directive(attempt: AttemptView) -> Directive:
+def directive_for(attempt: AttemptView) -> Directive:
     """What `attempt`'s nodes shall do now."""
     ips = tuple(node.ip or "" for node in attempt.nodes)
     call_at = attempt.failing_since
     match attempt.state:
         case AttemptState.REQUESTED | AttemptState.BOOTING:
-            return Directive(Want.WAIT, roll_call_at=call_at)
+            return Directive(Target.WAIT, roll_call_at=call_at)
         case AttemptState.SETTING_UP | AttemptState.READY:
-            return Directive(Want.SETUP, ips, roll_call_at=call_at)
+            return Directive(Target.SETUP, ips, roll_call_at=call_at)
         case AttemptState.RUNNING:
-            return Directive(Want.RUN, ips, roll_call_at=call_at)
+            return Directive(Target.RUN, ips, roll_call_at=call_at)
         case AttemptState.DRAINING:
-            return Directive(Want.DRAIN, ips, attempt.drain_until, attempt.reason.value if attempt.reason else "")
+            return Directive(Target.DRAIN, ips, attempt.drain_until, attempt.reason.value if attempt.reason else "")
         case AttemptState.STOPPED | AttemptState.GONE:
             return STOP

@@ -1,35 +1,37 @@
-"""What can happen to a job. Each is an observation or a wish; none is an order.
+"""What can happen to a job. Each event is an observation or a user's request.
 
-`task` is the task's index, `generation` the attempt's. Events may come late, twice, or about attempts long gone: `step`
-has an answer to each in every state.
+`task` is the task's index, `generation` the attempt's. Events may arrive late, twice, or for attempts that are long
+gone: `step` handles each event in every state.
 """
 
 from __future__ import annotations
 
-from perdure.recovery.market import Refusal
+from perdure.recovery.frozen import dataclass
+from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import NodePhase
-from perdure.recovery.values import dataclass
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A wake time has come, or somebody thinks that the job deserves a look."""
+    """The job's wake time has come, or the controller wants its rules evaluated again."""
 
 
 @dataclass(frozen=True)
 class CancelRequested:
-    grace_s: float
+    grace_s: float  # time to save and flush; 0 stops at once
 
 
 @dataclass(frozen=True)
 class StorageReady:
+    """All buckets of the task exist."""
+
     task: int
 
 
 @dataclass(frozen=True)
 class StorageFailed:
-    """A bucket can not be had, and no retry will help."""
+    """A bucket cannot be used, and retrying will not help."""
 
     task: int
     message: str
@@ -53,18 +55,17 @@ class Launched:
 
 @dataclass(frozen=True)
 class LaunchRefused:
-    """The launch failed for good. `refusal.kind` says what to do next. `may_exist`: machines may have been bought by a
-    try whose answer never came."""
+    """The launch failed for good. `unavailable.kind` says what to do next."""
 
     task: int
     generation: int
-    refusal: Refusal
-    may_exist: bool = False
+    unavailable: UnavailableOffer
+    may_exist: bool = False  # a call whose response was lost may have launched machines
 
 
 @dataclass(frozen=True)
-class LaunchWithdrawn:
-    """The attempt was given up before its launch had its turn: it was never asked for, and is not going to be."""
+class LaunchCancelled:
+    """The attempt was given up while its launch was queued: the cloud was never called, and will not be."""
 
     task: int
     generation: int
@@ -72,7 +73,7 @@ class LaunchWithdrawn:
 
 @dataclass(frozen=True)
 class NodeReported:
-    """A node's agent is connected and says where it stands (a whole snapshot, not a difference)."""
+    """The state of a connected node's agent: a whole snapshot, not a difference."""
 
     task: int
     generation: int
@@ -87,8 +88,8 @@ class NodeReported:
 
 
 @dataclass(frozen=True)
-class NodeSilent:
-    """A node's connection broke, or its beats stopped."""
+class NodeDisconnected:
+    """A node's connection broke, or its heartbeats stopped."""
 
     task: int
     generation: int
@@ -96,8 +97,8 @@ class NodeSilent:
 
 
 @dataclass(frozen=True)
-class NoticeGiven:
-    """The cloud says that it will take the machine at `deadline` (epoch seconds)."""
+class PreemptionNotice:
+    """The cloud announced that it will take the machine at `deadline` (epoch seconds)."""
 
     task: int
     generation: int
@@ -106,12 +107,12 @@ class NoticeGiven:
 
 
 @dataclass(frozen=True)
-class MachinesSeen:
-    """The cloud's word on an attempt's machines: rank → why it is gone, or None while it exists."""
+class MachinesDescribed:
+    """The cloud's description of an attempt's machines."""
 
     task: int
     generation: int
-    fates: dict[int, Reason | None]
+    gone_reasons: dict[int, Reason | None]  # by rank: why the machine is gone, or None while it exists
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,13 @@ class AttemptGone:
 
 
 @dataclass(frozen=True)
-class Saved:
-    """All work that the attempt had done by `at` (epoch seconds) is durable: `step` of `total_steps`, if it tells."""
+class CheckpointDurable:
+    """All work that the attempt had done by `at` (epoch seconds) is durable."""
 
     task: int
     generation: int
     at: float
-    step: int | None = None
+    step: int | None = None  # the training step that was saved, and how many there are, if the workload reports them
     total_steps: int | None = None
 
 
@@ -140,11 +141,11 @@ Event = (
     | StorageFailed
     | Launched
     | LaunchRefused
-    | LaunchWithdrawn
+    | LaunchCancelled
     | NodeReported
-    | NodeSilent
-    | NoticeGiven
-    | MachinesSeen
+    | NodeDisconnected
+    | PreemptionNotice
+    | MachinesDescribed
     | AttemptGone
-    | Saved
+    | CheckpointDurable
 )

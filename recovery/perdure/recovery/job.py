@@ -1,87 +1,79 @@
 """A job as the decision functions see it: frozen values, times in epoch seconds (UTC).
 
-`JobView` holds tasks, a task its live attempts, an attempt its nodes. `step` takes a view and returns a new one.
+A `JobView` holds tasks, a task its live attempts, an attempt its nodes. `step` takes a `View` and returns a new
+`JobView`. The store keeps these fields in columns of the same names.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
 
-from perdure.recovery.market import MarketView, Offer
-from perdure.recovery.needs import Need
+from perdure.recovery.frozen import cached, dataclass, replace
+from perdure.recovery.market.requirements import MachineRequirement
+from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import Reason, terminal_status
 from perdure.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
-from perdure.recovery.values import cached, dataclass, replace
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long to wait for what, in seconds. Set per cloud by the daemon."""
+class Timeouts:
+    """How long to wait in each situation, in seconds."""
 
-    boot_timeout_s: float = 900.0  # machines exist, but an agent has not called
-    silent_s: float = 180.0  # the cloud says that the machine runs, but its agent is not connected
-    drain_s: float = 60.0  # grace of a drain that no notice bounds: SIGTERM, save, flush
-    recheck_s: float = 5.0  # how often, at the least, a disconnected node's machine is looked up
-    backoff_first_s: float = 1.0  # the pause after one refusal, where every offer is refused; doubled by each further
-    backoff_cap_s: float = 60.0
-    helpless_s: float = 300.0  # a job that has run and fits nowhere any more: how often that is looked at
+    boot_timeout_s: float = 900.0  # until the agents of new machines must have connected
+    node_timeout_s: float = 180.0  # until a disconnected node is given up though its machine runs
+    drain_timeout_s: float = 60.0  # for a drain without a notice: SIGTERM, save, flush
+    describe_interval_s: float = 5.0  # at most this long between two queries for a disconnected node's machine
+    backoff_initial_s: float = 1.0  # the pause after a failed launch if no offer is left; doubles with each failure
+    backoff_max_s: float = 60.0
+    unsatisfiable_retry_s: float = 300.0  # between two searches for a job that has run and that no offer fits any more
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """`job_recovery` of the task.
-
-    `deadline_at`: epoch seconds by which the task shall have ended. `work_s`: seconds that it runs for when nothing is
-    lost. `patience`: how much later than the fastest choice it may end for the sake of cost, 0.05 for 5 % later.
-    `move_cost`: USD for carrying the task's data to another region.
-    """
+    """`job_recovery` of the task."""
 
     strategy: str = "CHEAPEST"
     max_restarts_on_errors: int = 0
     recover_on_exit_codes: frozenset[int] = frozenset()
-    deadline_at: float | None = None
-    work_s: float | None = None
-    patience: float = 0.05
-    move_cost: float = 0.0
+    deadline_at: float | None = None  # epoch seconds by which the task shall have ended
+    work_s: float | None = None  # how long the task runs if nothing is lost
+    patience: float = 0.05  # how much later than with the fastest choice it may end to save cost: 0.05 is 5 %
+    move_cost: float = 0.0  # USD for transferring the task's data to another region
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """A user's wish to end the job. `grace_s`: time to save and flush after SIGTERM; 0 = at once."""
+    """A user's request to end the job."""
 
     at: float
-    grace_s: float
+    grace_s: float  # time to save and flush after SIGTERM; 0 stops at once
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """One machine of an attempt, as last heard or seen.
-
-    `exit_code` is that of the failed or finished stage; `failed_stage` names it ("mounts", "setup", "run", "flush") or
-    is None. `interrupted`: the workload was told to stop before it ended. `gone`: why the machine is known to be gone.
-    """
+    """One machine of an attempt, as its agent last reported and its cloud last described it."""
 
     rank: int
-    phase: NodePhase = NodePhase.UNHEARD
+    phase: NodePhase = NodePhase.NOT_CONNECTED
     instance_id: str | None = None
     ip: str | None = None
     connected: bool = False
-    silent_since: float | None = None
-    exit_code: int | None = None
-    failed_stage: str | None = None
-    interrupted: bool = False
+    disconnected_since: float | None = None
+    exit_code: int | None = None  # of the stage that failed or finished
+    failed_stage: str | None = None  # "mounts", "setup", "run" or "flush"
+    interrupted: bool = False  # the workload was asked to stop before it ended
     mount_lost: bool = False
     message: str = ""
-    notice_deadline: float | None = None
-    gone: Reason | None = None
+    notice_deadline: float | None = None  # when the cloud will take the machine
+    gone_reason: Reason | None = None  # set once the machine is known to be gone
 
     @property
     def has_stopped(self) -> bool:
         """Nothing of the workload runs on this node, and nothing will."""
-        return self.gone is not None or self.phase in ENDED_PHASES
+        return self.gone_reason is not None or self.phase in ENDED_PHASES
 
 
-# Tuples: to look a member of an enumeration up in them takes a fraction of what a set's hash would.
+# Tuples: `in` compares a few members by identity, which is much cheaper than hashing an enum member for a set.
 _ENDING = (AttemptState.DRAINING, AttemptState.STOPPED, AttemptState.GONE)
 _RUNNING, _GONE, _ENDED = AttemptState.RUNNING, AttemptState.GONE, TaskState.ENDED
 _HAS_NO_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.STOPPED, AttemptState.GONE)
@@ -89,11 +81,7 @@ _HAS_NO_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING, AttemptState.S
 
 @dataclass(frozen=True)
 class AttemptView:
-    """One try at a task on one placement.
-
-    `drain_until`: when a drain is cut short. `terminating`: its machines were asked to end. `failing_since`: a rank
-    said that it failed; before anybody is blamed, the others have to call again, and their machines are looked up.
-    """
+    """One try at a task on one placement."""
 
     generation: int
     state: AttemptState
@@ -102,27 +90,29 @@ class AttemptView:
     requested_at: float
     booted_at: float | None = None
     running_at: float | None = None
-    drain_until: float | None = None
-    reason: Reason | None = None
-    terminating: bool = False
+    drain_until: float | None = None  # when a drain is cut short
+    reason: Reason | None = None  # why it is being drained or has stopped
+    terminating: bool = False  # termination of its machines has been requested
+    # When a rank reported a failure. Before the task fails, the other ranks have to reconnect and their machines are
+    # described, since a rank often fails because another machine was lost.
     failing_since: float | None = None
-    checked_at: float | None = None
-    check_asked_at: float | None = None
+    described_at: float | None = None  # when the cloud last described its machines
+    describe_requested_at: float | None = None
 
     @cached
-    def is_well(self) -> bool:
-        """Nothing was heard or seen that speaks against any of its nodes."""
+    def healthy(self) -> bool:
+        """No node is gone, disconnected, interrupted, about to be preempted, or without its mount."""
         for n in self.nodes:
-            seen_amiss = n.gone is not None or n.silent_since is not None or n.notice_deadline is not None
-            if seen_amiss or n.interrupted or n.mount_lost:
+            in_doubt = n.gone_reason is not None or n.disconnected_since is not None or n.notice_deadline is not None
+            if in_doubt or n.interrupted or n.mount_lost:
                 return False
         return True
 
     @cached
-    def runs_undisturbed(self) -> bool:
-        """It runs, nothing is amiss, and nobody is being asked about it: the machines' mere presence is awaited."""
+    def is_steady(self) -> bool:
+        """It runs, it is healthy, no rank has ended, and no query about its machines is open."""
         runs = self.state is _RUNNING and not self.terminating and self.failing_since is None
-        return runs and self.is_well and not any(n.has_stopped or n.failed_stage is not None for n in self.nodes)
+        return runs and self.healthy and not any(n.has_stopped or n.failed_stage is not None for n in self.nodes)
 
     @property
     def is_live(self) -> bool:
@@ -135,7 +125,7 @@ class AttemptView:
 
     @property
     def may_run_workload(self) -> bool:
-        """Whether a process of the user's may be running, as far as is known."""
+        """Whether a process of the user may be running, as far as is known."""
         if self.state in _HAS_NO_WORKLOAD:
             return False
         return not all(node.has_stopped for node in self.nodes)
@@ -148,51 +138,42 @@ class AttemptView:
 class TaskView:
     """One task of a job.
 
-    `attempts`: those not yet GONE, oldest first. `last_offer`: where the newest attempt ran or runs.
-    `refused_in_a_row`: launches refused since one worked. `run_seconds`: time in RUNNING up to `run_since`, which is
-    None while not running. `storage_ready`: its buckets exist (True also when it has none).
-
-    Work is counted in seconds of running: `resumed_s` is what had been done when the current or last run began,
-    `saved_s` what is durable, as far as reported; None until something was. `late_since`: when it became clear that not
-    even a machine that stays would end the task by its deadline.
-
-    `first_step`: the first that was reported durable, after `first_step_s` of work; from it and later ones follows
-    `estimated_s`: what all of the steps take.
+    Work is counted in seconds of running.
     """
 
     index: int
-    needs: tuple[Need, ...]
+    requirements: tuple[MachineRequirement, ...]
     num_nodes: int = 1
     recovery: Recovery = Recovery()
     state: TaskState = TaskState.WAITING
     reason: Reason = Reason.SUBMITTED
     outcome: Reason | None = None
     message: str = ""
-    attempts: tuple[AttemptView, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()  # those not yet GONE, oldest first
     next_generation: int = 1
-    last_offer: Offer | None = None
+    last_offer: Offer | None = None  # of the newest attempt
     preempted_from: Offer | None = None
     recovery_count: int = 0
     restarts_on_errors: int = 0
-    refused_in_a_row: int = 0
+    consecutive_refusals: int = 0  # failed launches since the last one that succeeded
     has_run: bool = False
     wake_at: float | None = None
     started_at: float | None = None
-    run_since: float | None = None
-    run_seconds: float = 0.0
+    run_since: float | None = None  # None while it does not run
+    run_seconds: float = 0.0  # in RUNNING, up to `run_since`
     ended_at: float | None = None
-    storage_ready: bool = True
-    storage_asked: bool = False
-    resumed_s: float = 0.0
-    saved_s: float | None = None
-    late_since: float | None = None
-    first_step: int | None = None
-    first_step_s: float = 0.0
-    estimated_s: float | None = None
+    storage_ready: bool = True  # its buckets exist, or it has none
+    storage_requested: bool = False
+    resumed_s: float = 0.0  # work that was done when the current or last run began
+    saved_s: float | None = None  # work that is reported durable; None until the first report
+    late_since: float | None = None  # when even an uninterrupted machine could no longer meet the deadline
+    first_step: int | None = None  # the first step that was reported durable
+    first_step_s: float = 0.0  # the work that had been done by then
+    estimated_s: float | None = None  # work of all steps, extrapolated from `first_step` and later ones
 
     @property
     def work_s(self) -> float | None:
-        """Seconds that the task runs for in all when nothing is lost: as the user said, else as its steps tell."""
+        """Seconds of running in all if nothing is lost: as the user configured, else as its steps indicate."""
         return self.estimated_s if self.recovery.work_s is None else self.recovery.work_s
 
     @property
@@ -232,9 +213,11 @@ class TaskView:
                 return terminal_status(self.outcome) or Status.FAILED_CONTROLLER
             case TaskState.STOPPING if self.outcome is Reason.USER_CANCELLED:
                 return Status.CANCELLING
+            case TaskState.STOPPING if not self.has_run:
+                return Status.STARTING  # it failed before `run`, and its machines are being stopped
             case TaskState.STOPPING | TaskState.RUNNING:
                 return Status.RUNNING
-            case TaskState.PLACING:
+            case TaskState.PROVISIONING:
                 return Status.RECOVERING if self.has_run else Status.STARTING
             case TaskState.WAITING:
                 return Status.RECOVERING if self.has_run else Status.PENDING
@@ -272,8 +255,8 @@ class JobView:
         return self.current_task is None
 
     @property
-    def is_settled(self) -> bool:
-        """Ended, and no machine of it is left."""
+    def is_finalized(self) -> bool:
+        """Ended, and none of its machines is left."""
         return self.has_ended and not any(a.is_live for t in self.tasks for a in t.attempts)
 
     def with_task(self, task: TaskView) -> JobView:
@@ -285,16 +268,13 @@ class JobView:
 
 @dataclass(frozen=True)
 class View:
-    """All that `step` may know.
-
-    `taken_up_at`: since when this controller has the job in its hands. Agents could tell it nothing before.
-    """
+    """All that a decision may depend on besides the event and the time."""
 
     job: JobView
     market: MarketView = field(default_factory=MarketView)
-    limits: Limits = Limits()
-    taken_up_at: float = 0.0
+    timeouts: Timeouts = Timeouts()
+    owned_since: float = 0.0  # since when this controller has owned the job; agents could not reach it before
 
-    def patience_from(self, at: float) -> float:
-        """From when on a wait for an agent's word, begun at `at`, counts: no agent could call before."""
-        return max(at, self.taken_up_at)
+    def wait_starts_at(self, at: float) -> float:
+        """When a wait for an agent that began at `at` starts to count: not before this controller owned the job."""
+        return max(at, self.owned_since)

@@ -1,221 +1,290 @@
-"""Folds one event into what is believed of a job. Facts only: what follows from them is `settle`'s business.
+"""Folds one event into the job. Facts only: what follows from them is decided by `rules.table`.
 
-Late, repeated and out-of-date events fall through to "ignored": the job is returned as it was.
+Late, repeated and outdated events are ignored: the job is returned unchanged. So are events that cannot be true: about
+a task or a rank that does not exist, or with a time that is not a finite number.
 """
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import assert_never
 
 from perdure.recovery import events
-from perdure.recovery.actions import Action, Learn, Note, Refuse
-from perdure.recovery.estimates import estimated
-from perdure.recovery.history import Sighting
+from perdure.recovery.actions import Action, AvoidOffer, RecordObservation, TimelineEntry
+from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
-from perdure.recovery.market import FaultKind
-from perdure.recovery.reasons import Reason
+from perdure.recovery.market.cooldown import cooldown_s
+from perdure.recovery.market.history import OfferObservation
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
+from perdure.recovery.reasons import STAGE_FAILURES, Reason, meaning_of
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
-from perdure.recovery.values import replace
 
+# The factor by which remaining steps may be slower than those seen: overestimating work keeps deadlines safe.
+_STEP_TIME_MARGIN = 1.1
+
+# Larger numbers count no training steps, and a float does not hold them exactly.
+_MAX_STEP = 2**53
+
+_STAGES = tuple(STAGE_FAILURES)
 _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
 _REQUESTED, _GONE, _AVOID_ZONE = AttemptState.REQUESTED, AttemptState.GONE, FaultKind.AVOID_ZONE
 
 
 def observe(job: JobView, event: events.Event, now: float, out: list[Action]) -> JobView:
-    """The job after `event`; timeline notes and refusals that the event itself carries are appended to `out`."""
+    """The job after `event`. Timeline entries and observations of offers that it carries are appended to `out`."""
+    if isinstance(event, events.Tick) or not _is_possible(job, event):
+        return job
     match event:
-        case events.Tick():
-            return job
         case events.CancelRequested():
-            return _cancel(job, event, now, out)
+            return _cancel_requested(job, event, now, out)
         case events.StorageReady():
-            task = job.tasks[event.task]
-            return job.with_task(replace(task, storage_ready=True, wake_at=now))
+            return _storage_ready(job, event, now)
         case events.StorageFailed():
             return _storage_failed(job, event)
-        case events.Launched() | events.LaunchRefused():
-            return _launch_answered(job, event, now, out)
-        case events.LaunchWithdrawn():
-            return _launch_withdrawn(job, event, out)
-        case events.NodeReported() | events.NodeSilent() | events.NoticeGiven():
+        case events.Launched():
+            return _launched(job, event, now, out)
+        case events.LaunchRefused():
+            return _launch_refused(job, event, now, out)
+        case events.LaunchCancelled():
+            return _launch_cancelled(job, event, out)
+        case events.NodeReported() | events.NodeDisconnected() | events.PreemptionNotice():
             return _node_event(job, event, now, out)
-        case events.Saved():
-            return _saved(job, event, now, out)
-        case events.MachinesSeen() | events.AttemptGone():
-            return _cloud_said(job, event, now, out)
+        case events.CheckpointDurable():
+            return _checkpoint_durable(job, event, now, out)
+        case events.MachinesDescribed() | events.AttemptGone():
+            return _machine_event(job, event, now, out)
         case _:
             assert_never(event)
 
 
-def _cancel(job: JobView, event: events.CancelRequested, now: float, out: list[Action]) -> JobView:
+def _is_possible(job: JobView, event: events.Event) -> bool:
+    """Its task exists, and its time is a finite number."""
+    match event:
+        case events.Tick():
+            return True
+        case events.CancelRequested():
+            return isfinite(event.grace_s)
+        case events.PreemptionNotice() if not isfinite(event.deadline):
+            return False
+        case events.CheckpointDurable() if not isfinite(event.at):
+            return False
+    return 0 <= event.task < len(job.tasks)
+
+
+def _cancel_requested(job: JobView, event: events.CancelRequested, now: float, out: list[Action]) -> JobView:
     if job.has_ended:
         return job
     if job.cancel is None:
-        out.append(Note("job.cancel", reason=Reason.USER_CANCELLED, data={"grace_s": event.grace_s}))
+        out.append(TimelineEntry("job.cancel", reason=Reason.USER_CANCELLED, data={"grace_s": event.grace_s}))
         return replace(job, cancel=Cancel(at=now, grace_s=event.grace_s))
-    # A second, more impatient cancel shortens the grace of the first.
+    # A second cancel can only shorten the grace period of the first.
     until = min(job.cancel.at + job.cancel.grace_s, now + event.grace_s)
     return replace(job, cancel=replace(job.cancel, grace_s=until - job.cancel.at))
 
 
+def _storage_ready(job: JobView, event: events.StorageReady, now: float) -> JobView:
+    task = job.tasks[event.task]
+    return job.with_task(replace(task, storage_ready=True, wake_at=now)) if _awaits_storage(task) else job
+
+
 def _storage_failed(job: JobView, event: events.StorageFailed) -> JobView:
     task = job.tasks[event.task]
-    if task.state is TaskState.ENDED or task.outcome is not None or task.storage_ready:
-        return job  # too late: the buckets were there before
+    if not _awaits_storage(task):
+        return job
     return job.with_task(replace(task, state=TaskState.STOPPING, outcome=Reason.STORAGE_FAILED, message=event.message))
 
 
-def _launch_answered(
-    job: JobView, event: events.Launched | events.LaunchRefused, now: float, out: list[Action]
-) -> JobView:
+def _awaits_storage(task: TaskView) -> bool:
+    """Its buckets were requested, and no answer has come. A second answer is ignored, whatever it is."""
+    return task.storage_requested and not task.storage_ready and task.outcome is None
+
+
+# --- launches ---------------------------------------------------------------------------------------------------------
+
+
+def _launched(job: JobView, event: events.Launched, now: float, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
     if attempt is None:
         return job
-    if isinstance(event, events.Launched):
-        out.append(Learn(Sighting(attempt.offer.key, now, available=True)))
-        known = {machine.rank: machine for machine in event.machines}
-        nodes = tuple(
-            replace(n, instance_id=known[n.rank].instance_id, ip=n.ip or known[n.rank].ip) if n.rank in known else n
-            for n in attempt.nodes
-        )
-        attempt = replace(attempt, nodes=nodes, booted_at=now if attempt.booted_at is None else attempt.booted_at)
-        if attempt.state is _REQUESTED:
-            attempt = replace(attempt, state=AttemptState.BOOTING)
-            ids = [n.instance_id for n in nodes]
-            out.append(Note("attempt.launched", task.index, attempt.generation, data={"instances": ids}))
-        return job.with_task(replace(task.with_attempt(attempt), refused_in_a_row=0))
-    refusal = event.refusal
-    out.append(Refuse(refusal))
-    if refusal.kind is _AVOID_ZONE:
-        out.append(Learn(Sighting(attempt.offer.key, now, available=False)))
-    out.append(
-        Note(
-            "attempt.refused",
-            task.index,
-            attempt.generation,
-            message=refusal.message,
-            data={
-                "code": refusal.code,
-                "kind": refusal.kind.value,
-                "until": refusal.until,
-                "offer": attempt.offer.name,
-            },
-        )
+    out.append(RecordObservation(OfferObservation(attempt.offer.key, now, available=True)))
+    machines = {machine.rank: machine for machine in event.machines}
+    nodes = tuple(
+        replace(n, instance_id=machines[n.rank].instance_id, ip=n.ip or machines[n.rank].ip)
+        if n.rank in machines
+        else n
+        for n in attempt.nodes
     )
-    if attempt is not task.replacement:  # who has a place is not searching
-        task = replace(task, refused_in_a_row=task.refused_in_a_row + 1)
+    attempt = replace(attempt, nodes=nodes, booted_at=now if attempt.booted_at is None else attempt.booted_at)
+    if attempt.state is _REQUESTED:
+        attempt = replace(attempt, state=AttemptState.BOOTING)
+        ids = [n.instance_id for n in nodes]
+        out.append(TimelineEntry("attempt.launched", task.index, attempt.generation, data={"instances": ids}))
+    return job.with_task(replace(task.with_attempt(attempt), consecutive_refusals=0))
+
+
+def _launch_refused(job: JobView, event: events.LaunchRefused, now: float, out: list[Action]) -> JobView:
+    task = job.tasks[event.task]
+    attempt = task.attempt(event.generation)
+    if attempt is None or attempt.booted_at is not None:
+        return job  # its machines exist: what becomes of them is observed
+    unavailable = _with_finite_times(event.unavailable, now)
+    out.append(AvoidOffer(unavailable))
+    if unavailable.kind is _AVOID_ZONE:
+        out.append(RecordObservation(OfferObservation(attempt.offer.key, now, available=False)))
+    data: dict[str, object] = {
+        "code": unavailable.code,
+        "kind": unavailable.kind.value,
+        "until": unavailable.until,
+        "offer": attempt.offer.name,
+    }
+    out.append(TimelineEntry("attempt.refused", task.index, attempt.generation, message=unavailable.message, data=data))
+    if attempt is not task.replacement:  # a task that runs is not searching
+        task = replace(task, consecutive_refusals=task.consecutive_refusals + 1)
     if not event.may_exist:
         return job.with_task(task.with_attempt(replace(attempt, state=_GONE)))
-    # The attempt ends as one with machines does, by a termination that looks for them.
-    unknown = replace(attempt, state=AttemptState.STOPPED)
-    if attempt is task.current and task.state is TaskState.PLACING:
+    # Machines may exist, so the attempt ends with a termination, which looks for them.
+    stopped = replace(attempt, state=AttemptState.STOPPED)
+    if attempt is task.current and task.state is TaskState.PROVISIONING:
         task = replace(task, state=TaskState.WAITING, wake_at=now)
-    return job.with_task(task.with_attempt(unknown))
+    return job.with_task(task.with_attempt(stopped))
 
 
-def _launch_withdrawn(job: JobView, event: events.LaunchWithdrawn, out: list[Action]) -> JobView:
+def _with_finite_times(unavailable: UnavailableOffer, now: float) -> UnavailableOffer:
+    """The refusal itself is certain, so it counts even if its times are unusable."""
+    if isfinite(unavailable.at) and isfinite(unavailable.until):
+        return unavailable
+    return replace(unavailable, at=now, until=now + cooldown_s(unavailable.kind, 0))
+
+
+def _launch_cancelled(job: JobView, event: events.LaunchCancelled, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
     if attempt is None or attempt.booted_at is not None:
         return job
-    out.append(Note("attempt.withdrawn", task.index, attempt.generation, message="given up before it was asked for"))
+    message = "the attempt was given up before its launch was sent to the cloud"
+    out.append(TimelineEntry("attempt.withdrawn", task.index, attempt.generation, message=message))
     return job.with_task(task.with_attempt(replace(attempt, state=AttemptState.GONE)))
 
 
-def _saved(job: JobView, event: events.Saved, now: float, out: list[Action]) -> JobView:
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: float, out: list[Action]) -> JobView:
     task = job.tasks[event.task]
-    ran = [a for a in task.attempts if a.running_at is not None]
-    if task.status.is_terminal or not ran or ran[-1].generation != event.generation:
-        return job  # of a run before the last, what it left has been counted; what has ended needs no more work
+    started = [a for a in task.attempts if a.running_at is not None]
+    if task.status.is_terminal or not started or started[-1].generation != event.generation:
+        return job  # an earlier run's progress has been counted; a task that has ended needs no estimate
     if task.saved_s is None:
-        # It does report, so runs that ended without a report kept nothing, whatever was assumed of them.
+        # The workload does report, so runs that ended without a report saved nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
-    saved_s = task.resumed_s + max(0.0, min(event.at, now) - (ran[-1].running_at or now))
-    knew = task.work_s is not None
-    task = estimated(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)), event, saved_s)
-    if not knew and task.work_s is not None:
-        message = f"by its steps, it will run for {task.work_s / 3600:.1f} h in all; nobody had said how long"
-        out.append(Note("task.work", task.index, message=message, data={"work_s": round(task.work_s)}))
-        task = replace(task, wake_at=now)  # the policy has more to go by than when it last looked
+    saved_s = task.resumed_s + max(0.0, min(event.at, now) - (started[-1].running_at or now))
+    had_work = task.work_s is not None
+    task = with_work_estimate(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)), event, saved_s)
+    if not had_work and task.work_s is not None:
+        message = f"estimated from its training steps, the task runs for {task.work_s / 3600:.1f} h in all"
+        data: dict[str, object] = {"work_s": round(task.work_s)}
+        out.append(TimelineEntry("task.work_estimated", task.index, message=message, data=data))
+        task = replace(task, wake_at=now)  # the policy can now decide with the estimate
     return job.with_task(task)
 
 
+def with_work_estimate(task: TaskView, event: events.CheckpointDurable, saved_s: float) -> TaskView:
+    """`task` with its work estimated from the steps that have been saved, the newest after `saved_s` of work.
+
+    The time per step is that from the first saved step to the newest, so neither a start from another job's checkpoint
+    nor the time before the first step counts. A single step gives no estimate.
+    """
+    if event.step is None or event.total_steps is None or max(abs(event.step), abs(event.total_steps)) > _MAX_STEP:
+        return task
+    if task.first_step is None:
+        return replace(task, first_step=event.step, first_step_s=saved_s)
+    steps, seconds = event.step - task.first_step, saved_s - task.first_step_s
+    if steps <= 0 or seconds <= 0:
+        return task
+    left = max(0, event.total_steps - event.step)
+    return replace(task, estimated_s=saved_s + _STEP_TIME_MARGIN * left * seconds / steps)
+
+
+# --- nodes and machines -----------------------------------------------------------------------------------------------
+
+
 def _node_event(
-    job: JobView, event: events.NodeReported | events.NodeSilent | events.NoticeGiven, now: float, out: list[Action]
+    job: JobView,
+    event: events.NodeReported | events.NodeDisconnected | events.PreemptionNotice,
+    now: float,
+    out: list[Action],
 ) -> JobView:
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
-    if attempt is None or not attempt.is_live or event.rank >= len(attempt.nodes):
+    if attempt is None or not attempt.is_live or not 0 <= event.rank < len(attempt.nodes):
         return job
     node = attempt.nodes[event.rank]
-    if node.gone is not None:
+    if node.gone_reason is not None:
         return job
     match event:
         case events.NodeReported():
             node = _reported(node, event)
-        case events.NodeSilent():
-            if node.connected or (node.silent_since is None and node.phase is not NodePhase.UNHEARD):
-                node = replace(node, connected=False, silent_since=now)
-        case events.NoticeGiven():
+        case events.NodeDisconnected():
+            has_connected = node.phase is not NodePhase.NOT_CONNECTED
+            if node.connected or (node.disconnected_since is None and has_connected):
+                node = replace(node, connected=False, disconnected_since=now)
+        case events.PreemptionNotice():
             if node.notice_deadline is None:
-                message = f"the machine will be taken in {max(0.0, event.deadline - now):.0f} s"
-                data: dict[str, object] = {"deadline": event.deadline}
-                out.append(
-                    Note(
-                        "node.notice",
-                        task.index,
-                        attempt.generation,
-                        node.rank,
-                        Reason.PREEMPTION_NOTICE,
-                        message,
-                        data,
-                    )
-                )
+                out.append(_notice_entry(task, attempt, event, now))
             node = replace(node, notice_deadline=event.deadline)
     return job.with_task(task.with_attempt(attempt.with_node(node)))
 
 
 def _reported(node: NodeView, event: events.NodeReported) -> NodeView:
-    node = replace(node, connected=True, silent_since=None, ip=event.ip or node.ip)
-    if _PHASE_ORDER[event.phase] < _PHASE_ORDER[node.phase]:
-        return node  # an older report, overtaken on the way
+    node = replace(node, connected=True, disconnected_since=None, ip=event.ip or node.ip)
+    if _PHASE_ORDER[event.phase] < _PHASE_ORDER[node.phase] or node.phase is NodePhase.ENDED:
+        return node  # an older report that arrived late, or a repeated one: an end is final
     return replace(
         node,
         phase=event.phase,
         exit_code=event.exit_code,
-        failed_stage=event.failed_stage,
+        failed_stage="run" if event.failed_stage not in (None, *_STAGES) else event.failed_stage,
         interrupted=event.interrupted,
         mount_lost=node.mount_lost or event.mount_lost,
         message=event.message,
     )
 
 
-def _cloud_said(
-    job: JobView, event: events.MachinesSeen | events.AttemptGone, now: float, out: list[Action]
+def _notice_entry(task: TaskView, attempt: AttemptView, event: events.PreemptionNotice, now: float) -> TimelineEntry:
+    message = f"the cloud will take the machine in {max(0.0, event.deadline - now):.0f} s"
+    data: dict[str, object] = {"deadline": event.deadline}
+    reason = Reason.PREEMPTION_NOTICE
+    return TimelineEntry("node.notice", task.index, attempt.generation, event.rank, reason, message, data)
+
+
+def _machine_event(
+    job: JobView, event: events.MachinesDescribed | events.AttemptGone, now: float, out: list[Action]
 ) -> JobView:
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
     if attempt is None or not attempt.is_live:
         return job
-    if isinstance(event, events.AttemptGone):
-        cause = attempt.reason or Reason.MACHINE_STOPPED
-        nodes = tuple(replace(n, gone=n.gone or cause, connected=False) for n in attempt.nodes)
-        attempt = replace(attempt, nodes=nodes)
-        # One that nobody asked to end still has to be seen as a loss; `settle` closes it afterwards.
-        if attempt.terminating:
-            attempt = replace(attempt, state=_GONE)
-            out.append(Note("attempt.gone", task.index, attempt.generation))
-        return job.with_task(task.with_attempt(attempt))
-    nodes = tuple(_with_fate(n, event.fates, out, task, attempt) for n in attempt.nodes)
-    return job.with_task(task.with_attempt(replace(attempt, nodes=nodes, checked_at=now)))
+    match event:
+        case events.MachinesDescribed():
+            nodes = tuple(_described(n, event, out) for n in attempt.nodes)
+            attempt = replace(attempt, nodes=nodes, described_at=now)
+        case events.AttemptGone():
+            reason = attempt.reason or Reason.MACHINE_STOPPED
+            nodes = tuple(replace(n, gone_reason=n.gone_reason or reason, connected=False) for n in attempt.nodes)
+            attempt = replace(attempt, nodes=nodes)
+            # An attempt that nobody terminated is a loss: the rules handle it first, and terminate it afterwards.
+            if attempt.terminating:
+                attempt = replace(attempt, state=_GONE)
+                out.append(TimelineEntry("attempt.gone", task.index, attempt.generation))
+    return job.with_task(task.with_attempt(attempt))
 
 
-def _with_fate(
-    node: NodeView, fates: dict[int, Reason | None], out: list[Action], task: TaskView, attempt: AttemptView
-) -> NodeView:
-    fate = fates.get(node.rank)
-    if fate is None or node.gone is not None:
+def _described(node: NodeView, event: events.MachinesDescribed, out: list[Action]) -> NodeView:
+    gone_reason = event.gone_reasons.get(node.rank)
+    if gone_reason is None or node.gone_reason is not None:
         return node
-    out.append(Note("node.gone", task.index, attempt.generation, node.rank, fate))
-    return replace(node, gone=fate, connected=False, silent_since=None)
+    # A machine that is gone has been lost, for whatever reason.
+    gone_reason = gone_reason if meaning_of(gone_reason).recovers else Reason.MACHINE_CRASHED
+    out.append(TimelineEntry("node.gone", event.task, event.generation, node.rank, gone_reason))
+    return replace(node, gone_reason=gone_reason, connected=False, disconnected_since=None)

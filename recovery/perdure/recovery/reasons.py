@@ -1,6 +1,6 @@
 """Why something happened. One table says what each reason means for a task.
 
-A reason is recorded beside every state, attempt and event; it never replaces a state.
+A reason is stored beside every state, attempt and event; it never replaces a state.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Reason(StrEnum):
     UNREACHABLE = "UNREACHABLE"
     BOOT_TIMEOUT = "BOOT_TIMEOUT"
     MOUNT_LOST = "MOUNT_LOST"
-    # moves that the policy asked for
+    # moves that the policy decided on
     MOVED = "MOVED"
-    # restarts that the user asked for
+    # restarts that the user configured
     RESTART_ON_ERROR = "RESTART_ON_ERROR"
     RESTART_ON_EXIT_CODE = "RESTART_ON_EXIT_CODE"
-    # refusals
+    # failed launches
     NO_CAPACITY = "NO_CAPACITY"
     QUOTA = "QUOTA"
     THROTTLED = "THROTTLED"
@@ -56,41 +56,58 @@ class Meaning:
     status: Status | None = None  # the terminal status it gives, if it ends a task
     recovers: bool = False  # the task goes on with another attempt
     is_recovery: bool = False  # that attempt counts in `recovery_count`
-    text: str = ""
+    text: str = ""  # shown to users
 
 
 MEANINGS: dict[Reason, Meaning] = {
-    Reason.COMPLETED: Meaning(Status.SUCCEEDED, text="every node's `run` exited with 0"),
-    Reason.USER_CANCELLED: Meaning(Status.CANCELLED, text="cancelled by the user"),
+    Reason.COMPLETED: Meaning(Status.SUCCEEDED, text="`run` exited with code 0 on every node"),
+    Reason.USER_CANCELLED: Meaning(Status.CANCELLED, text="the user cancelled the job"),
     Reason.EARLIER_TASK_ENDED: Meaning(Status.CANCELLED, text="an earlier task of the pipeline did not succeed"),
     Reason.RUN_FAILED: Meaning(Status.FAILED, text="`run` exited with an error"),
     Reason.SETUP_FAILED: Meaning(Status.FAILED_SETUP, text="`setup` exited with an error"),
-    Reason.FLUSH_FAILED: Meaning(Status.FAILED, text="cached writes did not reach the bucket"),
-    Reason.NO_OFFER_FITS: Meaning(Status.FAILED_NO_RESOURCE, text="no offer of any enabled cloud can ever fit"),
-    Reason.PRECHECKS_FAILED: Meaning(Status.FAILED_PRECHECKS, text="the request can not work as written"),
-    Reason.STORAGE_FAILED: Meaning(Status.FAILED_PRECHECKS, text="a bucket could not be made or read"),
-    Reason.CONTROLLER_ERROR: Meaning(Status.FAILED_CONTROLLER, text="the controller met an error of its own"),
-    Reason.PREEMPTED: Meaning(recovers=True, is_recovery=True, text="the cloud took the machine"),
-    Reason.PREEMPTION_NOTICE: Meaning(recovers=True, is_recovery=True, text="the cloud said that it takes the machine"),
-    Reason.MACHINE_STOPPED: Meaning(recovers=True, is_recovery=True, text="the machine was stopped by someone"),
-    Reason.MACHINE_CRASHED: Meaning(recovers=True, is_recovery=True, text="the machine went away on its own"),
-    Reason.UNREACHABLE: Meaning(recovers=True, is_recovery=True, text="the machine fell silent"),
-    Reason.BOOT_TIMEOUT: Meaning(recovers=True, text="no agent called from the machine in time"),
-    Reason.NO_CAPACITY: Meaning(recovers=True, text="there was no room for the machine after all"),
-    Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount went away under the workload"),
-    Reason.MOVED: Meaning(recovers=True, text="a better place was ready to take over"),
+    Reason.FLUSH_FAILED: Meaning(Status.FAILED, text="cached writes could not be uploaded to the bucket"),
+    Reason.NO_OFFER_FITS: Meaning(Status.FAILED_NO_RESOURCE, text="no enabled cloud offers a machine that fits"),
+    Reason.PRECHECKS_FAILED: Meaning(Status.FAILED_PRECHECKS, text="the cloud rejects the request as it is written"),
+    Reason.STORAGE_FAILED: Meaning(Status.FAILED_PRECHECKS, text="a bucket could not be created or read"),
+    Reason.CONTROLLER_ERROR: Meaning(Status.FAILED_CONTROLLER, text="the controller had an internal error"),
+    Reason.PREEMPTED: Meaning(recovers=True, is_recovery=True, text="the cloud took the machine back (preemption)"),
+    Reason.PREEMPTION_NOTICE: Meaning(
+        recovers=True, is_recovery=True, text="the cloud announced that it will take the machine back"
+    ),
+    Reason.MACHINE_STOPPED: Meaning(recovers=True, is_recovery=True, text="somebody stopped the machine"),
+    Reason.MACHINE_CRASHED: Meaning(recovers=True, is_recovery=True, text="the machine failed, without a preemption"),
+    Reason.UNREACHABLE: Meaning(recovers=True, is_recovery=True, text="the machine stopped responding"),
+    Reason.BOOT_TIMEOUT: Meaning(recovers=True, text="the agent on the machine did not connect in time"),
+    Reason.NO_CAPACITY: Meaning(recovers=True, text="the cloud accepted the launch but had no capacity for it"),
+    Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount failed while the workload ran"),
+    Reason.MOVED: Meaning(recovers=True, text="a replacement on a better offer was ready to take over"),
     Reason.RESTART_ON_ERROR: Meaning(recovers=True, text="restarted, as max_restarts_on_errors allows"),
-    Reason.RESTART_ON_EXIT_CODE: Meaning(recovers=True, text="restarted, as recover_on_exit_codes asks"),
+    Reason.RESTART_ON_EXIT_CODE: Meaning(recovers=True, text="restarted, because recover_on_exit_codes lists the code"),
 }
+
+
+# A reason that is not in the table ends nothing and recovers nothing.
+_NO_MEANING = Meaning()
+
+# A stage of a node's agent, and the reason if it fails.
+STAGE_FAILURES: dict[str, Reason] = {
+    "mounts": Reason.STORAGE_FAILED,
+    "setup": Reason.SETUP_FAILED,
+    "run": Reason.RUN_FAILED,
+    "flush": Reason.FLUSH_FAILED,
+}
+
+
+def meaning_of(reason: Reason) -> Meaning:
+    """What `reason` means for its task. Total: a reason that is not in the table changes nothing."""
+    return MEANINGS.get(reason, _NO_MEANING)
 
 
 def terminal_status(reason: Reason) -> Status | None:
     """The status that `reason` ends a task with, or None if it does not end one."""
-    meaning = MEANINGS.get(reason)
-    return meaning.status if meaning else None
+    return meaning_of(reason).status
 
 
-def text(reason: Reason) -> str:
-    """A short sentence for people; the reason's own name in words where the table has none."""
-    meaning = MEANINGS.get(reason)
-    return meaning.text if meaning and meaning.text else reason.value.replace("_", " ").lower()
+def describe(reason: Reason) -> str:
+    """A phrase for users; for a reason without one in the table, its name in lower case."""
+    return meaning_of(reason).text or reason.value.replace("_", " ").lower()

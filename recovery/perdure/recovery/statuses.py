@@ -1,9 +1,9 @@
-"""The states that the controller keeps, and the statuses that users see.
+"""The states that the controller stores, and the statuses that users see.
 
-States say *what is going on*; why is a `Reason` beside them. Statuses are SkyPilot's names, derived from both.
+A state says *what is going on*; a `Reason` beside it says why. A status is derived from both and has SkyPilot's name.
 
-What runs at every decision has members in names of its own, such as `_WAITING`: to look one up on its class costs as
-much as a call (Python 3.11).
+Modules that run at every decision bind members to names of their own, such as `_WAITING`: looking a member up on its
+enum class costs as much as a function call (Python 3.11).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """What `perdure jobs queue` shows. Names are SkyPilot's `ManagedJobStatus`."""
+    """What `perdure jobs queue` shows. The names are SkyPilot's `ManagedJobStatus`."""
 
     PENDING = "PENDING"
     STARTING = "STARTING"
@@ -62,38 +62,38 @@ def exit_code(status: Status) -> int:
 
 
 class TaskState(StrEnum):
-    """Where a task stands. The cause is a reason, never a state."""
+    """What is going on with a task."""
 
-    WAITING = "WAITING"  # no attempt of its own yet: its turn, or its back-off (`wake_at`), has not come
-    PLACING = "PLACING"  # the newest attempt is being bought, booted and set up
-    RUNNING = "RUNNING"  # the newest attempt's workload runs
-    STOPPING = "STOPPING"  # the outcome is known; the workload is being brought to an end
+    WAITING = "WAITING"  # no attempt: an earlier task runs, or the time of the next try (`wake_at`) has not come
+    PROVISIONING = "PROVISIONING"  # the newest attempt is being launched, booted and set up
+    RUNNING = "RUNNING"  # an attempt's workload runs
+    STOPPING = "STOPPING"  # the outcome is known; the workload is being stopped
     ENDED = "ENDED"
 
 
 class AttemptState(StrEnum):
-    """Where one attempt stands. Order is the order of life."""
+    """What is going on with one attempt, in the order of its life."""
 
     REQUESTED = "REQUESTED"  # the launch intent is open: machines may or may not exist
-    BOOTING = "BOOTING"  # machines exist; not every agent has called yet
-    SETTING_UP = "SETTING_UP"  # every agent has called: mounts and `setup`
-    READY = "READY"  # every rank is set up and waits for leave to run
-    RUNNING = "RUNNING"  # leave to run was given
-    DRAINING = "DRAINING"  # told to stop: the workload saves, mounts are flushed
+    BOOTING = "BOOTING"  # machines exist; not every agent has connected yet
+    SETTING_UP = "SETTING_UP"  # every agent has connected: mounts and `setup`
+    READY = "READY"  # every rank is set up and waits for permission to run
+    RUNNING = "RUNNING"  # permission to run was given
+    DRAINING = "DRAINING"  # asked to stop: the workload saves, mounts are flushed
     STOPPED = "STOPPED"  # no workload runs any more; machines may still exist
     GONE = "GONE"  # the cloud confirms that every machine is gone
 
 
 class NodePhase(StrEnum):
-    """What a node's agent last said of itself. Values are the agent protocol's."""
+    """What a node's agent last reported. The values are the agent protocol's, except NOT_CONNECTED."""
 
-    UNHEARD = "unheard"  # no agent has called yet
-    BOOTED = "booted"  # agent called; waits for the addresses of its peers
+    NOT_CONNECTED = "not_connected"  # the agent has never connected
+    BOOTED = "booted"  # the agent has connected and waits for the addresses of its peers
     MOUNTING = "mounting"
     SETUP = "setup"
     READY = "ready"
     RUNNING = "running"
-    FLUSHING = "flushing"  # the workload has ended; cached writes are going to the bucket
+    FLUSHING = "flushing"  # the workload has ended; cached writes are being uploaded to the bucket
     ENDED = "ended"  # nothing of the workload runs, nothing more will be written
 
 

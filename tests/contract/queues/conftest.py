@@ -3,63 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
 import pytest
 
-import azurite
-from fake_azure import FakeAzure
-from fake_ec2 import FakeEc2
-from fake_gce import FakeGce
-from perdure.controller.clock import SystemClock
+from contract.queues.queue_bench import QueueBench
 from perdure.controller.clouds.aws.cloud import AwsCloud
 from perdure.controller.clouds.aws.settings import AwsSettings
 from perdure.controller.clouds.azure import notices as azure_notices
 from perdure.controller.clouds.azure.cloud import AzureCloud
 from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base.notice_queue import Signal
 from perdure.controller.clouds.gcp.cloud import GcpCloud
 from perdure.controller.clouds.gcp.settings import GcpSettings
-from perdure.controller.clouds.offercache import InMemory
-from perdure.controller.clouds.queues import NoticeQueue, Word
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
+from perdure.controller.runtime.clock import SystemClock
+from support.fakes import azurite
+from support.fakes.azure import FakeAzure
+from support.fakes.azure.queues import Queues
+from support.fakes.ec2 import FakeEc2
+from support.fakes.gce import FakeGce
 
 URL = "https://sqs.us-west-2.amazonaws.com/123456789012/perdure"
 KINDS = {
-    Word.NOTICE: ("EC2 Spot Instance Interruption Warning", {"instance-action": "terminate"}),
-    Word.AT_RISK: ("EC2 Instance Rebalance Recommendation", {}),
-    Word.ENDING: ("EC2 Instance State-change Notification", {"state": "shutting-down"}),
+    Signal.NOTICE: ("EC2 Spot Instance Interruption Warning", {"instance-action": "terminate"}),
+    Signal.AT_RISK: ("EC2 Instance Rebalance Recommendation", {}),
+    Signal.ENDING: ("EC2 Instance State-change Notification", {"state": "shutting-down"}),
 }
 
 NUMBERS = count(1)
 
 
-@dataclass(frozen=True)
-class QueueBench:
-    """`words`: those that the cloud has. `say(word, id, at)`: as it says them. `write`: as anybody may.
-
-    `id_of(n)`: of a machine of this cloud. `left`: how many messages are not deleted. `refuse(n)`: throttle the next
-    `n` calls. `others`: what the cloud says that does not count.
-    """
-
-    queue: NoticeQueue
-    words: tuple[Word, ...]
-    notice_s: float
-    id_of: Callable[[int], str]
-    say: Callable[[Word, str, float], None]
-    write: Callable[[str], None]
-    left: Callable[[], int]
-    refuse: Callable[[int], None]
-    others: tuple[str, ...]
-
-
 def event(kind: str, detail: dict[str, str], at: float) -> str:
-    """As EventBridge writes it."""
+    """An event as EventBridge writes it."""
     time = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    told = {"version": "0", "id": "1", "detail-type": kind, "source": "aws.ec2", "account": "123456789012"}
-    return json.dumps({**told, "time": time, "region": "us-west-2", "resources": [], "detail": detail})
+    reported = {"version": "0", "id": "1", "detail-type": kind, "source": "aws.ec2", "account": "123456789012"}
+    return json.dumps({**reported, "time": time, "region": "us-west-2", "resources": [], "detail": detail})
 
 
 @pytest.fixture
@@ -69,31 +51,31 @@ def sqs_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
             monkeypatch.setenv(name, value)
         sqs = ec2.sqs("us-west-2")
         sqs.create_queue(QueueName="perdure", Attributes={"VisibilityTimeout": "0"})
-        settings = AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, notice_queues=(URL,))
-        (queue,) = AwsCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
+        settings = AwsSettings(regions=ec2.regions, endpoint_url=ec2.url, interruption_queues=(URL,))
+        (queue,) = AwsCloud(InMemoryOfferCache(SystemClock()), settings, SystemClock()).notice_queues()
 
         def write(text: str) -> None:
             sqs.send_message(QueueUrl=URL, MessageBody=text)
 
-        def say(word: Word, id: str, at: float) -> None:
+        def send(word: Signal, id: str, at: float) -> None:
             kind, detail = KINDS[word]
             write(event(kind, {"instance-id": id, **detail}, at))
 
-        def left() -> int:
+        def num_left() -> int:
             names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-            told = sqs.get_queue_attributes(QueueUrl=URL, AttributeNames=names)["Attributes"]
-            return sum(map(int, told.values()))
+            reported = sqs.get_queue_attributes(QueueUrl=URL, AttributeNames=names)["Attributes"]
+            return sum(map(int, reported.values()))
 
-        def refuse(calls: int) -> None:
+        def throttle(calls: int) -> None:
             ec2.faults.throttle = calls
 
-        running = event(KINDS[Word.ENDING][0], {"instance-id": "i-1", "state": "running"}, 1.0)
+        running = event(KINDS[Signal.ENDING][0], {"instance-id": "i-1", "state": "running"}, 1.0)
         other = json.dumps({"source": "aws.s3", "detail-type": "Object Created", "detail": {}})
-        yield QueueBench(queue, tuple(KINDS), 120.0, "i-{}".format, say, write, left, refuse, (running, other))
+        yield QueueBench(queue, tuple(KINDS), 120.0, "i-{}".format, send, write, num_left, throttle, (running, other))
 
 
 def entry(method: str, machine: str, at: float) -> dict[str, Any]:
-    """As Cloud Logging writes it. `machine`: zone/name."""
+    """An entry as Cloud Logging writes it. `machine`: zone/name."""
     zone, _, name = machine.partition("/")
     time = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return {
@@ -123,41 +105,48 @@ def pubsub_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueBench]:
             monkeypatch.setenv(name, value)
         url = gce.subscription("perdure")
         subscription = url.partition("/v1/")[2]
-        settings = GcpSettings.from_mapping({"endpoint_url": gce.url, "notice_queues": [url]})
-        (queue,) = GcpCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
+        settings = GcpSettings.from_mapping({"endpoint_url": gce.url, "interruption_queues": [url]})
+        (queue,) = GcpCloud(InMemoryOfferCache(SystemClock()), settings, SystemClock()).notice_queues()
 
         def write(text: str) -> None:
             gce.pubsub.send(subscription, text.encode())
 
-        def say(word: Word, id: str, at: float) -> None:
-            assert word is Word.ENDING
+        def send(word: Signal, id: str, at: float) -> None:
+            assert word is Signal.ENDING
             write(json.dumps(entry("compute.instances.preempted", id, at)))
 
-        def left() -> int:
-            return gce.pubsub.left(subscription)
+        def num_left() -> int:
+            return gce.pubsub.count(subscription)
 
-        def refuse(calls: int) -> None:
+        def throttle(calls: int) -> None:
             gce.faults.throttle = calls
 
         migrated = entry("compute.instances.migrateOnHostMaintenance", "us-central1-a/m-0", 1.0)
         started = entry("v1.compute.instances.start", "us-central1-a/m-0", 1.0)
         other = {"logName": "projects/acme/logs/syslog", "textPayload": "hello"}
         others = tuple(map(json.dumps, (migrated, started, other)))
-        write("")  # so that it is there
+        write("")  # creates the queue
         queue.delete(queue.receive())
-        yield QueueBench(queue, (Word.ENDING,), 0.0, "us-central1-a/m-{}".format, say, write, left, refuse, others)
+        yield QueueBench(
+            queue, (Signal.ENDING,), 0.0, "us-central1-a/m-{}".format, send, write, num_left, throttle, others
+        )
 
 
 def health(kind: str, machine: str, **properties: str) -> str:
-    """As Event Grid writes it, in its own schema. `kind`: AvailabilityStatusChanged or ResourceAnnotated."""
+    """An event as Event Grid writes it, in its own schema. `kind`: AvailabilityStatusChanged or ResourceAnnotated."""
     machine = f"/subscriptions/s/resourceGroups/perdure-eastus/providers/Microsoft.Compute/virtualMachines/{machine}"
-    told = {
+    reported = {
         "targetResourceId": machine,
         "targetResourceType": "Microsoft.Compute/virtualMachines",
         "occurredTime": "2026-11-22T19:20:37.9245071Z",
         **properties,
     }
-    resource = {"id": f"{machine}/providers/Microsoft.ResourceHealth/x/1", "name": "1", "type": "x", "properties": told}
+    resource = {
+        "id": f"{machine}/providers/Microsoft.ResourceHealth/x/1",
+        "name": "1",
+        "type": "x",
+        "properties": reported,
+    }
     return json.dumps(
         {
             "id": "1fb6fa94-d965-4306-abe0-4810f0774e97",
@@ -173,8 +162,8 @@ def health(kind: str, machine: str, **properties: str) -> str:
 
 
 @pytest.fixture(scope="package")
-def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAzure, Any]]:
-    """Azure with an account; a queue for each test."""
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAzure, Queues]]:
+    """Azure with a storage account; each test has a queue."""
     if why := azurite.problem():
         pytest.skip(why)
     with FakeAzure() as azure, azure.queues(tmp_path_factory.mktemp("azurite") / "queues") as queues:
@@ -182,33 +171,33 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeAzure,
 
 
 @pytest.fixture
-def storage_bench(azure: tuple[FakeAzure, Any], monkeypatch: pytest.MonkeyPatch) -> QueueBench:
+def storage_bench(azure: tuple[FakeAzure, Queues], monkeypatch: pytest.MonkeyPatch) -> QueueBench:
     fake, queues = azure
     for name, value in fake.environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(azure_notices, "HIDDEN_S", 1)  # the least that there is
+    monkeypatch.setattr(azure_notices, "HIDDEN_S", 1)  # the minimum
     name = f"perdure-{next(NUMBERS)}"
-    settings = AzureSettings.from_mapping({**fake.section, "notice_queues": [queues.make(name)]})
-    (queue,) = AzureCloud(InMemory(SystemClock()), settings, SystemClock()).notice_queues()
+    settings = AzureSettings.from_mapping({**fake.section, "interruption_queues": [queues.make(name)]})
+    (queue,) = AzureCloud(InMemoryOfferCache(SystemClock()), settings, SystemClock()).notice_queues()
 
     def write(text: str) -> None:
         queues.send(name, text)
 
-    def say(word: Word, id: str, at: float) -> None:
-        assert word is Word.ENDING
+    def send(word: Signal, id: str, at: float) -> None:
+        assert word is Signal.ENDING
         write(health("ResourceAnnotated", id, annotationName="VirtualMachinePreempted", context="Platform Initiated"))
 
-    def left() -> int:
-        return int(queues.left(name))
+    def num_left() -> int:
+        return int(queues.count(name))
 
-    def refuse(calls: int) -> None:
+    def throttle(calls: int) -> None:
         fake.faults.throttle = calls
 
     started = health("ResourceAnnotated", "m-0", annotationName="VirtualMachineStartInitiatedByControlPlane")
     is_back = health("AvailabilityStatusChanged", "m-0", availabilityState="Available")
     other = json.dumps({"eventType": "Microsoft.Storage.BlobCreated", "data": {}})
     others = (started, is_back, other)
-    return QueueBench(queue, (Word.ENDING,), 0.0, "m-{}".format, say, write, left, refuse, others)
+    return QueueBench(queue, (Signal.ENDING,), 0.0, "m-{}".format, send, write, num_left, throttle, others)
 
 
 @pytest.fixture(params=["sqs", "pubsub", "storage"])

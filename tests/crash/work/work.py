@@ -1,6 +1,6 @@
-"""What every job of the crash suite runs. It keeps a record of its own, which no controller can touch: it judges them.
+"""The workload of the crash suite. It keeps its own record, which no controller can change: the evidence of the checks.
 
-`work.py train`: counts, saves every five steps, goes on from the newest checkpoint, and ends once $JUDGE/finish exists.
+`work.py train`: counts, saves every five steps, resumes from the newest checkpoint, and ends once $JUDGE/finish exists.
 `work.py fails`: ends with exit code 3. `work.py scratch`: leaves a file in its bucket.
 """
 
@@ -24,15 +24,15 @@ FOLDER = "/checkpoint/" + JOB
 
 
 def record(event: str, step: int) -> None:
-    """One line, written whole: appends of this size are not torn."""
+    """Append one line. Appends of this size are atomic."""
     line = {"event": event, "job": int(JOB), "rank": int(RANK), "step": step, "pid": os.getpid(), "at": time.time()}
     line |= {"machine": socket.gethostname(), "task_id": os.environ["SKYPILOT_TASK_ID"]}
     with (JUDGE / "record").open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def say(text: str) -> None:
-    """Print, and keep what was printed."""
+def print_and_record(text: str) -> None:
+    """Print a line, and keep a copy of it."""
     with (JUDGE / f"{socket.gethostname()}.printed").open("a") as file:
         file.write(text + "\n")
     print(text, flush=True)
@@ -54,7 +54,7 @@ def train() -> int:
     record("begin", step)
     while True:
         step += 1
-        say(f"step {step}")
+        print_and_record(f"step {step}")
         stop, over = preempted(), (JUDGE / "finish").exists()
         if stop or over or step % 5 == 0:
             save(step)
@@ -75,8 +75,8 @@ def main(kind: str) -> int:
         return train()
     record("begin", 0)
     if kind == "scratch":
-        Path("/scratch/file").write_text("much\n" * 1000)
-    say(f"this one is to {kind}")
+        Path("/scratch/file").write_text("data\n" * 1000)
+    print_and_record(f"this job is: {kind}")
     record("end", 0)
     return 3 if kind == "fails" else 0
 

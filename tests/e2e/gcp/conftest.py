@@ -1,4 +1,4 @@
-"""A controller that knows one real cloud: a Compute Engine of the tests' own, whose machines really run."""
+"""A controller with one cloud: the fake Compute Engine, whose instances are real processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from on_clouds import OnClouds, on_clouds
+from support.worlds.jobs_on_clouds import JobsOnClouds, running_jobs_on_clouds
 
 
 @pytest.fixture
-def on_gce(tmp_path: Path) -> Iterator[OnClouds]:
-    with on_clouds(tmp_path, "gcp") as one:
+def on_gce(tmp_path: Path) -> Iterator[JobsOnClouds]:
+    with running_jobs_on_clouds(tmp_path, "gcp") as one:
         yield one

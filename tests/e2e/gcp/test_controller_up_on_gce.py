@@ -1,4 +1,4 @@
-"""`perdure controller up` on Compute Engine: its machine boots from user data, and buys machines itself."""
+"""`perdure controller up` on Compute Engine: the host boots from user data, and launches machines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fake_gce import FakeGce
-from laptops import a_cloud, a_laptop
-from perdure.sdk import hosted
+from perdure.sdk.connection import hosted_controller
+from support.fakes.gce import FakeGce
+from support.helpers.hosted_controllers import fake_cloud_for_host, laptop_for
 
 pytestmark = [
     pytest.mark.long,  # the machine fetches all that the controller needs
@@ -21,33 +21,33 @@ pytestmark = [
 
 @pytest.fixture
 def gce(tmp_path: Path) -> Iterator[FakeGce]:
-    with a_cloud(FakeGce, tmp_path) as gce:
+    with fake_cloud_for_host(FakeGce, tmp_path) as gce:
         yield gce
 
 
-def test_a_controller_on_compute_engine_runs_a_job_there(gce: FakeGce, tmp_path: Path) -> None:
+def test_controller_on_gce__runs_a_job(gce: FakeGce, tmp_path: Path) -> None:
     gce.faults.operation_s = 0.5
-    gce.faults.accounts_told_slowly = 2
-    laptop = a_laptop(gce, tmp_path)
-    up = laptop.perdure("controller", "up", "--infra", "gcp/us-central1")
-    assert "every command here goes to it now" in up.stdout
+    gce.faults.accounts_listed_slowly = 2
+    laptop = laptop_for(gce, tmp_path)
+    up = laptop.perdure("controller", "up", "--infra", "gcp/us-central1", "-y")
+    assert "every command on this computer now uses it" in up.stdout
     (machine,) = gce.living()
-    told = laptop.client.controller()
-    assert told["home"] == "/var/lib/perdure"
+    reported = laptop.client.controller()
+    assert reported["home"] == "/var/lib/perdure"
     record = laptop.record
     assert record.disk == gce.holdings.of("disks")[0]["name"]
 
     done = laptop.perdure(
         "jobs", "launch", "-y", "-n", "there", "--infra", "gcp", "--cpus", "2+", "echo ran on $(hostname)"
     )
-    (node,) = [one for one in gce.bought() if one.id != machine.id]
+    (node,) = [one for one in gce.purchases() if one.id != machine.id]
     assert f"ran on {node.id.partition('/')[2]}" in done.stdout
     laptop.until(lambda: [one.id for one in gce.living()] == [machine.id], "the end of the job's machine")
 
-    assert "What stays is its disk" in laptop.perdure("controller", "down", "-y").stdout
+    assert "The controller is down. Its disk" in laptop.perdure("controller", "down", "-y").stdout
     assert not gce.living()
     assert not gce.holdings.of("addresses") + gce.holdings.of("firewalls")
     assert [one["name"] for one in gce.holdings.of("disks")] == [record.disk]
     assert "Nothing of it is left" in laptop.perdure("controller", "down", "-y", "--delete-disk").stdout
     assert not gce.holdings.of("disks")
-    assert hosted.read(laptop.home) is None
+    assert hosted_controller.load(laptop.home) is None

@@ -1,4 +1,4 @@
-"""Buckets, from the task file to the object and back: real machines, rclone over FUSE, an S3 server."""
+"""Buckets from the task file to the object and back: real machines, rclone over FUSE, an S3 server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import sqlite3
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from e2e.storage.s3_server import S3Server
+from e2e.storage.stored_jobs import Jobs
+from support.helpers.controllers import Controller
+
 
 @pytest.mark.fuse
-def test_a_preempted_job_goes_on_from_what_it_wrote_to_s3(controller: Any, s3: Any, jobs: Any) -> None:
+def test_preempted_job__resumes_from_its_s3_bucket(controller: Controller, s3: S3Server, jobs: Jobs) -> None:
     name = s3.new_name()
     job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", jobs.trainer(30))
     jobs.until_logged(controller, job, " step-0006\n")
@@ -35,8 +38,8 @@ def test_a_preempted_job_goes_on_from_what_it_wrote_to_s3(controller: Any, s3: A
 
 @pytest.mark.fuse
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_bucket_that_shall_not_persist_ends_with_the_job_that_made_it(
-    controller: Any, s3: Any, jobs: Any, existed: bool
+def test_temporary_bucket__is_deleted_with_its_job(
+    controller: Controller, s3: S3Server, jobs: Jobs, existed: bool
 ) -> None:
     name = s3.new_bucket(old=b"data") if existed else s3.new_name()
     mounts = f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED, persistent: false}}"
@@ -54,8 +57,8 @@ def test_a_bucket_that_shall_not_persist_ends_with_the_job_that_made_it(
 
 
 @pytest.mark.fuse
-def test_every_node_writes_and_no_key_of_the_store_shows(
-    controller: Any, s3: Any, jobs: Any, credentials: dict[str, str]
+def test_two_nodes__write_one_bucket_without_exposing_credentials(
+    controller: Controller, s3: S3Server, jobs: Jobs, credentials: dict[str, str]
 ) -> None:
     secret = credentials["AWS_SECRET_ACCESS_KEY"]
     name = s3.new_name()
@@ -83,7 +86,7 @@ def test_every_node_writes_and_no_key_of_the_store_shows(
 
 
 @pytest.mark.fuse
-def test_buckets_are_read_and_written_by_every_mode(controller: Any, s3: Any, jobs: Any) -> None:
+def test_bucket_modes__read_and_write(controller: Controller, s3: S3Server, jobs: Jobs) -> None:
     bucket = s3.new_bucket(top=b"top", data__one=b"1" * 300_000, data__deep__two=b"two")
     shelf = controller.home / "local" / "buckets" / "shelf"
     (shelf / "data").mkdir(parents=True)
@@ -123,7 +126,9 @@ def test_buckets_are_read_and_written_by_every_mode(controller: Any, s3: Any, jo
 
 
 @pytest.mark.fuse
-def test_local_files_reach_the_machine_and_the_bucket(controller: Any, s3: Any, jobs: Any, tmp_path: Path) -> None:
+def test_local_files__reach_the_machine_and_the_bucket(
+    controller: Controller, s3: S3Server, jobs: Jobs, tmp_path: Path
+) -> None:
     work, data, settings, name = tmp_path / "work", tmp_path / "data", tmp_path / "settings.toml", s3.new_name()
     (data / "sub").mkdir(parents=True)
     (data / "sub" / "big").write_bytes(os.urandom(200_000))
@@ -162,7 +167,7 @@ def test_local_files_reach_the_machine_and_the_bucket(controller: Any, s3: Any, 
 
 
 @pytest.mark.fuse
-def test_the_last_checkpoint_is_known_to_be_durable(controller: Any, s3: Any, jobs: Any) -> None:
+def test_last_checkpoint__is_reported_as_durable(controller: Controller, s3: S3Server, jobs: Jobs) -> None:
     name = s3.new_name()
     run = """
         python3 - <<'END'

@@ -1,13 +1,17 @@
-"""How a workload is brought to its end: drain, stop, notices, write-off, power off."""
+"""How a workload ends: drain, stop, revoked token, power off."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure.controller.clock import SystemClock
+from integration.agent.controller import Controller
+from integration.agent.node import Node
+from perdure.controller.runtime.clock import SystemClock
+from support.helpers.timing import scaled
 
 now = SystemClock().now
 
@@ -24,10 +28,10 @@ time.sleep(600)
 """
 
 
-def start(controller: Any, node: Any, run: str, program: str = "", **spec: Any) -> None:
+def start(controller: Controller, node: Node, run: str, program: str = "", **spec: Any) -> None:
     (node.home / "program.py").write_text(program)
     controller.spec.update(run=run, **spec)
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
 
 
@@ -43,7 +47,7 @@ def start(controller: Any, node: Any, run: str, program: str = "", **spec: Any) 
         'python3 -c \'import subprocess, os; subprocess.run(["python3", os.environ["HOME"] + "/program.py"])\'',
     ],
 )
-def test_a_drain_lets_the_workload_save(controller: Any, node: Any, run: str) -> None:
+def test_drain__lets_the_workload_save(controller: Controller, node: Node, run: str) -> None:
     start(controller, node, run, SAVER)
     controller.until_log(b"training\n")
     controller.direct("drain", reason="preempted", deadline=now() + 600)
@@ -54,8 +58,8 @@ def test_a_drain_lets_the_workload_save(controller: Any, node: Any, run: str) ->
     assert node.workload() == []
 
 
-def test_workers_below_a_program_are_left_to_it(controller: Any, node: Any) -> None:
-    """As a data loader's: their death would raise an error in the middle of saving."""
+def test_drain__leaves_workers_to_their_program(controller: Controller, node: Node) -> None:
+    """Workers like a data loader's: their death would raise an error during the save."""
     program = """
 import os, signal, subprocess, sys, time
 worker = subprocess.Popen(["sleep", "600"])
@@ -75,7 +79,7 @@ time.sleep(600)
     assert node.workload() == []
 
 
-def test_a_trap_of_the_script_may_work(controller: Any, node: Any) -> None:
+def test_drain__lets_a_trap_of_the_script_run(controller: Controller, node: Node) -> None:
     start(controller, node, "trap 'sleep 0.3; echo saved; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
     controller.until_log(b"begun\n")
     controller.direct("drain")
@@ -83,18 +87,18 @@ def test_a_trap_of_the_script_may_work(controller: Any, node: Any) -> None:
     controller.until_log(b"saved\n")
 
 
-def test_who_ignores_sigterm_is_killed_in_time(controller: Any, node: Any) -> None:
+def test_drain__kills_a_workload_that_ignores_sigterm(controller: Controller, node: Node) -> None:
     start(controller, node, "trap '' TERM; echo begun; sleep 600 & sleep 600")
     controller.until_log(b"begun\n")
     deadline = now() + 2
     controller.direct("drain", deadline=deadline)
     report = controller.until_phase("ended")
-    assert deadline - 1.0 < now() < deadline + 10
+    assert deadline - 1.0 < now() < deadline + scaled(10)
     assert (report["interrupted"], report["exit_code"]) == (True, 137)
     assert node.workload() == []
 
 
-def test_a_later_deadline_that_is_nearer_counts(controller: Any, node: Any) -> None:
+def test_drain__uses_a_later_directives_nearer_deadline(controller: Controller, node: Node) -> None:
     start(controller, node, "trap '' TERM; echo begun; sleep 600 & sleep 600")
     controller.until_log(b"begun\n")
     controller.direct("drain", deadline=now() + 500)
@@ -103,7 +107,7 @@ def test_a_later_deadline_that_is_nearer_counts(controller: Any, node: Any) -> N
     assert controller.until_phase("ended", 5)["interrupted"] is True
 
 
-def test_a_drain_before_setup_ends_at_once(controller: Any, node: Any) -> None:
+def test_drain__before_setup_ends_at_once(controller: Controller, node: Node) -> None:
     node.start()
     controller.until(lambda: controller.hellos)
     controller.direct("drain")
@@ -111,7 +115,7 @@ def test_a_drain_before_setup_ends_at_once(controller: Any, node: Any) -> None:
     assert (report["interrupted"], report["exit_code"], report["failed_stage"]) == (True, None, None)
 
 
-def test_a_drain_in_setup(controller: Any, node: Any) -> None:
+def test_drain__interrupts_setup(controller: Controller, node: Node) -> None:
     start(controller, node, "echo never", setup="echo setting up; sleep 600")
     controller.until_log(b"setting up\n")
     controller.direct("drain")
@@ -120,7 +124,7 @@ def test_a_drain_in_setup(controller: Any, node: Any) -> None:
     assert b"never" not in controller.log
 
 
-def test_a_workload_that_ended_by_itself_was_not_interrupted(controller: Any, node: Any) -> None:
+def test_drain__after_the_end_does_not_count_as_interruption(controller: Controller, node: Node) -> None:
     start(controller, node, "exit 3")
     controller.until_phase("ended")
     controller.reports.clear()
@@ -130,7 +134,7 @@ def test_a_workload_that_ended_by_itself_was_not_interrupted(controller: Any, no
     assert (controller.reports[0]["interrupted"], controller.reports[0]["exit_code"]) == (False, 3)
 
 
-def test_directives_never_move_back(controller: Any, node: Any) -> None:
+def test_directive__never_moves_back(controller: Controller, node: Node) -> None:
     start(controller, node, "trap 'sleep 0.5; echo saved; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
     controller.until_log(b"begun\n")
     controller.direct("drain")
@@ -138,7 +142,7 @@ def test_directives_never_move_back(controller: Any, node: Any) -> None:
     assert controller.until_phase("ended")["interrupted"] is True
 
 
-def test_stop_kills_at_once_and_ends_the_agent(controller: Any, node: Any) -> None:
+def test_stop__kills_at_once_and_ends_the_agent(controller: Controller, node: Node) -> None:
     start(controller, node, "trap '' TERM; echo begun; setsid sleep 600 & sleep 600", setup="(setsid sleep 600 &)")
     controller.until_log(b"begun\n")
     controller.direct("stop")
@@ -146,7 +150,7 @@ def test_stop_kills_at_once_and_ends_the_agent(controller: Any, node: Any) -> No
     assert node.processes() == []
 
 
-def test_an_unknown_token_kills_the_workload(controller: Any, node: Any) -> None:
+def test_revoked_token__kills_the_workload(controller: Controller, node: Node) -> None:
     start(controller, node, "echo begun; sleep 600")
     controller.until_log(b"begun\n")
     controller.is_unknown_token = True
@@ -155,13 +159,13 @@ def test_an_unknown_token_kills_the_workload(controller: Any, node: Any) -> None
     assert node.processes() == []
 
 
-def test_an_unknown_token_at_boot(controller: Any, node: Any) -> None:
+def test_revoked_token__at_boot_ends_the_agent(controller: Controller, node: Node) -> None:
     controller.is_unknown_token = True
     node.start()
     assert node.wait_for_agent(10) == 0
 
 
-def test_an_ended_node_that_nobody_asks_for_powers_off(controller: Any, node: Any, tmp_path: Any) -> None:
+def test_ended_node__powers_off_without_a_controller(controller: Controller, node: Node, tmp_path: Path) -> None:
     start(controller, node, "echo begun; sleep 1; exit 2", power_off_after_s=1.5)
     controller.until_log(b"begun\n")
     controller.stop()

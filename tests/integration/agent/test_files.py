@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from perdure.agent.fuse import fuse_problem
-from perdure.controller.bootstrap.artifacts import artifacts, build_agent, find_rclone
-from perdure.controller.clock import SystemClock
+from integration.agent.controller import Controller
+from integration.agent.node import Node
+from perdure.agent.storage.fuse import fuse_problem
+from perdure.controller.clouds.bootstrap.artifacts import build_agent, build_artifacts, find_rclone
+from perdure.controller.runtime.clock import SystemClock
 
 now = SystemClock().now
 
 OLDEST_PYTHON = next(iter(sorted(Path("/root/.pyenv/versions").glob("3.9.*/bin/python"))), None)
 
 
-def upload(controller: Any, files: dict[str, bytes], **extra: tarfile.TarInfo) -> str:
-    """A tar.gz with the controller; its digest."""
+def upload(controller: Controller, files: dict[str, bytes], **extra: tarfile.TarInfo) -> str:
+    """Put a tar.gz on the controller; returns its digest."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, content in files.items():
@@ -35,15 +37,15 @@ def upload(controller: Any, files: dict[str, bytes], **extra: tarfile.TarInfo) -
     return digest
 
 
-def finish(controller: Any, node: Any, run: str, **spec: Any) -> dict[str, Any]:
+def finish(controller: Controller, node: Node, run: str, **spec: Any) -> dict[str, Any]:
     controller.spec.update(run=run, **spec)
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
     report: dict[str, Any] = controller.until_phase("ended")
     return report
 
 
-def test_uploads_lie_where_they_belong(controller: Any, node: Any, tmp_path: Path) -> None:
+def test_uploads__are_unpacked_at_their_paths(controller: Controller, node: Node, tmp_path: Path) -> None:
     workdir = upload(controller, {"train.sh": b"echo training\n", "data/x": b"1"})
     vimrc = upload(controller, {"whatever": b"set nu\n"})
     folder = upload(controller, {"a/b": b"deep\n"})
@@ -62,7 +64,7 @@ def test_uploads_lie_where_they_belong(controller: Any, node: Any, tmp_path: Pat
     controller.until_log(b"training\n1set nu\ndeep\ndeep\n")
 
 
-def test_an_upload_that_climbs_out_stays_inside(controller: Any, node: Any) -> None:
+def test_upload__that_leaves_its_folder_is_contained(controller: Controller, node: Node) -> None:
     link = tarfile.TarInfo("escape")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc"
     digest = upload(controller, {"../../outside": b"x", "inside": b"y"}, link=link)
@@ -73,13 +75,13 @@ def test_an_upload_that_climbs_out_stays_inside(controller: Any, node: Any) -> N
     assert not (node.home.parent / "outside").exists()
 
 
-def test_an_upload_that_is_missing_fails_the_mounts(controller: Any, node: Any) -> None:
+def test_upload__missing_fails_the_mounts_stage(controller: Controller, node: Node) -> None:
     report = finish(controller, node, "true", workdir={"upload": "0" * 64})
     assert report["failed_stage"] == "mounts"
     assert "404" in report["message"]
 
 
-def test_a_workdir_of_git(controller: Any, node: Any, tmp_path: Path) -> None:
+def test_workdir__is_cloned_from_git(controller: Controller, node: Node, tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     commands = ["init -q -b main", "commit -q --allow-empty -m one", "checkout -q -b other"]
     repo.mkdir()
@@ -95,14 +97,14 @@ def test_a_workdir_of_git(controller: Any, node: Any, tmp_path: Path) -> None:
     controller.until_log(b"from git\n")
 
 
-def test_a_git_workdir_that_can_not_be_had(controller: Any, node: Any, tmp_path: Path) -> None:
+def test_workdir__clone_failure_fails_the_mounts_stage(controller: Controller, node: Node, tmp_path: Path) -> None:
     report = finish(controller, node, "true", workdir={"git": str(tmp_path / "nowhere"), "ref": "main"})
     assert report["failed_stage"] == "mounts"
     assert "nowhere" in report["message"]
 
 
-def test_a_bucket_of_a_local_store(controller: Any, node: Any, tmp_path: Path) -> None:
-    """Without rclone it is a link; the report says so, and setup and run both see it."""
+def test_mount__of_a_local_bucket_without_rclone_is_a_link(controller: Controller, node: Node, tmp_path: Path) -> None:
+    """Without rclone it is a link, and the report says so."""
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     (bucket / "old").write_text("kept\n")
@@ -123,14 +125,14 @@ def test_a_bucket_of_a_local_store(controller: Any, node: Any, tmp_path: Path) -
 
 
 @pytest.mark.skipif(OLDEST_PYTHON is None, reason="no Python 3.9 on this machine")
-def test_the_zipapp_runs_on_python_3_9(controller: Any, node: Any, tmp_path: Path) -> None:
+def test_zipapp__runs_on_python_3_9(controller: Controller, node: Node, tmp_path: Path) -> None:
     agent = build_agent(tmp_path / "artifacts")
     node.python = [str(OLDEST_PYTHON), str(agent.path)]
     node.env["PYTHONPATH"] = ""
     (node.home / "ticker.py").write_text("import time\nfor i in range(20): print(i, flush=True); time.sleep(0.05)\n")
     run = f"{OLDEST_PYTHON} -c 'import perdure.checkpoint; print(perdure.checkpoint.__file__)' && python3 ~/ticker.py"
     controller.spec.update(setup="(sleep 600 &)", run=run, workdir={"upload": upload(controller, {"x": b"y"})})
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
     controller.until_log(b"\n5\n")
     node.kill_agent()
@@ -146,13 +148,13 @@ def test_the_zipapp_runs_on_python_3_9(controller: Any, node: Any, tmp_path: Pat
 @pytest.mark.fuse
 @pytest.mark.skipif(fuse_problem() is not None or find_rclone() is None, reason="needs FUSE and rclone")
 @pytest.mark.parametrize("ending", ["by itself", "drained", "drained by an agent that was killed in between"])
-def test_what_was_written_to_a_cached_mount_is_in_the_bucket(
-    controller: Any, node: Any, tmp_path: Path, ending: str
+def test_cached_mount__is_flushed_at_every_kind_of_end(
+    controller: Controller, node: Node, tmp_path: Path, ending: str
 ) -> None:
-    """The write-back is so late that nothing but the flush can have brought it there."""
+    """The write-back is so late that only the flush can have uploaded the file."""
     bucket, artifacts_dir = tmp_path / "bucket", tmp_path / "artifacts"
     bucket.mkdir()
-    served = artifacts(artifacts_dir)["rclone"].digest
+    served = build_artifacts(artifacts_dir)["rclone"].digest
     node.env["PERDURE_ARTIFACTS_DIR"] = str(artifacts_dir)
     mount = {
         "path": f"{tmp_path}/mnt", "mode": "MOUNT_CACHED", "bucket": str(bucket), "prefix": "", "read_only": False,
@@ -161,7 +163,7 @@ def test_what_was_written_to_a_cached_mount_is_in_the_bucket(
     save = f"head -c 3000000 /dev/zero > {tmp_path}/mnt/checkpoint"
     run = save if ending == "by itself" else f"trap '{save}; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     controller.spec.update(run=run, mounts=[mount], artifacts={"rclone": served})
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
     if ending != "by itself":
         controller.until_log(b"up\n")

@@ -1,10 +1,12 @@
-"""The log arrives whole and once, whatever happens to the connection and to the controller."""
+"""The log arrives complete and once, whatever happens to the connection and the controller."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any
+
+from integration.agent.controller import Controller
+from integration.agent.node import Node
 
 FLOOD = """
 import sys
@@ -23,14 +25,14 @@ for i in range(60):
 """
 
 
-def start(controller: Any, node: Any, python: str) -> None:
+def start(controller: Controller, node: Node, python: str) -> None:
     (node.home / "program.py").write_text(python)
     controller.spec.update(run="python3 ~/program.py")
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
 
 
-def output_on_disk(node: Any) -> bytes:
+def output_on_disk(node: Node) -> bytes:
     data: bytes = (node.state_dir / "log").read_bytes()
     return data
 
@@ -39,7 +41,7 @@ def digest(data: bytes | bytearray) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def test_a_million_lines(controller: Any, node: Any) -> None:
+def test_logs__of_a_million_lines_arrive(controller: Controller, node: Node) -> None:
     start(controller, node, FLOOD)
     controller.until_phase("ended", 60)
     whole = b"".join(b"line %d\n" % i for i in range(1_000_000))
@@ -47,11 +49,11 @@ def test_a_million_lines(controller: Any, node: Any) -> None:
     assert digest(controller.log) == digest(whole)
 
 
-def test_binary_and_long_lines_over_a_connection_that_breaks(controller: Any, node: Any) -> None:
+def test_logs__binary_and_long_lines_survive_broken_connections(controller: Controller, node: Node) -> None:
     start(controller, node, WILD)
     breaks = 0
     for size in range(100_000, 5_000_000, 700_000):
-        controller.until(lambda size=size: len(controller.log) > size)
+        controller.until(lambda size=size: len(controller.log) > size)  # type: ignore[misc]
         controller.drop_connections()
         breaks += 1
     controller.until_phase("ended")
@@ -62,7 +64,7 @@ def test_binary_and_long_lines_over_a_connection_that_breaks(controller: Any, no
     assert len(controller.hellos) > breaks // 2, "a break while it calls again is no further connection"
 
 
-def test_no_more_than_a_window_is_sent_ahead(controller: Any, node: Any) -> None:
+def test_logs__at_most_one_window_is_unacknowledged(controller: Controller, node: Node) -> None:
     controller.acks_logs = False
     start(controller, node, "import sys\nsys.stdout.buffer.write(b'x' * 8_000_000)\n")
     controller.until_phase("ended")
@@ -71,7 +73,7 @@ def test_no_more_than_a_window_is_sent_ahead(controller: Any, node: Any) -> None
     controller.until(lambda: len(controller.log) == 8_000_000)
 
 
-def test_a_controller_that_is_away_for_a_while(controller: Any, node: Any) -> None:
+def test_logs__continue_after_the_controller_was_away(controller: Controller, node: Node) -> None:
     start(controller, node, "import time\nfor i in range(40): print(i, flush=True); time.sleep(0.05)\n")
     controller.until_log(b"5\n")
     controller.stop()

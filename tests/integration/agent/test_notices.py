@@ -1,4 +1,4 @@
-"""A notice in the metadata: told at once, acted upon even when nobody answers."""
+"""A notice in the metadata is sent at once, and acted upon even without a controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from perdure.controller.clock import SystemClock
+from integration.agent.controller import Controller
+from integration.agent.node import Node
+from perdure.controller.runtime.clock import SystemClock
 
 now = SystemClock().now
 
@@ -22,7 +24,7 @@ class Metadata(ThreadingHTTPServer):
         self.documents: dict[str, str] = {}
 
     def handle_error(self, *_: Any) -> None:
-        """A node that dies in the middle of a call is what this is about."""
+        """A node may die in the middle of a call: do not print it."""
 
     @property
     def endpoint(self) -> str:
@@ -69,20 +71,22 @@ def metadata() -> Iterator[Metadata]:
 
 
 @pytest.fixture
-def watching(controller: Any, node: Any, metadata: Metadata) -> Any:
+def watching(controller: Controller, node: Node, metadata: Metadata) -> Node:
     controller.spec.update(
         run="trap 'echo saved; exit 0' TERM; echo begun; while :; do sleep 0.05; done",
         notice={"kind": "imds-v2", "endpoint": "http://127.0.0.1:9", "poll_s": 0.05},
     )
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.env["PERDURE_METADATA_ENDPOINT"] = metadata.endpoint
     node.start()
     controller.until_log(b"begun\n")
     return node
 
 
-def test_a_notice_is_told_at_once_and_again(controller: Any, watching: Any, metadata: Metadata) -> None:
-    controller.beat_s = 600.0  # at once, and not with the next beat
+def test_notice__is_sent_at_once_and_on_every_connection(
+    controller: Controller, watching: Node, metadata: Metadata
+) -> None:
+    controller.heartbeat_interval_s = 600.0  # at once, not with the next heartbeat
     controller.drop_connections()
     controller.until(lambda: len(controller.hellos) == 2)
     deadline = float(int(now()) + 30)
@@ -90,12 +94,12 @@ def test_a_notice_is_told_at_once_and_again(controller: Any, watching: Any, meta
     controller.until(lambda: controller.notices)
     controller.drop_connections()
     controller.until(lambda: len(controller.notices) == 2)
-    for said in controller.notices:
-        assert abs(said.pop("at") - now()) < 10
-        assert said == {"deadline": deadline, "action": "terminate", "source": "imds-v2"}
+    for notice in controller.notices:
+        assert abs(notice.pop("at") - now()) < 10
+        assert notice == {"deadline": deadline, "action": "terminate", "source": "imds-v2"}
 
 
-def test_an_unanswered_notice_is_a_drain(controller: Any, watching: Any, metadata: Metadata) -> None:
+def test_notice__becomes_a_drain_without_a_reply(controller: Controller, watching: Node, metadata: Metadata) -> None:
     controller.stop()
     deadline = float(int(now()) + 30)
     metadata.interrupt(deadline)
@@ -104,20 +108,18 @@ def test_an_unanswered_notice_is_a_drain(controller: Any, watching: Any, metadat
     report = controller.until_phase("ended")
     assert report["interrupted"] is True
     controller.until_log(b"saved\n")
-    told = json.loads((watching.run_dir / "notice.json").read_text())
-    assert told == {"deadline": pytest.approx(deadline, abs=0.1), "reason": "notice"}
+    notice = json.loads((watching.run_dir / "notice.json").read_text())
+    assert notice == {"deadline": pytest.approx(deadline, abs=0.1), "reason": "notice"}
 
 
-def test_a_rebalance_recommendation_is_told_and_drains_nothing(
-    controller: Any, watching: Any, metadata: Metadata
-) -> None:
+def test_rebalance__is_sent_and_drains_nothing(controller: Controller, watching: Node, metadata: Metadata) -> None:
     metadata.documents["/latest/meta-data/events/recommendations/rebalance"] = json.dumps(
         {"noticeTime": "2026-01-01T00:00:00Z"}
     )
     controller.until(lambda: controller.notices)
-    (said,) = controller.notices
-    assert (said["deadline"], said["action"], said["source"]) == (None, "rebalance", "imds-v2")
-    beats = controller.beats
-    controller.until(lambda: controller.beats > beats + 1)
+    (output,) = controller.notices
+    assert (output["deadline"], output["action"], output["source"]) == (None, "rebalance", "imds-v2")
+    heartbeats = controller.heartbeats
+    controller.until(lambda: controller.heartbeats > heartbeats + 1)
     assert "ended" not in controller.phases()
     assert not (watching.run_dir / "notice.json").exists()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from integration.agent.controller import Controller
+from integration.agent.node import Node
+
 TICKER = """
 import os, time
 print("pid", os.getpid(), flush=True)
@@ -14,13 +17,13 @@ raise SystemExit(5)
 """
 
 
-def start(controller: Any, node: Any, run: str, **spec: Any) -> None:
+def start(controller: Controller, node: Node, run: str, **spec: Any) -> None:
     controller.spec.update(run=run, **spec)
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
 
 
-def test_killed_while_the_workload_runs(controller: Any, node: Any) -> None:
+def test_restart__during_run_keeps_the_workload(controller: Controller, node: Node) -> None:
     (node.home / "ticker.py").write_text(TICKER)
     start(controller, node, "python3 ~/ticker.py")
     for needle in (b"\n5\n", b"\n15\n", b"\n25\n"):
@@ -37,7 +40,7 @@ def test_killed_while_the_workload_runs(controller: Any, node: Any) -> None:
     assert lines[0].startswith(b"pid ")
 
 
-def test_the_workload_ends_while_no_agent_is_there(controller: Any, node: Any) -> None:
+def test_restart__reports_an_end_that_no_agent_saw(controller: Controller, node: Node) -> None:
     start(controller, node, "echo begun; until [ -e ~/go ]; do sleep 0.02; done; echo over; exit 4")
     controller.until_log(b"begun\n")
     node.kill_agent()
@@ -50,7 +53,7 @@ def test_the_workload_ends_while_no_agent_is_there(controller: Any, node: Any) -
     assert bytes(controller.log) == b"begun\nover\n"
 
 
-def test_killed_in_setup(controller: Any, node: Any) -> None:
+def test_restart__during_setup_continues_it(controller: Controller, node: Node) -> None:
     setup = "echo x >> ~/setups; until [ -e ~/go ]; do sleep 0.02; done"
     start(controller, node, "cat ~/setups", setup=setup)
     controller.until_phase("setup")
@@ -63,7 +66,7 @@ def test_killed_in_setup(controller: Any, node: Any) -> None:
     assert bytes(controller.log) == b"x\n"
 
 
-def test_the_end_is_remembered(controller: Any, node: Any) -> None:
+def test_restart__after_the_end_reports_it_again(controller: Controller, node: Node) -> None:
     start(controller, node, "echo once >> ~/runs; exit 6")
     controller.until_phase("ended")
     node.kill_agent()
@@ -75,7 +78,7 @@ def test_the_end_is_remembered(controller: Any, node: Any) -> None:
     assert (node.home / "runs").read_text() == "once\n"
 
 
-def test_killed_while_it_drains(controller: Any, node: Any) -> None:
+def test_restart__during_a_drain_continues_it(controller: Controller, node: Node) -> None:
     start(controller, node, "trap 'sleep 0.5; echo saved; exit 0' TERM; echo begun; while :; do sleep 0.05; done")
     controller.until_log(b"begun\n")
     controller.direct("drain", reason="test")
@@ -87,10 +90,10 @@ def test_killed_while_it_drains(controller: Any, node: Any) -> None:
     controller.until_log(b"saved\n")
 
 
-def test_a_workload_whose_runner_was_killed_is_ended(controller: Any, node: Any) -> None:
+def test_runner__killed_ends_the_workload(controller: Controller, node: Node) -> None:
     start(controller, node, "echo begun; setsid sleep 600 & sleep 600")
     controller.until_log(b"begun\n")
-    runner = next(p for p in node.processes() if "perdure.agent.runner" in " ".join(p.cmdline()))
+    runner = next(p for p in node.processes() if "perdure.agent.workload.runner" in " ".join(p.cmdline()))
     runner.kill()
     report = controller.until_phase("ended")
     assert (report["exit_code"], report["failed_stage"]) == (137, "run")

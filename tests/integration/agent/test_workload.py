@@ -1,4 +1,4 @@
-"""What a user's script may do, and what the controller learns of it."""
+"""The user's scripts, and what the controller receives from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
+from integration.agent.controller import Controller
+from integration.agent.node import Node
+
 STUBBORN = """
 import os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -17,16 +20,16 @@ time.sleep(600)
 """
 
 
-def finish(controller: Any, node: Any, run: str | None, **spec: Any) -> dict[str, Any]:
-    """Run one script to its end; the last report."""
+def finish(controller: Controller, node: Node, run: str | None, **spec: Any) -> dict[str, Any]:
+    """Run one script to its end; returns the last report."""
     controller.spec.update(run=run, **spec)
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
     report: dict[str, Any] = controller.until_phase("ended")
     return report
 
 
-def test_a_gang_waits_for_leave_to_run(controller: Any, node: Any) -> None:
+def test_run__waits_for_its_directive(controller: Controller, node: Node) -> None:
     controller.spec.update(setup="echo set up", run="echo hello; echo bad >&2; exit 3")
     node.start()
     controller.until(lambda: controller.hellos)
@@ -66,14 +69,16 @@ def test_a_gang_waits_for_leave_to_run(controller: Any, node: Any) -> None:
         (None, 0, b""),
     ],
 )
-def test_scripts_end_as_they_say(controller: Any, node: Any, script: str | None, exit_code: int, output: bytes) -> None:
+def test_run__reports_the_scripts_exit_code(
+    controller: Controller, node: Node, script: str | None, exit_code: int, output: bytes
+) -> None:
     report = finish(controller, node, script)
     assert (report["exit_code"], report["failed_stage"]) == (exit_code, "run" if exit_code else None)
     controller.until(lambda: len(controller.log) >= len(output))
     assert bytes(controller.log) == output
 
 
-def test_the_environment(controller: Any, node: Any) -> None:
+def test_environment__has_the_nodes_variables(controller: Controller, node: Node) -> None:
     show = "python3 -c 'import os, json; print(json.dumps([os.getcwd(), dict(os.environ)]))'"
     finish(controller, node, show, setup=show, env={"K": "V", "PYTHONPATH": "/mine"}, num_nodes=1, gpus_per_node=8)
     controller.until(lambda: controller.log.count(b"\n") == 2)
@@ -93,7 +98,7 @@ def test_the_environment(controller: Any, node: Any) -> None:
     assert run["SKYPILOT_INTERNAL_JOB_ID"] == "7"
 
 
-def test_any_python_imports_the_checkpoint_library(controller: Any, node: Any) -> None:
+def test_environment__lets_any_python_import_the_library(controller: Controller, node: Node) -> None:
     report = finish(
         controller, node, f"cd / && {sys.executable} -c 'import perdure.checkpoint as c; print(c.__name__)'"
     )
@@ -101,7 +106,7 @@ def test_any_python_imports_the_checkpoint_library(controller: Any, node: Any) -
     controller.until_log(b"perdure.checkpoint\n")
 
 
-def test_bashrc_is_sourced(controller: Any, node: Any) -> None:
+def test_bashrc__is_sourced(controller: Controller, node: Node) -> None:
     (node.home / ".bashrc").write_text(
         "set -e; cd /; export FROM_RC=yes; greet() { echo greetings; }; echo noise; false\n"
     )
@@ -112,14 +117,14 @@ def test_bashrc_is_sourced(controller: Any, node: Any) -> None:
 
 
 @pytest.mark.parametrize("rc", ["exit 7", "exec true", "set -u; echo $NO_SUCH_THING"])
-def test_a_bashrc_that_ends_the_shell_fails_nothing(controller: Any, node: Any, rc: str) -> None:
+def test_bashrc__that_exits_is_skipped(controller: Controller, node: Node, rc: str) -> None:
     (node.home / ".bashrc").write_text(rc + "\n")
     report = finish(controller, node, "echo ran")
     assert report["exit_code"] == 0
     controller.until_log(b"ran\n")
 
 
-def test_children_in_the_background_end_with_run(controller: Any, node: Any) -> None:
+def test_background_processes__of_run_end_with_it(controller: Controller, node: Node) -> None:
     (node.home / "stubborn.py").write_text(STUBBORN)
     report = finish(
         controller,
@@ -132,7 +137,7 @@ def test_children_in_the_background_end_with_run(controller: Any, node: Any) -> 
     assert ["sleep", "603"] not in [p.info["cmdline"] for p in psutil.process_iter(["cmdline"])]
 
 
-def test_what_setup_leaves_running_serves_run(controller: Any, node: Any) -> None:
+def test_background_processes__of_setup_serve_run(controller: Controller, node: Node) -> None:
     serve = "(setsid sh -c 'while :; do date > ~/tick; sleep 0.02; done' &)"
     report = finish(
         controller, node, "rm -f ~/tick; until [ -e ~/tick ]; do sleep 0.01; done; echo served", setup=serve
@@ -142,14 +147,14 @@ def test_what_setup_leaves_running_serves_run(controller: Any, node: Any) -> Non
     assert node.workload() == []
 
 
-def test_a_failing_setup(controller: Any, node: Any) -> None:
+def test_setup__failure_ends_the_node(controller: Controller, node: Node) -> None:
     report = finish(controller, node, "echo never", setup="echo trying; exit 9")
     assert (report["exit_code"], report["failed_stage"], report["message"]) == (9, "setup", "setup exited with code 9")
     controller.until_log(b"trying\n")
     assert b"never" not in controller.log
 
 
-def test_a_line_is_with_the_controller_in_50_ms(controller: Any, node: Any) -> None:
+def test_log_line__reaches_the_controller_in_50_ms(controller: Controller, node: Node) -> None:
     script = "import time\nfor i in range(20):\n    print(f'{time.time():.6f}'); time.sleep(0.05)\n"
     finish(controller, node, f'python3 -c "{script}"')
     controller.until(lambda: controller.log.count(b"\n") == 20)
@@ -157,24 +162,24 @@ def test_a_line_is_with_the_controller_in_50_ms(controller: Any, node: Any) -> N
     for line in controller.log.splitlines(keepends=True):
         seen += len(line)
         delays.append(next(at for at, size in controller.log_arrivals if size >= seen) - float(line))
-    # Of the better half: on a busy machine some wait for a processor. Frames sent by a clock would be late all alike.
+    # The better quarter: on a busy machine some lines wait for a processor. Frames sent by a timer would all be late.
     assert sorted(delays)[len(delays) // 4] <= 0.05
 
 
-def test_beats_while_nothing_else_is_said(controller: Any, node: Any) -> None:
-    controller.beat_s = 0.1
+def test_heartbeat__is_sent_while_idle(controller: Controller, node: Node) -> None:
+    controller.heartbeat_interval_s = 0.1
     node.start()
-    controller.until(lambda: controller.beats >= 3)
+    controller.until(lambda: controller.heartbeats >= 3)
 
 
-def test_checkpoints_are_told_until_acked(controller: Any, node: Any) -> None:
+def test_checkpoints__are_sent_until_acknowledged(controller: Controller, node: Node) -> None:
     script = (
-        "python3 -c 'from perdure.checkpoint.journal import note\n"
-        'for step in 1, 2, 3: note(step, "committed", f"/c/{step}")\'\n'
+        "python3 -c 'from perdure.checkpoint.durability.journal import record\n"
+        'for step in 1, 2, 3: record(step, "committed", f"/c/{step}")\'\n'
         "echo noted; sleep 600"
     )
     controller.spec.update(run=script)
-    controller.directive.update(want="run", node_ips=["10.0.0.1"])
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
     node.start()
     controller.until(lambda: len(controller.checkpoints) == 3)
     assert [(c["seq"], c["step"], c["state"], c["path"]) for c in controller.checkpoints] == [

@@ -1,4 +1,4 @@
-"""The cloud, and an EC2 of the tests' own without machines."""
+"""The AWS cloud on a fake EC2 without processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fake_ec2 import FakeEc2
-from launch_requests import launch_request
-from perdure.controller.clock import ManualClock
 from perdure.controller.clouds.aws.cloud import AwsCloud
 from perdure.controller.clouds.aws.settings import AwsSettings
-from perdure.controller.clouds.base import LaunchRequest
-from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
+from perdure.controller.runtime.clock import ManualClock
+from support.fakes.ec2 import FakeEc2
+from support.helpers.launch_requests import launch_request
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def cache(clock: ManualClock) -> InMemory:
-    """One for all clouds of a test: as daemons on the same database."""
-    return InMemory(clock)
+def cache(clock: ManualClock) -> InMemoryOfferCache:
+    """One database for all clouds of a test, as daemons share it."""
+    return InMemoryOfferCache(clock)
 
 
 @pytest.fixture
-def new_cloud(ec2: FakeEc2, clock: ManualClock, cache: InMemory) -> Callable[..., AwsCloud]:
+def new_cloud(ec2: FakeEc2, clock: ManualClock, cache: InMemoryOfferCache) -> Callable[..., AwsCloud]:
     def make(**settings: Any) -> AwsCloud:
         return AwsCloud(cache, AwsSettings(**{"regions": ec2.regions, "endpoint_url": ec2.url, **settings}), clock)
 

@@ -1,4 +1,4 @@
-"""The cloud, and an Azure of the tests' own without machines."""
+"""The Azure cloud on a fake Azure without processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fake_azure import FakeAzure
-from launch_requests import launch_request
-from perdure.controller.clock import ManualClock
 from perdure.controller.clouds.azure.cloud import AzureCloud
 from perdure.controller.clouds.azure.settings import AzureSettings
-from perdure.controller.clouds.base import LaunchRequest
-from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
+from perdure.controller.runtime.clock import ManualClock
+from support.fakes.azure import FakeAzure
+from support.helpers.launch_requests import launch_request
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def cache(clock: ManualClock) -> InMemory:
-    """One for all clouds of a test: as daemons on the same database."""
-    return InMemory(clock)
+def cache(clock: ManualClock) -> InMemoryOfferCache:
+    """One database for all clouds of a test, as daemons share it."""
+    return InMemoryOfferCache(clock)
 
 
 @pytest.fixture
-def new_cloud(azure: FakeAzure, clock: ManualClock, cache: InMemory) -> Callable[..., AzureCloud]:
+def new_cloud(azure: FakeAzure, clock: ManualClock, cache: InMemoryOfferCache) -> Callable[..., AzureCloud]:
     def make(**settings: Any) -> AzureCloud:
         return AzureCloud(cache, AzureSettings.from_mapping({**azure.section, **settings}), clock)
 

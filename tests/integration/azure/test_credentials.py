@@ -1,4 +1,4 @@
-"""Who may call, and what a role must allow."""
+"""Credentials of Azure, and the permissions that the role needs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from fake_azure import FakeAzure
-from fake_azure.server import SUBSCRIPTION
-from perdure.controller.clock import ManualClock
 from perdure.controller.clouds.azure.cloud import AzureCloud
-from perdure.controller.clouds.azure.connections import LOOK_FOR_CREDENTIALS_AGAIN_S
-from perdure.controller.clouds.azure.permissions import wanted
+from perdure.controller.clouds.azure.iam.permissions import required_permissions
+from perdure.controller.clouds.azure.sdk.connections import CREDENTIALS_RETRY_S
 from perdure.controller.clouds.azure.settings import AzureSettings
-from perdure.controller.clouds.base import LaunchRequest
-from perdure.controller.clouds.offercache import InMemory
-from perdure.recovery.market import FaultKind
+from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
+from perdure.controller.runtime.clock import ManualClock
+from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
+from support.fakes.azure import FakeAzure
+from support.fakes.azure.server import SUBSCRIPTION
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[3]
 ROLE = ROOT / "deploy" / "iam" / "azure-controller.json"
-# Never called, but needed for a machine that brings its disk, interface and address, and may have an identity.
+# Not called, but required for a machine with its own disk, interface and address, and perhaps an identity.
 IMPLIED = {
     "Microsoft.Compute/disks/write",
     "Microsoft.Compute/disks/delete",
@@ -40,11 +42,11 @@ IMPLIED = {
 }
 
 
-def test_good_credentials_are_enough(cloud: AzureCloud) -> None:
+def test_unusable__accepts_valid_credentials(cloud: AzureCloud) -> None:
     assert cloud.unusable() is None
 
 
-def test_a_wrong_secret_is_said_and_looked_at_again(
+def test_unusable__reports_a_wrong_secret_and_checks_again(
     cloud: AzureCloud, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as wrong:
@@ -53,21 +55,21 @@ def test_a_wrong_secret_is_said_and_looked_at_again(
         assert why is not None
         assert "AADSTS7000215" in why
         assert "another" not in why
-    assert cloud.unusable() == why, "nobody is asked again at once"
-    clock.advance(LOOK_FOR_CREDENTIALS_AGAIN_S)
+    assert cloud.unusable() == why, "the result is cached for a while"
+    clock.advance(CREDENTIALS_RETRY_S)
     assert cloud.unusable() is None
 
 
-def test_a_subscription_must_be_named(azure: FakeAzure, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable__needs_a_subscription(azure: FakeAzure, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     section = {name: value for name, value in azure.section.items() if name != "subscription"}
-    cloud = AzureCloud(InMemory(clock), AzureSettings.from_mapping(section), clock)
+    cloud = AzureCloud(InMemoryOfferCache(clock), AzureSettings.from_mapping(section), clock)
     assert "azure.subscription" in str(cloud.unusable())
     monkeypatch.setenv("AZURE_SUBSCRIPTION_ID", SUBSCRIPTION)
     assert cloud.unusable() is None
 
 
 @pytest.mark.parametrize("code", ["AuthorizationFailed", "InvalidAuthenticationToken"])
-def test_whoever_is_not_let_in_is_told_what_to_do(
+def test_list_owned__reports_denied_access_with_a_hint(
     azure: FakeAzure, cloud: AzureCloud, request_of: Callable[..., LaunchRequest], code: str
 ) -> None:
     azure.faults.deny = code
@@ -78,10 +80,10 @@ def test_whoever_is_not_let_in_is_told_what_to_do(
         assert (fault.kind, fault.reason) == (FaultKind.AVOID_CLOUD, Reason.BAD_CREDENTIALS)
 
 
-def test_the_role_allows_what_is_called_and_nothing_more(
+def test_role__allows_exactly_the_calls_that_are_made(
     azure: FakeAzure, cloud: AzureCloud, request_of: Callable[..., LaunchRequest]
 ) -> None:
-    """Every call that the code can make, made; and no operation of the SDK in the code that was not."""
+    """Makes every call that the code can make, and checks that the code uses no other operation of the SDK."""
     cloud.prices.refresh(30.0)
     (machine,) = cloud.launch(request_of())
     cloud.describe("eastus", [machine.id])
@@ -90,14 +92,16 @@ def test_the_role_allows_what_is_called_and_nothing_more(
     cloud.terminate("eastus", [machine.id])
     cloud.check()
     named = json.loads(ROLE.read_text())["Actions"]
-    # Those: tests/unit/storage/test_azure.py, and test_queues.py for a data action.
+    # Checked in tests/unit/controller/buckets/test_azure.py, and in test_notice_queue.py for data actions.
     allowed = [name for name in named if "Microsoft.Storage/" not in name]
     assert len(allowed) == len(set(allowed))
     assert set(allowed) == (set(azure.calls) - {"prices"}) | IMPLIED, "anybody may ask for prices"
-    assert {one.name for one in wanted(AzureSettings(identity="any"))} == set(allowed)
-    # What a controller's own machine takes is called by whoever brings it up: test_standing.py.
+    assert {one.name for one in required_permissions(AzureSettings(identity="any"))} == set(allowed)
+    # The calls of a controller host's setup are checked in test_controller_host.py.
     package = ROOT / "controller/perdure/controller/clouds/azure"
-    code = "".join(path.read_text() for path in package.glob("*.py") if path.name != "standing.py")
+    code = "".join(
+        path.read_text() for path in package.rglob("*.py") if path.name not in ("controller_host.py", "iam.py")
+    )
     assert set(re.findall(r"\bmachines\.(\w+)\(", code)) == {
         "begin_create_or_update",
         "begin_delete",

@@ -1,4 +1,4 @@
-"""The adapters with the real frameworks, each in a process of its own; skipped where a framework is not installed."""
+"""The adapters with the real frameworks, each in a separate process; skipped if a framework is not installed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.folders import Folders
+from support.helpers.timing import scaled
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
+Runs = dict[str, dict[str, Any]]  # what each run of the Trainer printed, by its name
 
 
 def needs(*modules: str) -> None:
@@ -33,7 +37,7 @@ def run(program: str, *arguments: object, **env: str) -> Any:
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **env},
         capture_output=True,
         text=True,
-        timeout=560,
+        timeout=scaled(560),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -73,43 +77,44 @@ TRAINER = """
                 "weights": trainer.model.layer.weight.flatten().tolist(),
                 "folders": sorted((p.name for p in (root / name).iterdir() if p.name.startswith("checkpoint-")),
                                   key=lambda name: int(name.split("-")[1]))}
-    said = {"whole": train("whole"), "cut": train("broken", stop_at=13)}
+    output = {"whole": train("whole"), "cut": train("broken", stop_at=13)}
     weights = root / "broken" / "checkpoint-13" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    (root / "broken" / "checkpoint-14").mkdir()  # one that was begun and never finished
-    said["again"] = train("broken")
+    (root / "broken" / "checkpoint-14").mkdir()  # an unfinished one
+    output["again"] = train("broken")
     os.environ["PERDURE_RUN_DIR"] = str(root)
     (root / "notice.json").write_text("{}")
-    said["told"] = train("noticed")
+    output["reported"] = train("noticed")
     (root / "notice.json").unlink()
     del os.environ["PERDURE_RUN_DIR"]
-    said["after"] = train("noticed")
-    print(json.dumps(said))
+    output["after"] = train("noticed")
+    print(json.dumps(output))
 """
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """One process for all that the Trainer is asked to do: importing it takes longer than the rest."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """One process for all runs of the Trainer: importing it takes longer than the rest."""
     needs("torch", "transformers", "accelerate")
-    return run(TRAINER, tmp_path_factory.mktemp("trainer"))
+    runs: Runs = run(TRAINER, tmp_path_factory.mktemp("trainer"))
+    return runs
 
 
-def test_hugging_face_trainer_goes_on_from_the_newest_whole_folder(trained: Any) -> None:
+def test_hugging_face__resumes_from_the_newest_whole_folder(trained: Runs) -> None:
     whole, cut, again = trained["whole"], trained["cut"], trained["again"]
     assert (whole["step"], cut["step"]) == (20, 13)
     assert cut["folders"] == ["checkpoint-8", "checkpoint-12", "checkpoint-13"]
     assert again["resumed"] == "checkpoint-12"
     assert again["losses"] == whole["losses"]
     assert again["weights"] == whole["weights"]
-    # Three whole ones are kept. The damaged one and the unfinished one are not counted, and not removed either.
+    # Three whole ones are kept. The damaged one and the unfinished one neither count nor are removed.
     assert again["folders"] == [f"checkpoint-{step}" for step in (12, 13, 14, 16, 20)]
 
 
-def test_hugging_face_trainer_saves_at_a_notice(trained: Any) -> None:
-    assert (trained["told"]["step"], trained["told"]["folders"]) == (1, ["checkpoint-1"])
+def test_hugging_face__saves_at_a_notice(trained: Runs) -> None:
+    assert (trained["reported"]["step"], trained["reported"]["folders"]) == (1, ["checkpoint-1"])
     assert (trained["after"]["resumed"], trained["after"]["step"]) == ("checkpoint-1", 20)
     assert trained["after"]["losses"] == trained["whole"]["losses"]
 
@@ -134,18 +139,18 @@ RANK_OF_A_TRAINER = """
 """
 
 
-def test_all_ranks_of_a_hugging_face_trainer_leave_together_when_one_hears_of_a_notice(tmp_path: Path) -> None:
+def test_hugging_face__all_ranks_stop_at_a_notice_to_one(tmp_path: Path) -> None:
     needs("torch", "transformers", "accelerate")
     (tmp_path / "notice.json").write_text("{}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    heard = {"PERDURE_RUN_DIR": str(tmp_path)}  # by rank 1 alone
-    ranks = [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1", **heard}]
+    notice = {"PERDURE_RUN_DIR": str(tmp_path)}  # for rank 1 only
+    ranks = [{"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1", **notice}]
     with ThreadPoolExecutor(2) as both:
-        said = both.map(lambda env: run(RANK_OF_A_TRAINER, tmp_path / "c", **world, **env), ranks)
-        assert list(said) == [10, 10]
+        output = both.map(lambda env: run(RANK_OF_A_TRAINER, tmp_path / "c", **world, **env), ranks)
+        assert list(output) == [10, 10]
     newest = Folders(tmp_path / "c").newest()
     assert newest is not None
     assert newest.step == 10
@@ -180,31 +185,34 @@ LIGHTNING = """
         return {"resumed": resumed and os.path.basename(resumed), "step": trainer.global_step,
                 "weights": model.layer.weight.flatten().tolist(), "files": sorted(p.name for p in root.glob("*.ckpt"))}
     root = pathlib.Path(sys.argv[1])
-    said = {"whole": train(root / "whole", 5), "cut": train(root / "broken", 3)}
+    output = {"whole": train(root / "whole", 5), "cut": train(root / "broken", 3)}
     newest = root / "broken" / "epoch=2-step=12.ckpt"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
-    said["again"] = train(root / "broken", 5)
+    output["again"] = train(root / "broken", 5)
     os.environ["PERDURE_RUN_DIR"] = str(root)
     (root / "notice.json").write_text("{}")
-    said["told"] = train(root / "noticed", 5)
+    output["reported"] = train(root / "noticed", 5)
     (root / "notice.json").unlink()
-    said["after"] = train(root / "noticed", 5)
-    print(json.dumps(said))
+    output["after"] = train(root / "noticed", 5)
+    print(json.dumps(output))
 """
 
 
-def test_lightning_goes_on_from_the_newest_whole_file_and_saves_at_a_notice(tmp_path: Path) -> None:
+def test_lightning__resumes_from_the_newest_whole_file_and_saves_at_a_notice(tmp_path: Path) -> None:
     needs("torch", "lightning")
-    said = run(LIGHTNING, tmp_path)
-    assert said["cut"]["files"][-1] == "epoch=2-step=12.ckpt"
-    assert said["again"]["resumed"] == "epoch=1-step=8.ckpt"
-    assert said["again"]["weights"] == said["whole"]["weights"]
-    # ModelCheckpoint saves at the stop too, as if the epoch had been gone through; that one would skip the rest of it.
-    assert (said["told"]["step"], said["told"]["files"]) == (1, ["epoch=0-step=1.ckpt", "notice-step=1.ckpt"])
-    assert (said["after"]["resumed"], said["after"]["step"]) == ("notice-step=1.ckpt", 20)
-    assert said["after"]["weights"] == said["whole"]["weights"]
+    output = run(LIGHTNING, tmp_path)
+    assert output["cut"]["files"][-1] == "epoch=2-step=12.ckpt"
+    assert output["again"]["resumed"] == "epoch=1-step=8.ckpt"
+    assert output["again"]["weights"] == output["whole"]["weights"]
+    # ModelCheckpoint also saves at the stop, as if the epoch had been completed; that one would skip the rest of it.
+    assert (output["reported"]["step"], output["reported"]["files"]) == (
+        1,
+        ["epoch=0-step=1.ckpt", "notice-step=1.ckpt"],
+    )
+    assert (output["after"]["resumed"], output["after"]["step"]) == ("notice-step=1.ckpt", 20)
+    assert output["after"]["weights"] == output["whole"]["weights"]
 
 
 DCP = """
@@ -222,21 +230,21 @@ DCP = """
         for step in (1, 2):
             checkpoints.save(step, state(float(step)))
     def load():
-        checkpoints, found = DcpCheckpoints(root / "c", keep=3), state(0.0)
-        step = checkpoints.load(found)
-        whole = found["w"].full_tensor()
+        checkpoints, restored = DcpCheckpoints(root / "c", keep=3), state(0.0)
+        step = checkpoints.load(restored)
+        whole = restored["w"].full_tensor()
         return [step, float(whole[0, 0]), float(whole[23, 7]), [s for s, _ in checkpoints.last_result.skipped]]
-    def member(rank, world, meeting, work, said):
+    def member(rank, world, meeting, work, output):
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-        said.put(work())
+        output.put(work())
         dist.destroy_process_group()
     def together(world, work):
         fork = multiprocessing.get_context("fork")  # torch is imported once
-        said, meeting = fork.Queue(), root / f"meeting-{world}-{work.__name__}"
-        members = [fork.Process(target=member, args=(rank, world, meeting, work, said)) for rank in range(world)]
+        output, meeting = fork.Queue(), root / f"meeting-{world}-{work.__name__}"
+        members = [fork.Process(target=member, args=(rank, world, meeting, work, output)) for rank in range(world)]
         for one in members:
             one.start()
-        answers = [said.get(timeout=200) for _ in members]
+        answers = [output.get(timeout=200) for _ in members]
         for one in members:
             one.join()
             assert one.exitcode == 0
@@ -251,14 +259,14 @@ DCP = """
 """
 
 
-def test_dcp_loads_on_another_number_of_processes_and_past_a_broken_one(tmp_path: Path) -> None:
+def test_dcp__loads_on_another_number_of_processes_and_past_damage(tmp_path: Path) -> None:
     needs("torch")
     whole, broken = run(DCP, tmp_path)
     assert whole == [[2, 2.0, 25.0, []]] * 3
     assert broken == [[1, 1.0, 24.0, [2]]]
 
 
-def test_orbax_and_safetensors_folders(tmp_path: Path) -> None:
+def test_folders__with_orbax_and_safetensors(tmp_path: Path) -> None:
     needs("jax", "orbax", "safetensors")
     program = """
         import json, os, sys
@@ -318,7 +326,7 @@ WRAPPERS = """
 """
 
 
-def test_a_model_is_loaded_into_another_wrapper_than_it_was_saved_in(tmp_path: Path) -> None:
+def test_checkpointer__loads_into_another_wrapper(tmp_path: Path) -> None:
     needs("torch")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,7 +1,8 @@
-"""Every kind of damage to every kind of checkpoint: never a wrong load, always the older one, with a reason.
+"""Every kind of damage to every kind of checkpoint: the damaged one is never loaded, always the older one, with a
+reason.
 
-Most formats' own loaders take several of these for good (a flipped bit loads silently in all but none); here they are
-never asked. One process per framework writes all formats; the damage is done to the largest file of the newest step.
+The loaders of most formats accept some of these damages (most load a flipped bit silently); here they are never called.
+One process per framework writes all formats; the damage is done to the largest file of the newest step.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.checkpoint import Checkpointer, load_checkpoint, memory
+from perdure.checkpoint import Checkpointer, load_checkpoint
 from perdure.checkpoint.folders import Folders
+from perdure.checkpoint.load import directory_cache
+from support.helpers.timing import scaled
 
 HOLE = 64 * 1024
 
@@ -102,7 +105,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder in which a writer has left its checkpoints; each writer runs once."""
+    """The folder with the checkpoints of a writer; each writer runs once."""
     done: dict[str, Path] = {}
 
     def written(writer: str) -> Path:
@@ -112,7 +115,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             pytest.skip(f"{', '.join(missing)} is not installed")
         if writer not in done:
             folder = tmp_path_factory.mktemp(writer)
-            subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(folder)], check=True, timeout=500)
+            subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(program), str(folder)], check=True, timeout=scaled(500)
+            )
             done[writer] = folder
         return done[writer]
 
@@ -121,7 +126,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize(("writer", "name"), CASES)
-def test_damage_is_never_loaded(
+def test_load__never_loads_damage(
     written: Callable[[str], Path],
     writer: str,
     name: str,
@@ -131,7 +136,7 @@ def test_damage_is_never_loaded(
 ) -> None:
     shutil.copytree(written(writer) / name, tmp_path / name)
     root = tmp_path / name
-    monkeypatch.setattr(memory, "_memories", {})
+    monkeypatch.setattr(directory_cache, "_caches", {})
     assert loaded(root, name) == (2, [])
     victim = max(
         (path for path in root.rglob("*") if is_of_newest(path.relative_to(root))), key=lambda one: one.stat().st_size
@@ -153,7 +158,7 @@ def is_of_newest(path: Path) -> bool:
 
 
 def loaded(root: Path, name: str) -> tuple[int | None, list[tuple[int, str]]]:
-    """(step, what was skipped) of a load through the part of the library that reads this kind."""
+    """(step, skipped steps) of a load through the part of the library that reads this kind."""
     if name.startswith("own"):
         checkpointer = Checkpointer(root)
         checkpointer.load()

@@ -1,4 +1,4 @@
-"""The cloud, and a Compute Engine of the tests' own without machines."""
+"""The Google cloud on a fake Compute Engine without processes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from fake_gce import FakeGce
-from launch_requests import launch_request
-from perdure.controller.clock import ManualClock
-from perdure.controller.clouds.base import LaunchRequest
-from perdure.controller.clouds.gcp.catalog import TYPES
+from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.gcp.pricing.catalog import TYPES
 from perdure.controller.clouds.gcp.settings import GcpSettings
-from perdure.controller.clouds.offercache import InMemory
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
+from perdure.controller.runtime.clock import ManualClock
+from support.fakes.gce import FakeGce
+from support.helpers.launch_requests import launch_request
 
 
 @pytest.fixture
@@ -31,13 +31,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def cache(clock: ManualClock) -> InMemory:
-    """One for all clouds of a test: as daemons on the same database."""
-    return InMemory(clock)
+def cache(clock: ManualClock) -> InMemoryOfferCache:
+    """One database for all clouds of a test, as daemons share it."""
+    return InMemoryOfferCache(clock)
 
 
 @pytest.fixture
-def new_cloud(gce: FakeGce, clock: ManualClock, cache: InMemory) -> Callable[..., GcpCloud]:
+def new_cloud(gce: FakeGce, clock: ManualClock, cache: InMemoryOfferCache) -> Callable[..., GcpCloud]:
     def make(**settings: Any) -> GcpCloud:
         return GcpCloud(cache, GcpSettings(**{"regions": gce.regions, "endpoint_url": gce.url, **settings}), clock)
 

@@ -1,37 +1,39 @@
-"""Calls without a client: with the caller's credentials, and a session for each thread."""
+"""Calls without an SDK client: the caller's credentials, and one session per thread."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, get_ident
-from typing import Any
 
 import pytest
+from google.auth.transport.requests import AuthorizedSession
 
-from fake_gce import FakeGce
-from perdure.controller.clock import ManualClock
-from perdure.controller.clouds.gcp import billing
-from perdure.controller.clouds.gcp.connections import Connections
+from perdure.controller.clouds.gcp.pricing import retail_prices
+from perdure.controller.clouds.gcp.sdk.connections import GcpConnections
 from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.runtime.clock import ManualClock
+from support.fakes.gce import FakeGce
+
+pytestmark = pytest.mark.long
 
 
-def test_a_session_is_one_threads_and_is_kept_for_its_next_call(gce: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of `requests` are not made for several threads, and regions are asked side by side."""
-    connections = Connections(GcpSettings(endpoint_url=gce.url), ManualClock())
+def test_session__is_kept_per_thread(gce: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions of `requests` are not thread-safe, and regions are queried concurrently."""
+    connections = GcpConnections(GcpSettings(endpoint_url=gce.url), ManualClock())
     made: list[int] = []
-    new = Connections.session
+    new = GcpConnections.session
 
-    def counted(self: Connections) -> Any:
+    def counted(self: GcpConnections) -> AuthorizedSession:
         made.append(get_ident())
         return new(self)
 
-    monkeypatch.setattr(Connections, "session", counted)
+    monkeypatch.setattr(GcpConnections, "session", counted)
     together = Barrier(2)
 
     def ask() -> None:
         together.wait(10)
         for _ in range(3):
-            billing.look(connections)
+            retail_prices.check_access(connections)
 
     with ThreadPoolExecutor(2) as pool:
         for one in [pool.submit(ask) for _ in range(2)]:

@@ -1,7 +1,7 @@
-"""`python rig.py HOME FOLDER`: the real daemon, whose local machines each have a network of their own.
+"""`python rig.py HOME FOLDER`: the real daemon, whose local machines have a network namespace each.
 
-A name of a machine in HOME/forgotten makes its cloud know nothing of it any more, though it lives on: so does a cloud
-that lags behind itself, and so looks a machine that was written off by mistake.
+A machine's name in HOME/forgotten makes its cloud forget it while it continues to run, as a cloud with delayed lists
+does, and as a machine looks that was written off by mistake.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perdure.controller.clouds.base import Instance
-from perdure.controller.clouds.local import cloud, isolation, launcher
+from perdure.controller.clouds.base.protocol import Instance
+from perdure.controller.clouds.local import cloud
+from perdure.controller.clouds.local.host import host_process
+from perdure.controller.clouds.local.machine import isolation
 
 HOME, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 
@@ -35,6 +37,6 @@ if __name__ == "__main__":
     from perdure.controller.__main__ import main
 
     wrapper = ["sh", str(Path(__file__).with_name("node.sh")), str(os.getpid()), str(FOLDER)]
-    launcher.host_python = lambda: [*wrapper, *isolation.host_python()]  # type: ignore[attr-defined]
+    host_process.host_python = lambda: [*wrapper, *isolation.host_python()]  # type: ignore[attr-defined]
     cloud.LocalCloud = ForgetfulCloud  # type: ignore[misc]
     sys.exit(main(["serve", "--home", str(HOME)]))

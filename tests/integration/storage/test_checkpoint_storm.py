@@ -1,8 +1,7 @@
-"""A training process and its write-back mount are killed again and again, and machines lose their disks. What had once
-been called durable is never lost: a mount that has never seen anything but the bucket loads it, or a newer one, bit for
-bit.
+"""A training process and its write-back mount are killed repeatedly, and machines lose their disks. A checkpoint that
+was reported durable is never lost: a new mount of the bucket loads it, or a newer one, bit for bit.
 
-`STORM_KILLS` and `STORM_SEED` choose how many and which.
+`STORM_KILLS` and `STORM_SEED` choose the number of kills and their random choices.
 """
 
 from __future__ import annotations
@@ -26,9 +25,14 @@ from typing import Any
 
 import pytest
 
-from perdure.agent import fuse
-from perdure.agent.mounts import Mounts
-from perdure.checkpoint import Checkpointer, NoUsableCheckpoint, memory
+from integration.storage.buckets import Bucket, NewS3Bucket
+from perdure.agent.storage import fuse
+from perdure.agent.storage.checkpoint_journal import CheckpointJournal
+from perdure.agent.storage.durability_watcher import DurabilityWatcher
+from perdure.agent.storage.mounts import Mounts
+from perdure.checkpoint import Checkpointer, NoUsableCheckpoint
+from perdure.checkpoint.load import directory_cache
+from support.helpers.timing import pause, scaled
 
 STORM_KILLS = "storm_kills_survived"  # what pytest's last lines say of it: tests/conftest.py
 KILLS = int(os.environ.get("STORM_KILLS", "40"))
@@ -63,9 +67,9 @@ TRAINING = """
 
 
 class Machine:
-    """A node with a cached mount of the bucket; `lose` takes it away with all that it had not uploaded."""
+    """A node with a cached mount of the bucket; `lose` removes it with everything that it had not uploaded."""
 
-    def __init__(self, home: Path, bucket: Any, rclone: Path) -> None:
+    def __init__(self, home: Path, bucket: Bucket, rclone: Path) -> None:
         self.home, self._bucket, self._rclone = home, bucket, rclone
         self._number = 0
         self._begin()
@@ -77,11 +81,18 @@ class Machine:
         self.path = self.directory / "checkpoint"
 
     def mount(self) -> None:
-        spec = {"path": str(self.path), "mode": "MOUNT_CACHED", "bucket": self._bucket.name, "prefix": ""}
+        spec: dict[str, Any] = {
+            "path": str(self.path),
+            "mode": "MOUNT_CACHED",
+            "bucket": self._bucket.name,
+            "prefix": "",
+        }
         spec |= {"read_only": False, "rclone": self._bucket.backend, "options": {"vfs_write_back": "100ms"}}
         self.mounts = Mounts([spec], state_dir=self.directory / "state", rclone=self._rclone, log=lambda _line: None)
         self.mounts.mount_all()
         (self.directory / "run" / "mounts.json").write_text(json.dumps(self.mounts.describe()))
+        journal = CheckpointJournal(self.directory / "run" / "checkpoints.jsonl")
+        self.watcher = DurabilityWatcher(journal, self.mounts.bucket_mounts)  # as of a restarted agent
 
     def kill_rclone(self) -> None:
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -92,15 +103,16 @@ class Machine:
 
     def lose(self) -> None:
         self.kill_rclone()
-        # Mounts lie on top of each other: the guard, what was killed, and what was mounted over it.
-        while left := [path for path in fuse.mount_table() if path.startswith(str(self.directory))]:
+        # Mounts are stacked: the guard, the killed mount, and its replacement.
+        while left := [path for path in fuse.mounts_by_path() if path.startswith(str(self.directory))]:
             for path in left:
                 subprocess.run(["umount", "-l", path], check=True)
         shutil.rmtree(self.directory, ignore_errors=True)
         self._begin()
 
     def called_durable(self) -> int:
-        """The newest step that this machine's journal calls durable; 0 for none."""
+        """The newest step that this machine's agent reports durable; 0 for none."""
+        self.watcher.poll()
         with contextlib.suppress(FileNotFoundError):
             lines = (self.directory / "run" / "checkpoints.jsonl").read_text().splitlines()
             notes = [json.loads(line) for line in lines if line.endswith("}")]
@@ -123,13 +135,13 @@ def mounted_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     machine.mount()
     with monkeypatch.context() as patch:
         patch.setenv("PERDURE_RUN_DIR", str(machine.directory / "run"))
-        patch.setattr(memory, "_memories", {})
+        patch.setattr(directory_cache, "_caches", {})
         yield str(machine.path)
     machine.lose()
 
 
 def loaded_from(directory: str) -> int | None:
-    """The step that a start there loads; 0 for none yet, None when all are refused."""
+    """The step that a start there loads; 0 if there is none yet, None if all are refused."""
     with Checkpointer(directory) as checkpointer:
         try:
             state = checkpointer.load()
@@ -144,9 +156,9 @@ def loaded_from(directory: str) -> int | None:
 @pytest.mark.fuse
 @pytest.mark.long
 @pytest.mark.timeout(3600 * 4)
-def test_storm(
+def test_checkpoints__survive_kills_of_process_mount_and_machine(
     tmp_path: Path,
-    new_s3_bucket: Callable[[], Any],
+    new_s3_bucket: NewS3Bucket,
     rclone: Path,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
@@ -166,11 +178,11 @@ def test_storm(
                 once_durable = number % LONG_LIFE_EVERY == 0
                 durable = life_and_death(machine, what, chance.uniform(0, SAVING_S), durable, where, once_durable)
                 with mounted_anew(elsewhere, monkeypatch) as directory:
-                    found = loaded_from(directory)
-                assert durable == 0 or (found is not None and found >= durable), (
-                    f"{where} ({what}): the bucket holds {found} after {durable} was called durable"
+                    loaded = loaded_from(directory)
+                assert durable == 0 or (loaded is not None and loaded >= durable), (
+                    f"{where} ({what}): the bucket holds {loaded} after {durable} was called durable"
                 )
-                print(f"{where} ({what}): {durable} was called durable, the bucket holds {found}", flush=True)
+                print(f"{where} ({what}): {durable} was called durable, the bucket holds {loaded}", flush=True)
         finally:
             machine.lose()
             elsewhere.lose()
@@ -181,26 +193,26 @@ def test_storm(
 
 
 def life_and_death(machine: Machine, what: str, after_s: float, durable: int, where: str, once_durable: bool) -> int:
-    """Train on `machine` for so long, then kill; returns the newest step that has ever been called durable.
+    """Train on `machine` for `after_s`, then kill; return the newest step ever reported durable.
 
-    `once_durable`: the time begins when a newer step has been called durable.
+    `once_durable`: the time starts when a newer step has been reported durable.
     """
     machine.mount()
     training = machine.train()
-    said = training.stdout.readline().split()  # type: ignore[union-attr]
-    assert said[:1] == ["loaded"], f"{where}: {training.communicate()[1][-2000:]}"
-    assert int(said[1]) >= durable, f"{where}: {said[1]} was loaded after {durable} was durable"
-    patience = itertools.repeat(None, 2400 if once_durable else 0)  # two minutes
-    while next(patience, 0) is None and machine.called_durable() <= durable and training.poll() is None:
+    fields = training.stdout.readline().split()  # type: ignore[union-attr]
+    assert fields[:1] == ["loaded"], f"{where}: {training.communicate()[1][-2000:]}"
+    assert int(fields[1]) >= durable, f"{where}: {fields[1]} was loaded after {durable} was durable"
+    polls = itertools.repeat(None, 2400 if once_durable else 0)  # two minutes
+    while next(polls, 0) is None and machine.called_durable() <= durable and training.poll() is None:
         threading.Event().wait(0.05)
-    threading.Event().wait(after_s)
+    pause(after_s)
     assert training.poll() is None, f"{where}: training ended by itself: {training.communicate()[1][-2000:]}"
     if what != "training":
         machine.kill_rclone()
     if what != "rclone":
         training.kill()
-    # Without its mount it ends by itself, once rclone is gone: that may first have to wait for a busy disk.
-    _, error = training.communicate(timeout=180)
+    # Without its mount the process ends once rclone is gone, which may wait for a busy disk.
+    _, error = training.communicate(timeout=scaled(180))
     assert what != "rclone" or "CheckpointError" in error or "CheckpointUnavailable" in error, f"{where}: {error}"
     durable = max(durable, machine.called_durable())
     if what == "machine":

@@ -1,4 +1,4 @@
-"""Flushing: what was written is in the bucket when `flush` returns, and is named when it does not get there."""
+"""Flushing: when `flush` returns, everything written is in the bucket, or the missing files are named."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from integration.storage.buckets import Bucket, LocalBucket, S3Bucket
+from integration.storage.conditions import Until
+from integration.storage.node import Node
 from perdure.agent.clock import now
-from perdure.agent.mounts import FlushError, Mounts
+from perdure.agent.storage import flush
+from perdure.agent.storage.mounts import FlushError, Mounts
+from support.helpers.timing import scaled
 
 pytestmark = pytest.mark.fuse
 
 
 @pytest.fixture
-def mounted(node: Any, bucket: Any) -> tuple[Mounts, Path]:
-    """A cached mount that uploads nothing by itself."""
+def mounted(node: Node, bucket: Bucket) -> tuple[Mounts, Path]:
+    """A cached mount that uploads nothing on its own."""
     spec = node.spec(bucket, options={"vfs_write_back": "1h"})
     mounts = node.mounts(spec)
     mounts.mount_all()
     return mounts, Path(spec["path"])
 
 
-def test_flush_right_after_close(mounted: tuple[Mounts, Path], bucket: Any) -> None:
+def test_flush__right_after_close(mounted: tuple[Mounts, Path], bucket: Bucket) -> None:
     mounts, path = mounted
     for number in range(10):  # the queue is still empty just after close()
         body = os.urandom(10_000)
@@ -36,7 +40,9 @@ def test_flush_right_after_close(mounted: tuple[Mounts, Path], bucket: Any) -> N
         assert bucket.read(f"{number}.pt") == body
 
 
-def test_flush_of_many_files_renames_and_empty_markers(mounted: tuple[Mounts, Path], bucket: Any, until: Any) -> None:
+def test_flush__of_many_files_renames_and_empty_markers(
+    mounted: tuple[Mounts, Path], bucket: Bucket, until: Until
+) -> None:
     mounts, path = mounted
     bodies = {}
     for step in range(5):
@@ -55,13 +61,13 @@ def test_flush_of_many_files_renames_and_empty_markers(mounted: tuple[Mounts, Pa
     assert bucket.read("step-0/tmp") is None
 
 
-def test_flush_with_nothing_to_do_succeeds_even_after_the_deadline(mounted: tuple[Mounts, Path]) -> None:
+def test_flush__with_nothing_to_do_succeeds_after_the_deadline(mounted: tuple[Mounts, Path]) -> None:
     mounts, _ = mounted
     mounts.flush(0.0)
     mounts.flush(None)
 
 
-def test_flush_waits_for_a_file_that_is_still_open(mounted: tuple[Mounts, Path], bucket: Any) -> None:
+def test_flush__waits_for_an_open_file(mounted: tuple[Mounts, Path], bucket: Bucket) -> None:
     mounts, path = mounted
     file = open(path / "model.pt", "wb")  # noqa: SIM115
     file.write(b"first half, ")
@@ -81,7 +87,7 @@ def test_flush_waits_for_a_file_that_is_still_open(mounted: tuple[Mounts, Path],
     assert bucket.read("model.pt") == b"first half, second half"
 
 
-def test_file_open_at_the_deadline_is_named_with_its_holder(mounted: tuple[Mounts, Path]) -> None:
+def test_flush__names_a_file_open_at_the_deadline_and_its_process(mounted: tuple[Mounts, Path]) -> None:
     mounts, path = mounted
     with open(path / "model.pt", "wb") as file:
         file.write(b"half")
@@ -92,7 +98,7 @@ def test_file_open_at_the_deadline_is_named_with_its_holder(mounted: tuple[Mount
     mounts.flush(None)
 
 
-def test_fragment_of_a_killed_writer_does_not_hold_the_flush_up(mounted: tuple[Mounts, Path]) -> None:
+def test_flush__ignores_the_fragment_of_a_killed_writer(mounted: tuple[Mounts, Path]) -> None:
     mounts, path = mounted
     code = f"f = open({str(path / 'fragment')!r}, 'wb'); f.write(b'x' * 9000); f.flush(); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
@@ -102,7 +108,7 @@ def test_fragment_of_a_killed_writer_does_not_hold_the_flush_up(mounted: tuple[M
     mounts.flush(now() + 20)
 
 
-def test_removed_bucket_fails_before_the_deadline(mounted: tuple[Mounts, Path], bucket: Any) -> None:
+def test_flush__to_a_removed_bucket_fails_before_the_deadline(mounted: tuple[Mounts, Path], bucket: Bucket) -> None:
     mounts, path = mounted
     (path / "model.pt").write_bytes(b"weights")
     bucket.remove()
@@ -115,7 +121,7 @@ def test_removed_bucket_fails_before_the_deadline(mounted: tuple[Mounts, Path], 
     assert now() - started < 20
 
 
-def test_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Any, s3_bucket: Any) -> None:
+def test_flush__to_a_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Node, s3_bucket: S3Bucket) -> None:
     spec = node.spec(s3_bucket)
     mounts = node.mounts(spec)
     mounts.mount_all()
@@ -134,7 +140,9 @@ def test_hanging_server_fails_at_the_deadline_and_succeeds_later(node: Any, s3_b
     assert s3_bucket.read("model.pt") == body
 
 
-def test_one_broken_mount_does_not_keep_another_from_flushing(node: Any, local_bucket: Any, s3_bucket: Any) -> None:
+def test_flush__continues_if_another_mount_is_broken(
+    node: Node, local_bucket: LocalBucket, s3_bucket: S3Bucket
+) -> None:
     broken = node.spec(s3_bucket, path=str(node.directory / "broken"), options={"vfs_write_back": "1h"})
     whole = node.spec(local_bucket, path=str(node.directory / "whole"), options={"vfs_write_back": "1h"})
     mounts = node.mounts(broken, whole)
@@ -148,22 +156,22 @@ def test_one_broken_mount_does_not_keep_another_from_flushing(node: Any, local_b
     assert local_bucket.read("b") == b"b"
 
 
-def test_cache_of_a_lost_mount_is_flushed_while_the_path_stays_lost(
-    node: Any, mounted: tuple[Mounts, Path], bucket: Any, until: Any
+def test_flush__of_a_lost_mounts_cache_leaves_the_path_lost(
+    node: Node, mounted: tuple[Mounts, Path], bucket: Bucket, until: Until
 ) -> None:
     mounts, path = mounted
     (path / "model.pt").write_bytes(b"weights")
     (pid,) = node.pids()
     os.kill(pid, signal.SIGKILL)
-    until(mounts.check)
+    until(mounts.lost_paths)
     mounts.flush(now() + 30)
     assert bucket.read("model.pt") == b"weights"
-    assert mounts.check() == [str(path)]
+    assert mounts.lost_paths() == [str(path)]
     mounts.unmount_all()
     assert node.mountpoints() == []
 
 
-def test_rclone_killed_during_the_flush_is_started_again(node: Any, s3_bucket: Any, until: Any) -> None:
+def test_flush__restarts_a_killed_rclone(node: Node, s3_bucket: S3Bucket, until: Until) -> None:
     spec = node.spec(s3_bucket)
     mounts = node.mounts(spec)
     mounts.mount_all()
@@ -189,7 +197,7 @@ def test_rclone_killed_during_the_flush_is_started_again(node: Any, s3_bucket: A
     assert s3_bucket.read("model.pt") == b"weights"
 
 
-def test_small_and_new_files_go_first(node: Any, s3_bucket: Any, until: Any) -> None:
+def test_flush__uploads_small_and_new_files_first(node: Node, s3_bucket: S3Bucket, until: Until) -> None:
     spec = node.spec(s3_bucket, options={"vfs_write_back": "1h", "transfers": 1})
     mounts = node.mounts(spec)
     mounts.mount_all()
@@ -202,14 +210,45 @@ def test_small_and_new_files_go_first(node: Any, s3_bucket: Any, until: Any) -> 
     listing = s3_bucket.server.client.list_objects_v2(Bucket=s3_bucket.name)["Contents"]
     log = next(node.state_dir.rglob("rclone.log")).read_text()
     order = sorted(
-        (found["Key"] for found in listing), key=lambda key: log.index(f"{key}: vfs cache: upload succeeded")
+        (entry["Key"] for entry in listing), key=lambda key: log.index(f"{key}: vfs cache: upload succeeded")
     )
     assert order == ["last", "manifest.json", "new.pt", "old.pt"]
 
 
-def test_deleted_files_are_not_waited_for(mounted: tuple[Mounts, Path], bucket: Any) -> None:
+def test_flush__does_not_wait_for_deleted_files(mounted: tuple[Mounts, Path], bucket: Bucket) -> None:
     mounts, path = mounted
     (path / "model.pt").write_bytes(b"weights")
     (path / "model.pt").unlink()
     mounts.flush(now() + 20)
     assert bucket.read("model.pt") is None
+
+
+def test_flush__of_a_frozen_rclone_fails_soon_after_the_deadline(
+    mounted: tuple[Mounts, Path], node: Node, until: Until
+) -> None:
+    mounts, path = mounted
+    (path / "model.pt").write_bytes(b"weights")
+    until(lambda: mounts.snapshot()[0]["pending"] == 1)
+    (pid,) = node.pids()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        deadline = now() + 3
+        with pytest.raises(FlushError, match=r"model\.pt \(7 B\): not by the deadline; rclone does not respond"):
+            mounts.flush(deadline)
+        assert now() - deadline < scaled(1.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_flush__replaces_an_rclone_that_hangs(
+    mounted: tuple[Mounts, Path], node: Node, bucket: Bucket, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "UNRESPONSIVE_TIMEOUT_S", 1.0)
+    mounts, path = mounted
+    (path / "model.pt").write_bytes(b"weights")
+    until(lambda: mounts.snapshot()[0]["pending"] == 1)
+    (pid,) = node.pids()
+    os.kill(pid, signal.SIGSTOP)
+    mounts.flush(None)
+    assert bucket.read("model.pt") == b"weights"
+    assert pid not in node.pids()

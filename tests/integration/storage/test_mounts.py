@@ -1,4 +1,4 @@
-"""Mounting, losing, adopting and taking away: real rclone over FUSE, local and S3 buckets."""
+"""Mounts that are made, lost, adopted and removed: real rclone over FUSE, local and S3 buckets."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perdure.agent import fuse
-from perdure.agent.mounts import MountError, Mounts
+from integration.storage.buckets import Bucket, LocalBucket, S3Bucket
+from integration.storage.conditions import Until
+from integration.storage.node import Node
+from perdure.agent.storage import fuse
+from perdure.agent.storage.mounts import MountError, Mounts
 
 pytestmark = pytest.mark.fuse
 
 
-def _rclone_pid(node: Any) -> int:
+def _rclone_pid(node: Node) -> int:
     (pid,) = node.pids()
     return pid
 
 
 def _agent_dies(mounts: Mounts) -> None:
-    """As after SIGKILL: the object is used no more, its port is free, and its rclone is nobody's child object."""
+    """Drop the object as SIGKILL of the agent does: its port is free, and its rclone has no parent object."""
     if mounts._tokens._server is not None:
         mounts._tokens._server.shutdown()
         mounts._tokens._server.server_close()
-    for placed in mounts._placed:
-        placed._process._child = None  # type: ignore[attr-defined]
+    for bucket in mounts._buckets:
+        bucket._process._child = None  # type: ignore[attr-defined]
 
 
-def test_a_file_of_the_bucket_is_read_through_the_mount(node: Any, bucket: Any) -> None:
+def test_mount__reads_a_file_of_the_bucket(node: Node, bucket: Bucket) -> None:
     bucket.put("runs/7/config.json", b"{}")
     mounts = node.mounts(node.spec(bucket, prefix="runs"))
     mounts.mount_all()
     assert Path(node.spec(bucket)["path"], "7/config.json").read_bytes() == b"{}"
-    assert mounts.check() == []
+    assert mounts.lost_paths() == []
     assert mounts.snapshot() == [
         {"path": node.spec(bucket)["path"], "mode": "MOUNT_CACHED", "state": "mounted", "pending": 0}
     ]
 
 
-def test_mounting_twice_is_the_same_mount(node: Any, local_bucket: Any) -> None:
+def test_mount__is_idempotent(node: Node, local_bucket: LocalBucket) -> None:
     mounts = node.mounts(node.spec(local_bucket))
     mounts.mount_all()
     pid = _rclone_pid(node)
@@ -49,7 +51,7 @@ def test_mounting_twice_is_the_same_mount(node: Any, local_bucket: Any) -> None:
     assert _rclone_pid(node) == pid
 
 
-def test_plain_mount_has_the_object_in_the_bucket_when_close_returns(node: Any, bucket: Any) -> None:
+def test_plain_mount__has_the_object_in_the_bucket_when_close_returns(node: Node, bucket: Bucket) -> None:
     mounts = node.mounts(node.spec(bucket, mode="MOUNT"))
     mounts.mount_all()
     body = os.urandom(1_000_000)
@@ -62,21 +64,21 @@ def test_plain_mount_has_the_object_in_the_bucket_when_close_returns(node: Any, 
     assert mounts.describe() == [{"path": str(path.parent), "mode": "MOUNT", "cache_dir": None, "rc_socket": None}]
 
 
-def test_plain_mount_tells_the_writer_that_the_bucket_is_gone(node: Any, s3_bucket: Any) -> None:
+def test_plain_mount__reports_a_removed_bucket_to_the_writer(node: Node, s3_bucket: S3Bucket) -> None:
     node.mounts(node.spec(s3_bucket, mode="MOUNT")).mount_all()
     s3_bucket.remove()
     with pytest.raises(OSError, match="Input/output error"):
         Path(node.spec(s3_bucket)["path"], "model.pt").write_bytes(b"weights")
 
 
-def test_read_only_mount_refuses_writes(node: Any, bucket: Any) -> None:
+def test_read_only_mount__rejects_writes(node: Node, bucket: Bucket) -> None:
     node.mounts(node.spec(bucket, read_only=True)).mount_all()
     with pytest.raises(OSError, match="Read-only"):
         Path(node.spec(bucket)["path"], "x").write_bytes(b"x")
 
 
 @pytest.mark.parametrize("into", ["", "/"])
-def test_copy_of_a_directory(node: Any, bucket: Any, into: str) -> None:
+def test_copy__of_a_directory(node: Node, bucket: Bucket, into: str) -> None:
     bucket.put("data/a.txt", b"a")
     bucket.put("data/sub/b.txt", b"b")
     path = node.directory / "deep" / "data"
@@ -85,11 +87,11 @@ def test_copy_of_a_directory(node: Any, bucket: Any, into: str) -> None:
     assert (path / "a.txt").read_bytes() == b"a"
     assert (path / "sub/b.txt").read_bytes() == b"b"
     assert mounts.snapshot()[0]["state"] == "copied"
-    assert mounts.check() == []
+    assert mounts.lost_paths() == []
     assert mounts.describe() == []
 
 
-def test_copy_of_one_object(node: Any, bucket: Any) -> None:
+def test_copy__of_one_object(node: Node, bucket: Bucket) -> None:
     bucket.put("data/a.txt", b"a")
     as_file = node.spec(bucket, mode="COPY", prefix="data/a.txt", path=str(node.directory / "renamed.txt"))
     into = node.spec(bucket, mode="COPY", prefix="data/a.txt", path=f"{node.directory}/folder/")
@@ -98,12 +100,12 @@ def test_copy_of_one_object(node: Any, bucket: Any) -> None:
     assert (node.directory / "folder/a.txt").read_bytes() == b"a"
 
 
-def test_copy_of_nothing_is_an_error(node: Any, bucket: Any) -> None:
+def test_copy__of_nothing_is_an_error(node: Node, bucket: Bucket) -> None:
     with pytest.raises(MountError, match="nowhere"):
         node.mounts(node.spec(bucket, mode="COPY", prefix="nowhere", path=str(node.directory / "x"))).mount_all()
 
 
-def test_target_that_holds_files_is_refused_and_kept(node: Any, bucket: Any) -> None:
+def test_mount_point__with_files_is_rejected_and_kept(node: Node, bucket: Bucket) -> None:
     target = Path(node.spec(bucket)["path"])
     target.mkdir()
     (target / "precious").write_text("data")
@@ -113,13 +115,13 @@ def test_target_that_holds_files_is_refused_and_kept(node: Any, bucket: Any) -> 
     assert node.pids() == []
 
 
-def test_target_that_is_a_file_is_refused(node: Any, local_bucket: Any) -> None:
+def test_mount_point__that_is_a_file_is_rejected(node: Node, local_bucket: LocalBucket) -> None:
     Path(node.spec(local_bucket)["path"]).write_text("a file")
     with pytest.raises(MountError, match="File exists"):
         node.mounts(node.spec(local_bucket)).mount_all()
 
 
-def test_missing_bucket_is_an_error_and_not_an_empty_directory(node: Any, bucket: Any) -> None:
+def test_missing_bucket__is_an_error_rather_than_an_empty_directory(node: Node, bucket: Bucket) -> None:
     bucket.remove()
     mounts = node.mounts(node.spec(bucket, prefix="runs"))
     with pytest.raises(MountError, match="create it"):
@@ -127,17 +129,17 @@ def test_missing_bucket_is_an_error_and_not_an_empty_directory(node: Any, bucket
     assert node.mountpoints() == []
 
 
-def test_an_empty_bucket_mounts(node: Any, bucket: Any) -> None:
+def test_empty_bucket__can_be_mounted(node: Node, bucket: Bucket) -> None:
     node.mounts(node.spec(bucket, prefix="nothing/here/yet")).mount_all()
     assert os.listdir(node.spec(bucket)["path"]) == []
 
 
-def test_unknown_option_is_refused(node: Any, local_bucket: Any) -> None:
+def test_options__unknown_one_is_rejected(node: Node, local_bucket: LocalBucket) -> None:
     with pytest.raises(MountError, match="unknown option vfs_typo"):
         node.mounts(node.spec(local_bucket, options={"vfs_typo": 1})).mount_all()
 
 
-def test_every_option_is_one_that_rclone_knows(node: Any, local_bucket: Any) -> None:
+def test_options__are_all_supported_by_rclone(node: Node, local_bucket: LocalBucket) -> None:
     options = {
         "transfers": 8,
         "buffer_size": "32M",
@@ -151,11 +153,11 @@ def test_every_option_is_one_that_rclone_knows(node: Any, local_bucket: Any) -> 
     }
     mounts = node.mounts(node.spec(local_bucket, options=options))
     mounts.mount_all()
-    write_back_ns = mounts._placed[0].rc.call("vfs/stats")["opt"]["WriteBack"]  # type: ignore[attr-defined]
+    write_back_ns = mounts._buckets[0].rc.call("vfs/stats")["opt"]["WriteBack"]  # type: ignore[attr-defined]
     assert write_back_ns > 0, "a write-back of 0 forgets uploads that fail"
 
 
-def test_secrets_are_in_no_argument_list_and_no_file(node: Any, s3_bucket: Any) -> None:
+def test_secrets__are_in_no_argument_list_and_no_file(node: Node, s3_bucket: S3Bucket) -> None:
     mounts = node.mounts(node.spec(s3_bucket), node.spec(s3_bucket, mode="MOUNT", path=str(node.directory / "plain")))
     mounts.mount_all()
     Path(node.spec(s3_bucket)["path"], "x").write_bytes(b"x")
@@ -176,38 +178,38 @@ def test_secrets_are_in_no_argument_list_and_no_file(node: Any, s3_bucket: Any) 
     assert socket.parent.stat().st_mode & 0o077 == 0
 
 
-def test_rclone_is_in_a_session_of_its_own(node: Any, local_bucket: Any) -> None:
+def test_rclone__has_its_own_session(node: Node, local_bucket: LocalBucket) -> None:
     node.mounts(node.spec(local_bucket)).mount_all()
     pid = _rclone_pid(node)
     assert os.getsid(pid) == pid == os.getpgid(pid)
 
 
-def test_killed_rclone_is_reported_and_nothing_is_written_beside_the_bucket(
-    node: Any, local_bucket: Any, until: Any
+def test_killed_rclone__is_reported_and_nothing_is_written_beside_the_bucket(
+    node: Node, local_bucket: LocalBucket, until: Until
 ) -> None:
     mounts = node.mounts(node.spec(local_bucket))
     mounts.mount_all()
     path = node.spec(local_bucket)["path"]
     os.kill(_rclone_pid(node), signal.SIGKILL)
-    assert until(mounts.check) == [path]
+    assert until(mounts.lost_paths) == [path]
     assert mounts.snapshot()[0]["state"] == "lost"
     with pytest.raises(OSError, match="not connected"):
         Path(path, "x").write_bytes(b"x")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the guard under a mount needs root")
-def test_unmounted_path_is_reported_and_refuses_writes(node: Any, local_bucket: Any, until: Any) -> None:
+def test_unmounted_path__is_reported_and_rejects_writes(node: Node, local_bucket: LocalBucket, until: Until) -> None:
     mounts = node.mounts(node.spec(local_bucket))
     mounts.mount_all()
     path = node.spec(local_bucket)["path"]
     os.kill(_rclone_pid(node), signal.SIGTERM)  # rclone unmounts by itself
-    assert until(mounts.check) == [path]
+    assert until(mounts.lost_paths) == [path]
     until(lambda: not node.pids())
     with pytest.raises(OSError, match="Read-only"):
         Path(path, "x").write_bytes(b"x")
 
 
-def test_mount_made_again_on_the_cache_of_a_killed_rclone_uploads(node: Any, bucket: Any, until: Any) -> None:
+def test_remount__uploads_the_cache_of_a_killed_rclone(node: Node, bucket: Bucket, until: Until) -> None:
     mounts = node.mounts(node.spec(bucket, options={"vfs_write_back": "1h"}))
     mounts.mount_all()
     path = Path(node.spec(bucket)["path"])
@@ -215,25 +217,25 @@ def test_mount_made_again_on_the_cache_of_a_killed_rclone_uploads(node: Any, buc
     body = os.urandom(300_000)
     (path / "sub/model.pt").write_bytes(body)
     os.kill(_rclone_pid(node), signal.SIGKILL)
-    until(mounts.check)
+    until(mounts.lost_paths)
     assert bucket.read("sub/model.pt") is None
     mounts.mount_all()
-    assert mounts.check() == []
+    assert mounts.lost_paths() == []
     mounts.flush(None)
     assert bucket.read("sub/model.pt") == body
     assert (path / "sub/model.pt").read_bytes() == body
 
 
 @pytest.mark.parametrize("harm", ["emptied", "removed"])
-def test_file_whose_record_was_being_written_when_rclone_died_is_uploaded(
-    node: Any, local_bucket: Any, until: Any, harm: str
+def test_remount__uploads_a_file_with_a_truncated_record(
+    node: Node, local_bucket: LocalBucket, until: Until, harm: str
 ) -> None:
     mounts = node.mounts(node.spec(local_bucket, options={"vfs_write_back": "1h"}))
     mounts.mount_all()
     body = os.urandom(300_000)
     Path(node.spec(local_bucket)["path"], "model.pt").write_bytes(body)
     os.kill(_rclone_pid(node), signal.SIGKILL)
-    until(mounts.check)
+    until(mounts.lost_paths)
     (record,) = node.state_dir.rglob("vfsMeta/**/model.pt")
     if harm == "emptied":
         record.write_bytes(b"")
@@ -244,7 +246,7 @@ def test_file_whose_record_was_being_written_when_rclone_died_is_uploaded(
     assert local_bucket.read("model.pt") == body
 
 
-def test_half_downloaded_file_never_replaces_its_object(node: Any, local_bucket: Any, until: Any) -> None:
+def test_remount__never_uploads_a_half_downloaded_file(node: Node, local_bucket: LocalBucket, until: Until) -> None:
     body = os.urandom(40_000_000)
     local_bucket.put("data.bin", body)
     spec = node.spec(local_bucket, options={"vfs_read_chunk_size": "1M", "buffer_size": "0"})
@@ -254,7 +256,7 @@ def test_half_downloaded_file_never_replaces_its_object(node: Any, local_bucket:
         file.seek(39_000_000)
         assert file.read(1000) == body[39_000_000:39_001_000]
     os.kill(_rclone_pid(node), signal.SIGKILL)
-    until(mounts.check)
+    until(mounts.lost_paths)
     (record,) = node.state_dir.rglob("vfsMeta/**/data.bin")
     record.write_bytes(b"")
     mounts.mount_all()
@@ -263,7 +265,7 @@ def test_half_downloaded_file_never_replaces_its_object(node: Any, local_bucket:
     assert Path(spec["path"], "data.bin").read_bytes() == body
 
 
-def test_restarted_agent_adopts_the_living_mount(node: Any, bucket: Any, until: Any) -> None:
+def test_restarted_agent__adopts_a_live_mount(node: Node, bucket: Bucket, until: Until) -> None:
     spec = node.spec(bucket, options={"vfs_write_back": "1h"})
     first = node.mounts(spec)
     first.mount_all()
@@ -273,7 +275,7 @@ def test_restarted_agent_adopts_the_living_mount(node: Any, bucket: Any, until: 
     second = node.mounts(spec)
     second.mount_all()
     assert _rclone_pid(node) == pid
-    assert second.check() == []
+    assert second.lost_paths() == []
     until(lambda: second.snapshot()[0]["pending"] == 1)  # the kernel releases a closed file when it comes to it
     second.flush(None)
     assert bucket.read("model.pt") == b"weights"
@@ -281,13 +283,13 @@ def test_restarted_agent_adopts_the_living_mount(node: Any, bucket: Any, until: 
     assert node.pids() == []
 
 
-def test_restarted_agent_mounts_anew_where_rclone_died_too(node: Any, bucket: Any, until: Any) -> None:
+def test_restarted_agent__remounts_if_rclone_died(node: Node, bucket: Bucket, until: Until) -> None:
     spec = node.spec(bucket, options={"vfs_write_back": "1h"})
     first = node.mounts(spec)
     first.mount_all()
     Path(spec["path"], "model.pt").write_bytes(b"weights")
     os.kill(_rclone_pid(node), signal.SIGKILL)
-    until(first.check)
+    until(first.lost_paths)
     _agent_dies(first)
     second = node.mounts(spec)
     second.mount_all()
@@ -295,7 +297,7 @@ def test_restarted_agent_mounts_anew_where_rclone_died_too(node: Any, bucket: An
     assert bucket.read("model.pt") == b"weights"
 
 
-def test_hung_rclone_of_an_earlier_agent_is_replaced(node: Any, local_bucket: Any) -> None:
+def test_restarted_agent__replaces_a_hung_rclone(node: Node, local_bucket: LocalBucket) -> None:
     spec = node.spec(local_bucket, options={"vfs_write_back": "1h"})
     first = node.mounts(spec)
     first.mount_all()
@@ -310,7 +312,7 @@ def test_hung_rclone_of_an_earlier_agent_is_replaced(node: Any, local_bucket: An
     assert local_bucket.read("model.pt") == b"weights"
 
 
-def test_restarted_agent_that_is_told_to_stop_takes_everything_away(node: Any, local_bucket: Any) -> None:
+def test_restarted_agent__unmounts_everything_if_stopped(node: Node, local_bucket: LocalBucket) -> None:
     first = node.mounts(node.spec(local_bucket))
     first.mount_all()
     _agent_dies(first)
@@ -320,7 +322,7 @@ def test_restarted_agent_that_is_told_to_stop_takes_everything_away(node: Any, l
     assert node.mountpoints() == []
 
 
-def test_nothing_is_left_after_unmounting(node: Any, bucket: Any) -> None:
+def test_unmount__leaves_nothing(node: Node, bucket: Bucket) -> None:
     mounts = node.mounts(
         node.spec(bucket),
         node.spec(bucket, mode="MOUNT", prefix="other", path=str(node.directory / "plain")),
@@ -337,7 +339,7 @@ def test_nothing_is_left_after_unmounting(node: Any, bucket: Any) -> None:
     mounts.unmount_all()
 
 
-def test_busy_mount_is_taken_away(node: Any, local_bucket: Any) -> None:
+def test_unmount__removes_a_busy_mount(node: Node, local_bucket: LocalBucket) -> None:
     mounts = node.mounts(node.spec(local_bucket))
     mounts.mount_all()
     holder = subprocess.Popen(["sleep", "60"], cwd=node.spec(local_bucket)["path"])
@@ -350,7 +352,7 @@ def test_busy_mount_is_taken_away(node: Any, local_bucket: Any) -> None:
         holder.wait()
 
 
-def test_dirty_cache_outlives_unmounting(node: Any, local_bucket: Any) -> None:
+def test_unmount__keeps_a_dirty_cache(node: Node, local_bucket: LocalBucket) -> None:
     spec = node.spec(local_bucket, options={"vfs_write_back": "1h"})
     mounts = node.mounts(spec)
     mounts.mount_all()
@@ -363,7 +365,7 @@ def test_dirty_cache_outlives_unmounting(node: Any, local_bucket: Any) -> None:
     assert local_bucket.read("model.pt") == b"weights"
 
 
-def test_foreign_mount_is_refused_and_left_alone(node: Any, local_bucket: Any) -> None:
+def test_foreign_mount__is_rejected_and_kept(node: Node, local_bucket: LocalBucket) -> None:
     theirs = node.mounts(node.spec(local_bucket))
     theirs.mount_all()
     mine = Mounts(
@@ -372,10 +374,10 @@ def test_foreign_mount_is_refused_and_left_alone(node: Any, local_bucket: Any) -
     with pytest.raises(MountError, match="is mounted there already"):
         mine.mount_all()
     mine.unmount_all()
-    assert theirs.check() == []
+    assert theirs.lost_paths() == []
 
 
-def test_state_directory_with_a_long_path_works(node: Any, local_bucket: Any) -> None:
+def test_state_directory__may_have_a_long_path(node: Node, local_bucket: LocalBucket) -> None:
     deep = node.directory / ("d" * 120)
     mounts = Mounts([node.spec(local_bucket)], state_dir=deep, rclone=node.rclone, log=node.lines.append)
     try:
@@ -389,9 +391,9 @@ def test_state_directory_with_a_long_path_works(node: Any, local_bucket: Any) ->
     assert not Path(socket).parent.exists()
 
 
-def test_the_path_may_hold_spaces(node: Any, local_bucket: Any) -> None:
+def test_mount_path__may_contain_spaces(node: Node, local_bucket: LocalBucket) -> None:
     spec = node.spec(local_bucket, path=str(node.directory / "my check points"))
     mounts = node.mounts(spec)
     mounts.mount_all()
-    assert spec["path"] in fuse.mount_table()
-    assert mounts.check() == []
+    assert spec["path"] in fuse.mounts_by_path()
+    assert mounts.lost_paths() == []

@@ -1,5 +1,5 @@
-"""Two nodes, each with a write-back mount of its own over one bucket, save and load together: a rank sees what the
-other wrote only after its upload, and after its own mount has looked at the bucket again."""
+"""Two nodes, each with its own write-back mount of one bucket, save and load together. A rank sees the files of the
+other only after their upload, and after its own mount has refreshed its listing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
+from integration.storage.buckets import S3Bucket
+from integration.storage.node import Node
+from support.helpers.timing import scaled
+
 pytestmark = [pytest.mark.fuse, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BEGIN = """
     import json, os, sys
     from perdure.checkpoint import Checkpointer
     from perdure.checkpoint.folders import Folders
-    from perdure.checkpoint.group import group_of
+    from perdure.checkpoint.ranks.group import detect_group
     directory, rank = sys.argv[1], int(os.environ["RANK"])
 """
 
@@ -34,7 +38,7 @@ SHARDED = """
 """
 
 FOLDERS = """
-    folders = Folders(directory, group=group_of(directory))
+    folders = Folders(directory, group=detect_group(directory))
     before = folders.newest()
     seen = before and sorted(name for name in os.listdir(before.path) if name.startswith("rank"))
     step = (before.step if before else 0) + 1
@@ -45,8 +49,8 @@ FOLDERS = """
 """
 
 
-def run_on(nodes: list[Any], program: str) -> list[Any]:
-    """What each rank of the program printed, one rank a node; the bucket has all that they wrote."""
+def run_on(nodes: list[Node], program: str) -> list[Any]:
+    """The output of each rank of the program, with one rank per node. Their files are in the bucket at the end."""
     code, world = textwrap.dedent(BEGIN) + textwrap.dedent(program), {"WORLD_SIZE": str(len(nodes))}
     ranks = [
         subprocess.Popen(
@@ -58,18 +62,18 @@ def run_on(nodes: list[Any], program: str) -> list[Any]:
         )
         for rank, node in enumerate(nodes)
     ]
-    said = []
+    output = []
     for process in ranks:
-        out, err = process.communicate(timeout=400)
+        out, err = process.communicate(timeout=scaled(400))
         assert process.returncode == 0, err[-3000:]
-        said.append(json.loads(out.splitlines()[-1]))
+        output.append(json.loads(out.splitlines()[-1]))
     for mounts in nodes[0].made:  # as the agent does at the end of an attempt
         mounts.flush(None)
-    return said
+    return output
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, node: Any, s3_bucket: Any) -> list[Any]:
+def nodes(tmp_path: Path, node: Node, s3_bucket: S3Bucket) -> list[Node]:
     other = type(node)(tmp_path / "node" / "other", node.rclone)
     other.directory.mkdir()
     for one in (node, other):
@@ -81,11 +85,11 @@ def nodes(tmp_path: Path, node: Any, s3_bucket: Any) -> list[Any]:
     return [node, other]
 
 
-def test_shards(nodes: list[Any]) -> None:
+def test_two_nodes__load_shards_of_each_other(nodes: list[Node]) -> None:
     assert run_on(nodes, SHARDED) == [[0, None, True], [0, None, True]]
     assert run_on(nodes, SHARDED) == [[2, [0, 1000], True], [2, [1, 1000], True]]
 
 
-def test_a_folder_that_all_write_into(nodes: list[Any]) -> None:
+def test_two_nodes__write_one_folder(nodes: list[Node]) -> None:
     assert run_on(nodes, FOLDERS) == [[1, None], [1, None]]
     assert run_on(nodes, FOLDERS) == [[2, ["rank-0.bin", "rank-1.bin"]]] * 2

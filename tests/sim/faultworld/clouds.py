@@ -1,92 +1,99 @@
-"""Clouds that fail as real ones do, over the product's own in-memory cloud, and each process's way to them."""
+"""Clouds that fail as real ones do, based on the in-memory cloud, and the client with which a process calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from faultworld.timing import Scheduler
-from perdure.controller.clouds.base import Instance, InstanceState, LaunchRequest, Owner
+from faultworld.virtual_time import Scheduler
+from perdure.controller.clouds.base.protocol import Instance, InstanceState, LaunchRequest, Owner
 from perdure.controller.clouds.fake import FakeCloud, Faults, default_offers
+from perdure.recovery.market.view import Offer
 from perdure.recovery.reasons import Reason
 
 if TYPE_CHECKING:
     from faultworld.process import Process
 
 
-class StormCloud(FakeCloud):
-    """`born` is told of each machine at its launch, `ends` when its end is decided: (machine id, epoch seconds)."""
+_Result = TypeVar("_Result")
+
+
+class FaultyCloud(FakeCloud):
+    """A cloud with outages and lost responses.
+
+    It calls `on_launched(id)` for each new machine, and `on_ended(id, at)` when the end of a machine is scheduled.
+    """
 
     def __init__(self, clock: Scheduler, name: str, faults: Faults, number: int) -> None:
-        offers = [_dearer(o, number) for o in default_offers(name)]
+        offers = [_with_price_of_cloud(offer, number) for offer in default_offers(name)]
         super().__init__(clock, offers=offers, faults=faults, name=name)
         self.outage_until = 0.0
         self.outage_takes_effect = False
         self.lost_answers = 0
         self.stale_until = 0.0
-        self._stale: list[Instance] = []
-        self.born: Callable[[str], object] = lambda _id: None
-        self.ends: Callable[[str, float], object] = lambda _id, _at: None
+        self._stale_listing: list[Instance] = []
+        self.on_launched: Callable[[str], object] = lambda _id: None
+        self.on_ended: Callable[[str, float], object] = lambda _id, _at: None
 
     # --- the calls ----------------------------------------------------------------------------------------
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
-        effect = self._enter_storm()
-        if not effect:
+        if not self._reaches_cloud():
             raise ConnectionError("no route to the cloud")
-        found = super().launch(request)
-        self._lose_answer()
-        return found
+        launched = super().launch(request)
+        self._maybe_lose_response()
+        return launched
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
-        if not self._enter_storm() or self._is_out():
+        if not self._reaches_cloud() or self._has_outage():
             raise ConnectionError("no route to the cloud")
         return super().describe(region, ids)
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        if not self._enter_storm() or self._is_out():
+        if not self._reaches_cloud() or self._has_outage():
             raise ConnectionError("no route to the cloud")
         if self._clock.now() < self.stale_until:
-            return self._stale
+            return self._stale_listing
         return super().list_owned(controller)
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
-        if not self._enter_storm():
+        if not self._reaches_cloud():
             raise ConnectionError("no route to the cloud")
-        # A machine that the cloud does not show yet is "not found", which callers take for a success.
-        visible = [id for id in ids if id in self._machines and self._is_known(self._machines[id])]
+        # A machine that is not listed yet is "not found", and callers treat that as success.
+        visible = [id for id in ids if id in self._machines and self._is_visible(self._machines[id])]
         super().terminate(region, visible)
-        self._tell_ends(visible)
-        self._lose_answer()
+        self._publish_ends(visible)
+        self._maybe_lose_response()
 
-    # --- what happens to them ------------------------------------------------------------------------------
+    # --- called by the world ----------------------------------------------------------------------------------
 
-    def go_stale(self, seconds: float) -> None:
-        """For a while, listings show what was there at the beginning of it."""
-        self._stale = [i for m in self._machines.values() if (i := self._describe(m)).state is not InstanceState.GONE]
+    def serve_stale_listings(self, seconds: float) -> None:
+        """For a while, return the listing of now for every listing."""
+        described = [self._describe(machine) for machine in self._machines.values()]
+        self._stale_listing = [instance for instance in described if instance.state is not InstanceState.GONE]
         self.stale_until = self._clock.now() + seconds
 
-    def take(self, machine_id: str, how: str, notice_s: float | None = None) -> None:
-        """The machine goes: "preempt", "crash" or "forget"."""
+    def end_machine(self, machine_id: str, how: str, notice_s: float | None = None) -> None:
+        """End the machine: by "preempt", "crash" or "forget"."""
         if how == "preempt":
             self._machines[machine_id].end(self._clock.now() + (notice_s or 0.0), Reason.PREEMPTED)
         elif how == "crash":
             self.crash(machine_id)
         else:
             self.forget(machine_id)
-        self._tell_ends([machine_id])
+        self._publish_ends([machine_id])
 
     def power_off(self, machine_id: str) -> None:
-        """The machine switched itself off."""
+        """A machine powers itself off."""
         self.crash(machine_id)
-        self._tell_ends([machine_id])
+        self._publish_ends([machine_id])
 
     def change_prices(self, factor: float) -> None:
         self._offers = tuple(replace(o, price_per_hour=round(o.price_per_hour * factor, 6)) for o in self._offers)
 
     def owner_of(self, machine_id: str) -> tuple[Owner, int]:
-        """Whose it is, and its rank."""
+        """The owner of a machine, and its rank."""
         machine = self._machines[machine_id]
         return machine.request.owner, machine.rank
 
@@ -97,47 +104,44 @@ class StormCloud(FakeCloud):
 
     def _start(self, id: str, rank: int, request: LaunchRequest) -> None:
         super()._start(id, rank, request)
-        self.born(id)
+        self.on_launched(id)
 
-    def _tell_ends(self, ids: Sequence[str]) -> None:
+    def _publish_ends(self, ids: Sequence[str]) -> None:
         for id in ids:
             if id in self._machines:
-                self.ends(id, self._machines[id].ends_at)
+                self.on_ended(id, self._machines[id].ends_at)
 
-    def _is_out(self) -> bool:
+    def _has_outage(self) -> bool:
         return self._clock.now() < self.outage_until
 
-    def _enter_storm(self) -> bool:
-        """Whether the call reaches the cloud at all."""
-        return not self._is_out() or self.outage_takes_effect
+    def _reaches_cloud(self) -> bool:
+        """Whether a call reaches the cloud."""
+        return not self._has_outage() or self.outage_takes_effect
 
-    def _lose_answer(self) -> None:
-        if self._is_out():
-            raise ConnectionError("the connection broke before the answer came")
+    def _maybe_lose_response(self) -> None:
+        if self._has_outage():
+            raise ConnectionError("the connection broke before the response arrived")
         if self.lost_answers > 0:
             self.lost_answers -= 1
-            raise ConnectionError("the connection broke before the answer came")
+            raise ConnectionError("the connection broke before the response arrived")
 
 
-def _dearer(offer: Any, number: int) -> Any:
+def _with_price_of_cloud(offer: Offer, number: int) -> Offer:
+    """The clouds differ in price by 1 %."""
     return replace(offer, price_per_hour=round(offer.price_per_hour * (1 + 0.01 * number), 6))
 
 
-class MortalCloud:
-    """A cloud as one process reaches it: the process may die or freeze before a call, and before its answer.
+class CloudClient:
+    """One process's client of a cloud, with a failpoint before each call and one before its response is used.
 
-    The answer is waited for, at most `within_s`, while everything else goes on.
+    A response takes up to `max_latency_s` seconds.
     """
 
-    def __init__(self, cloud: StormCloud, process: Process, within_s: float) -> None:
-        self._cloud, self._process, self._within_s = cloud, process, within_s
+    def __init__(self, cloud: FaultyCloud, process: Process, max_latency_s: float) -> None:
+        self._cloud, self._process, self._max_latency_s = cloud, process, max_latency_s
         self.name, self.ignores = cloud.name, cloud.ignores
-        self.notes, self.unusable, self.offers, self.classify = (
-            cloud.notes,
-            cloud.unusable,
-            cloud.offers,
-            cloud.classify,
-        )
+        self.notes, self.unusable = cloud.notes, cloud.unusable
+        self.offers, self.classify = cloud.offers, cloud.classify
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         return self._call(self._cloud.launch, request)
@@ -151,9 +155,9 @@ class MortalCloud:
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         self._call(self._cloud.terminate, region, ids)
 
-    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
-        self._process.point(f"before {method.__name__}")
-        found = method(*args)
-        self._process.threads.sleep(self._process.rng.uniform(0, self._within_s))
-        self._process.point(f"after {method.__name__}")
-        return found
+    def _call(self, method: Callable[..., _Result], *args: Any) -> _Result:
+        self._process.failpoint(f"before {method.__name__}")
+        result = method(*args)
+        self._process.threads.sleep(self._process.rng.uniform(0, self._max_latency_s))
+        self._process.failpoint(f"after {method.__name__}")
+        return result

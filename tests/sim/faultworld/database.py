@@ -1,7 +1,7 @@
-"""The database of a simulated world: SQLite in memory, made once and put back for each history.
+"""The database of a simulated world: SQLite in memory, created once and reset for each history.
 
-A process sees it through `MortalDatabase`, which fails, has the process die, or lets others go first, where a
-transaction begins and ends, and between the questions of one who only reads. A transaction itself is one step.
+A process uses it through `DatabaseClient`. At the begin and the end of a transaction, and before each query outside of
+one, the database may fail, the process may die, and other threads may run. A transaction itself is one step.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from faultworld.threads import Thread
-from perdure.controller import leases, watch
-from perdure.controller.store import wake
-from perdure.controller.store.database import as_of, migrate
-from perdure.controller.store.wake import Topic
+from perdure.controller.cluster import lease, notifications
+from perdure.controller.store.engine import notify
+from perdure.controller.store.engine.database import as_of, migrate
+from perdure.controller.store.engine.notify import Topic
 
-LOOK_S = 6.0
+POLL_INTERVAL_S = 6.0
 
 if TYPE_CHECKING:
     from faultworld.process import Process
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 
 @functools.cache
 def engine() -> Engine:
-    """One engine for every history of this process: what SQLAlchemy compiled once stays compiled."""
-    made = create_engine("sqlite://", poolclass=StaticPool)
-    made._connection_cls = _Connection
-    with made.connect() as connection:
+    """One engine for all histories of this process, so that SQLAlchemy compiles each statement once."""
+    created = create_engine("sqlite://", poolclass=StaticPool)
+    created._connection_cls = _Connection
+    with created.connect() as connection:
         connection.exec_driver_sql("PRAGMA foreign_keys=ON")
-    return made
+    return created
 
 
 class _Connection(Connection):
-    """Who reads sees each of its questions answered as things are by then: others may go first.
+    """Lets other threads run before each query outside of a transaction.
 
-    The database has a clock of its own, whatever the asking process takes the time for.
+    It passes the world's time to queries that use the clock of the database: the clock of the process may be off.
     """
 
-    def execute(self, *said: Any, **options: Any) -> Any:
+    def execute(self, *args: Any, **options: Any) -> Any:
         thread = getcurrent()
         if isinstance(thread, Thread):
-            if thread.reads:
-                thread.process.may_wait()
-            if len(said) > 1 and "database_now" in said[1]:
-                said = (said[0], {**said[1], **as_of(thread.process.world.scheduler.now())})
-        return super().execute(*said, **options)
+            if thread.is_reading:
+                thread.process.maybe_yield()
+            if len(args) > 1 and "database_now" in args[1]:
+                args = (args[0], {**args[1], **as_of(thread.process.world.scheduler.now())})
+        return super().execute(*args, **options)
 
 
 @functools.cache
@@ -65,13 +65,13 @@ def _template() -> bytes:
 
 def _raw() -> sqlite3.Connection:
     with engine().connect() as connection:
-        found = connection.connection.driver_connection
-    assert isinstance(found, sqlite3.Connection)
-    return found
+        raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)
+    return raw
 
 
 def new_database() -> sqlite3.Connection:
-    """Put the database back to an empty one of the newest schema; the raw connection, for those who only look."""
+    """Reset the database to an empty one. Returns the raw connection, for queries outside of the simulation."""
     template = _template()
     raw = _raw()
     raw.deserialize(template)
@@ -80,24 +80,24 @@ def new_database() -> sqlite3.Connection:
 
 
 @contextmanager
-def as_a_server(world: World) -> Iterator[list[tuple[Topic, int]]]:
-    """The database's clock is the world's, and it collects what each transaction wants the others told."""
-    notices: list[tuple[Topic, int]] = []
+def bind_database(world: World) -> Iterator[list[tuple[Topic, int]]]:
+    """Give the database the clock of the world, and collect the notifications that transactions send."""
+    sent: list[tuple[Topic, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
-        # A world that is polled more seldom costs less to simulate, and tells as much.
-        patch.setattr(watch, "LOOK_S", LOOK_S)
-        patch.setattr(watch, "_ROUND_S", 2 * LOOK_S)
-        patch.setattr(wake, "notify_all", lambda _conn, topic, jobs: notices.extend((topic, job_id) for job_id in jobs))
-        yield notices
+        patch.setattr(lease, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
+        # Fewer polls make a history cheaper to simulate, and it detects as much.
+        patch.setattr(notifications, "POLL_INTERVAL_S", POLL_INTERVAL_S)
+        patch.setattr(notifications, "_FULL_SCAN_INTERVAL_S", 2 * POLL_INTERVAL_S)
+        patch.setattr(notify, "notify_all", lambda _conn, topic, jobs: sent.extend((topic, job_id) for job_id in jobs))
+        yield sent
 
 
-class _BrokenOff(Exception):
-    """The process stands still in the middle of its transaction: the database ends that."""
+class _TransactionAborted(Exception):
+    """The process freezes within its transaction, and the database aborts the transaction."""
 
 
-class MortalDatabase:
-    """The engine as one process sees it. Every method raises what the database raises, or `Killed`."""
+class DatabaseClient:
+    """One process's `Engine`, with failpoints. Every method raises the errors of the database, or `Killed`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -109,42 +109,42 @@ class MortalDatabase:
     @contextmanager
     def begin(self) -> Iterator[Connection]:
         process = self._process
-        process.point("a transaction begins")
-        self._fail_at("begin")
-        notices = process.world.notices
+        process.failpoint("a transaction begins")
+        self._maybe_fail("begin")
+        pending = process.world.notifications
         try:
-            notices.clear()
+            pending.clear()
             with engine().begin() as connection:
                 yield connection
-                if process.point("before a commit", waits=False):
-                    raise _BrokenOff
-                self._fail_at("commit")
-        except _BrokenOff:
-            process.stand_still()
+                if process.failpoint("before a commit", can_wait=False):
+                    raise _TransactionAborted
+                self._maybe_fail("commit")
+        except _TransactionAborted:
+            process.freeze()
             raise self._error("the connection was ended by the database") from None
-        told = tuple(notices)
-        process.world.judge.committed(process)
-        process.world.notify(told)
-        process.point("after a commit")
-        self._fail_at("committed")
+        sent = tuple(pending)
+        process.world.invariants.on_commit(process)
+        process.world.notify(sent)
+        process.failpoint("after a commit")
+        self._maybe_fail("committed")
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        self._process.point("a query")
-        self._fail_at("begin")
+        self._process.failpoint("a query")
+        self._maybe_fail("begin")
         thread = getcurrent()
         with engine().connect() as connection:
             if not isinstance(thread, Thread):
                 yield connection
                 return
-            thread.reads = True
+            thread.is_reading = True
             try:
                 yield connection
             finally:
-                thread.reads = False
+                thread.is_reading = False
 
-    def _fail_at(self, moment: str) -> None:
-        if self._process.world.database_trouble(self._process, moment):
+    def _maybe_fail(self, moment: str) -> None:
+        if self._process.world.database_fails(self._process, moment):
             raise self._error(moment)
 
     def _error(self, what: str) -> OperationalError:

@@ -1,4 +1,4 @@
-"""Runs one scenario from its beginning to its rest, and says what came of it."""
+"""Runs one scenario until nothing is left to do, and returns its history."""
 
 from __future__ import annotations
 
@@ -12,54 +12,62 @@ from typing import Any
 
 import structlog
 
-from faultworld.database import as_a_server
-from faultworld.judge import Violation
+from faultworld.database import bind_database
+from faultworld.invariants import Violation
 from faultworld.scenario import Scenario
+from faultworld.virtual_time import START
 from faultworld.world import World
 
 
-def _pass_over_the_dead(unraisable: Any) -> None:
-    """Coroutines of a process that died are thrown away in the middle of what they did."""
-    if "Channel.serve" not in repr(unraisable.object):
+def _ignore_dropped_coroutines(unraisable: sys.UnraisableHookArgs) -> None:
+    """Coroutines of a dead process are dropped while they run, which is no error."""
+    if "NodeSessions.serve" not in repr(unraisable.object):
         sys.__unraisablehook__(unraisable)
 
 
-sys.unraisablehook = _pass_over_the_dead
+sys.unraisablehook = _ignore_dropped_coroutines
 
 
 @dataclass(frozen=True)
 class History:
-    """`violation`: None where every invariant held. `met`: how often each kind of fault met something."""
+    """What happened in one scenario."""
 
     scenario: Scenario
-    violation: Violation | None
-    met: Counter[str]
-    story: str
-    checks: int
+    violation: Violation | None  # None: every invariant held
+    fault_counts: Counter[str]  # how often each kind of fault had an effect, and what followed from faults
+    trace: str
+    transactions: int  # how many were checked
     virtual_s: float
 
 
 def run(scenario: Scenario) -> History:
-    """Let `scenario` happen. Histories run one after another: they share this process's database."""
+    """Run `scenario`. Histories run one after another, because they share this process's database."""
     world = World(scenario)
-    with _listening(world), as_a_server(world) as world.notices:
+    with _capture_log(world), bind_database(world) as world.notifications:
         world.run()
-    virtual_s = world.scheduler.now() - 1_800_000_000.0
-    return History(scenario, world.judge.first, world.met, world.story.text(), world.judge.checks, virtual_s)
+    virtual_s = world.scheduler.now() - START
+    return History(
+        scenario,
+        world.invariants.first_violation,
+        world.fault_counts,
+        world.trace.text(),
+        world.invariants.transactions,
+        virtual_s,
+    )
 
 
 @contextmanager
-def _listening(world: World) -> Iterator[None]:
-    """The controller's log lines go into the judge's ear."""
+def _capture_log(world: World) -> Iterator[None]:
+    """Report every error in the controller's log as a violation: nothing in this world may cause one."""
 
-    def hear(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
-        if line.get("event") in ("turn.failed", "intent.worker_failed"):
-            world.judge.turn_failed(f"{line}")
+    def on_line(_: Any, method: str, line: MutableMapping[str, Any]) -> Any:
+        world.invariants.on_error(f"{line}")
         raise structlog.DropEvent
 
     before = structlog.get_config()
     structlog.configure(
-        processors=[structlog.processors.format_exc_info, hear], wrapper_class=structlog.make_filtering_bound_logger(40)
+        processors=[structlog.processors.format_exc_info, on_line],
+        wrapper_class=structlog.make_filtering_bound_logger(40),
     )
     was_collecting = gc.isenabled()
     gc.disable()

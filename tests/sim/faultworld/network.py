@@ -1,4 +1,4 @@
-"""One agent's connection to a controller: in order while it lasts; each side learns of its end in its own time."""
+"""The connection of an agent to a controller. Messages stay in order, and each side notices the end by itself."""
 
 from __future__ import annotations
 
@@ -12,81 +12,87 @@ if TYPE_CHECKING:
     from faultworld.process import Process
 
 LATENCY_S = (0.002, 0.06)
-# After this long without a word each side gives a connection up.
-PATIENCE_S = 15.0
+# Each side closes a connection after this long without a frame.
+IDLE_TIMEOUT_S = 15.0
 
 
 class Link:
-    """Both ends of a connection. The controller's end is what `Channel.serve` takes for a WebSocket."""
+    """Both sides of a connection. `NodeSessions.serve` uses it as a WebSocket."""
 
     def __init__(self, node: Node, process: Process, rng: random.Random) -> None:
         self._node, self._process, self._rng = node, process, rng
         self._scheduler = process.world.scheduler
         self._inbox: deque[dict[str, Any]] = deque()
         self._waiter: Any = None
-        self._up_at = self._down_at = 0.0  # when the last frame of each direction arrives
-        self.is_severed = False  # frames go nowhere, and nobody is told
-        self.node_open = True
-        self.controller_open = True
-        self.welcomed = False
-        self.sent_log = 0
-        self.shipping = False
+        # When the last frame of each direction arrives.
+        self._arrival_at_controller = self._arrival_at_node = 0.0
+        self.is_blackholed = False  # frames are lost without an error
+        self.is_open_at_node = True
+        self.is_open_at_controller = True
+        self.is_welcomed = False  # the node has received `welcome`
+        self.sent_log_bytes = 0
+        self.log_upload_is_scheduled = False
         self.last_sent = self._scheduler.now()
 
-    # --- the node's end -----------------------------------------------------------------------------------
+    # --- the node's side ----------------------------------------------------------------------------------
 
-    def say(self, message: dict[str, Any]) -> None:
-        self._up({"type": "websocket.receive", "text": json.dumps(message)})
+    def send(self, message: dict[str, Any]) -> None:
+        self._send({"type": "websocket.receive", "text": json.dumps(message)})
 
-    def say_bytes(self, data: bytes) -> None:
-        self._up({"type": "websocket.receive", "bytes": data})
+    def send_raw_text(self, text: str) -> None:
+        """Send text that may be no JSON."""
+        self._send({"type": "websocket.receive", "text": text})
 
-    def _up(self, message: dict[str, Any]) -> None:
+    def send_bytes(self, data: bytes) -> None:
+        self._send({"type": "websocket.receive", "bytes": data})
+
+    def _send(self, message: dict[str, Any]) -> None:
         self.last_sent = self._scheduler.now()
-        if self.node_open and not self.is_severed:
-            self._up_at = self._arrival(self._up_at)
-            self._process.at(self._up_at, self._arrive, message)
+        if self.is_open_at_node and not self.is_blackholed:
+            self._arrival_at_controller = self._next_arrival(self._arrival_at_controller)
+            self._process.at(self._arrival_at_controller, self.deliver, message)
 
-    def _arrive(self, message: dict[str, Any]) -> None:
-        if not self.controller_open:
+    def deliver(self, message: dict[str, Any]) -> None:
+        """A message arrives at the controller."""
+        if not self.is_open_at_controller:
             return
         self._inbox.append(message)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # --- how it ends --------------------------------------------------------------------------------------
+    # --- its end ------------------------------------------------------------------------------------------
 
-    def hang_up(self) -> None:
-        """The node's side closes: what was sent before still arrives."""
-        if self.node_open:
-            self._up({"type": "websocket.disconnect"})
-            self.node_open = False
+    def close_by_node(self) -> None:
+        """The node closes the connection. Frames that it sent before still arrive."""
+        if self.is_open_at_node:
+            self._send({"type": "websocket.disconnect"})
+            self.is_open_at_node = False
 
-    def cut(self) -> None:
-        """Both sides learn of it soon."""
-        self.hang_up()
-        self._scheduler.after(self._latency(), self._node.link_ended, self)
+    def disconnect(self) -> None:
+        """The connection breaks, and both sides notice it soon."""
+        self.close_by_node()
+        self._scheduler.after(self._latency(), self._node.on_link_ended, self)
 
-    def sever(self) -> None:
-        """Nothing gets through any more, and nobody says so."""
-        self.is_severed = True
-        self._scheduler.after(PATIENCE_S, self._node.link_ended, self)
+    def blackhole(self) -> None:
+        """Lose all frames without an error, from now on."""
+        self.is_blackholed = True
+        self._scheduler.after(IDLE_TIMEOUT_S, self._node.on_link_ended, self)
 
-    def node_gives_up(self) -> None:
-        """The node has heard nothing for long enough."""
-        if self.node_open:
-            self._node.link_ended(self)
+    def time_out_node(self) -> None:
+        """The node closes the connection, because it has received nothing for too long."""
+        if self.is_open_at_node:
+            self._node.on_link_ended(self)
 
-    def reset(self) -> None:
-        """The controller's side is gone."""
-        self.controller_open = False
-        if not self.is_severed:
-            self._scheduler.after(self._latency(), self._node.link_ended, self)
+    def close_by_controller(self) -> None:
+        """The controller closes the connection."""
+        self.is_open_at_controller = False
+        if not self.is_blackholed:
+            self._scheduler.after(self._latency(), self._node.on_link_ended, self)
 
-    # --- the controller's end, as starlette's WebSocket ------------------------------------------------------
+    # --- the controller's side: the methods of starlette's WebSocket ---------------------------------------
 
     async def accept(self) -> None:
-        """Nothing to say."""
+        """Required by the protocol."""
 
     async def receive(self) -> dict[str, Any]:
         while not self._inbox:
@@ -95,17 +101,17 @@ class Link:
         return self._inbox.popleft()
 
     async def send_text(self, text: str) -> None:
-        if not self.controller_open:
+        if not self.is_open_at_controller:
             raise RuntimeError("the connection is closed")
-        if not self.is_severed:
-            self._down_at = self._arrival(self._down_at)
-            self._scheduler.at(self._down_at, self._node.hears, self, text)
+        if not self.is_blackholed:
+            self._arrival_at_node = self._next_arrival(self._arrival_at_node)
+            self._scheduler.at(self._arrival_at_node, self._node.on_text, self, text)
 
-    async def close(self) -> None:
-        self._arrive({"type": "websocket.disconnect"})
-        self.reset()
+    async def close(self, code: int = 1000, reason: str | None = None) -> None:
+        self.deliver({"type": "websocket.disconnect"})
+        self.close_by_controller()
 
-    def _arrival(self, last: float) -> float:
+    def _next_arrival(self, last: float) -> float:
         return max(last, self._scheduler.now() + self._latency())
 
     def _latency(self) -> float:

@@ -1,4 +1,4 @@
-"""What one seed stands for: jobs, their world, and a list of faults. Plain values, so a story can be shortened."""
+"""Scenarios: the jobs, the world and the faults of a seed. They are plain values, so that they can be shortened."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task's workload does on each node. Times in seconds.
-
-    `fails`: how many times `failing` ("setup" or "run", at half of the steps) goes wrong, with exit code `code`.
-    """
+    """What a task's workload does on each node."""
 
     steps: int = 4
     step_s: float = 5.0
     setup_s: float = 2.0
-    fails: int = 0
-    failing: str = "run"
-    code: int = 1
-    save_s: float = 1.0
+    failures: int = 0  # how many times `failing_stage` fails
+    failing_stage: str = "run"  # "setup", or "run": after half of the steps
+    exit_code: int = 1  # of a failure
+    save_s: float = 1.0  # how long a save takes after SIGTERM
     handles_sigterm: bool = True
 
     def to_json(self) -> str:
@@ -31,20 +28,20 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A job, and what its user does. `at`: seconds from the start. `key`: submitted twice with this key, if set."""
+    """A job, and what its user does. Times are seconds from the start of the history."""
 
     name: str
-    at: float
+    at: float  # when it is submitted
     tasks: tuple[TaskPlan, ...]
     nodes: int = 1
     spot: bool = True
     max_restarts: int = 0
-    recover_codes: tuple[int, ...] = ()
-    bucket: str = ""  # a temporary one of this name
-    repeat_after_s: float | None = None
+    recovered_exit_codes: tuple[int, ...] = ()  # failures with them count as recoveries, not as restarts
+    bucket: str = ""  # the name of its temporary bucket
+    repeat_after_s: float | None = None  # then it is submitted again, with the same key
     cancel_at: float | None = None
-    grace_s: float = 10.0
-    hurry_at: float | None = None
+    grace_s: float = 10.0  # of the cancel
+    urgent_cancel_at: float | None = None  # when it is cancelled again, without a grace period
 
     def configs(self) -> list[dict[str, Any]]:
         """The tasks as a user would write them."""
@@ -52,8 +49,8 @@ class JobPlan:
 
     def _config(self, index: int, task: TaskPlan) -> dict[str, Any]:
         recovery: dict[str, Any] = {"max_restarts_on_errors": self.max_restarts}
-        if self.recover_codes:
-            recovery["recover_on_exit_codes"] = list(self.recover_codes)
+        if self.recovered_exit_codes:
+            recovery["recover_on_exit_codes"] = list(self.recovered_exit_codes)
         config: dict[str, Any] = {
             "name": f"t{index}",
             "num_nodes": self.nodes,
@@ -70,30 +67,30 @@ class JobPlan:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at `at` (seconds from the start). `pick` chooses whom; `amount` is the kind's own."""
+    """A fault to inject."""
 
-    at: float
+    at: float  # seconds from the start
     kind: str
-    pick: int = 0
-    amount: float = 0.0
+    pick: int = 0  # selects the machine, cloud or controller that it hits
+    amount: float = 0.0  # its meaning depends on the kind
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a history depends on. `controllers`: how many share a database at the start; 0 for the one on SQLite."""
+    """Everything that a history depends on."""
 
     seed: int
     jobs: tuple[JobPlan, ...]
     faults: tuple[Fault, ...] = ()
-    controllers: int = 0
+    controllers: int = 0  # how many share the database at the start; 0: a single controller on SQLite
     clouds: int = 1
     zone_capacity: int = 3
     boot_s: float = 3.0
     listing_delay_s: float = 0.0
-    ending_s: float = 1.0
-    controller_skew_s: float = 0.0
+    ending_s: float = 1.0  # how long a machine takes to terminate
+    controller_skew_s: float = 0.0  # the most by which a controller's clock is off
     node_skew_s: float = 0.0
-    log_lag_s: float = 0.05
+    log_lag_s: float = 0.05  # the most by which a node sends its log late
 
 
 # kind → (weight, lowest amount, highest amount)
@@ -114,13 +111,14 @@ FAULTS: dict[str, tuple[float, float, float]] = {
     "stale-list": (1, 5, 60),
     "price": (0.5, 0.5, 3),
     # the network, the agents
-    "break": (2.5, 0, 0),
+    "disconnect": (2.5, 0, 0),
     "half-open": (1.5, 0, 0),
     "partition": (2, 5, 250),
     "agent-crash": (1.5, 0, 0),
     "agent-stall": (1.5, 3, 60),
     "agent-vanish": (1, 0, 0),
     "repeat": (1.5, 1, 6),
+    "hostile-frame": (1.5, 1, 4),
     "late-notice": (1, 0, 5),
     "disk-full": (1, 5, 60),
     "mount-lost": (0.7, 0, 0),
@@ -130,32 +128,33 @@ FAULTS: dict[str, tuple[float, float, float]] = {
     "stop": (1.5, 1, 400),
     "join": (1.5, 0, 0),
     "freeze": (3, 1, 60),
-    "database": (3, 1, 6),
+    "database-errors": (3, 1, 6),
     "commit-lost": (2, 1, 3),
     "database-down": (0.7, 2, 100),
-    "database-cut": (1.5, 2, 120),
-    "notices-lost": (0.7, 2, 60),
-    "buckets": (0.7, 5, 60),
+    "database-partition": (1.5, 2, 120),
+    "notifications-lost": (0.7, 2, 60),
+    "bucket-outage": (0.7, 5, 60),
 }
 
 
-# How often all jobs have one bucket.
-_SHARED = 0.15
+# The probability that all jobs share a bucket.
+_SHARED_BUCKET_CHANCE = 0.15
 
-# 0: the embedded one. Half of the histories have several.
+# 0: a single controller on SQLite. Half of the histories have several.
 CONTROLLERS = (0, 0, 0, 1, 2, 2, 3, 4)
 
 
 def scenario_of(
     seed: int, *, kinds: Sequence[str] = tuple(FAULTS), controllers: Sequence[int] = CONTROLLERS
 ) -> Scenario:
-    """The history's plan. The same seed gives the same plan, for ever after the same code.
+    """The scenario of a seed: always the same one, until this code changes.
 
-    `kinds`: of faults. `controllers`: how many there may be, each as likely as it is often there.
+    `kinds` are the kinds of faults that may occur. `controllers` are the possible numbers of controllers; a number that
+    is listed twice is twice as likely.
     """
     rng = random.Random(seed)
     jobs = tuple(_job(rng, f"j{n}") for n in range(rng.choice((1, 1, 1, 2, 2, 3))))
-    if random.Random(f"{seed}:bucket").random() < _SHARED:
+    if random.Random(f"{seed}:bucket").random() < _SHARED_BUCKET_CHANCE:
         jobs = tuple(replace(job, bucket="bucket-of-all") for job in jobs)
     count = rng.choice((0, 1, 2, 3, 3, 4, 4, 5, 6, 8))
     return Scenario(
@@ -183,14 +182,14 @@ def _job(rng: random.Random, name: str) -> JobPlan:
         nodes=rng.choice((1, 1, 1, 2)),
         spot=rng.random() < 0.8,
         max_restarts=rng.choice((0, 1, 3)),
-        recover_codes=(33,) if rng.random() < 0.3 else (),
+        recovered_exit_codes=(33,) if rng.random() < 0.3 else (),
         bucket=f"bucket-{name}" if rng.random() < 0.15 else "",
         repeat_after_s=rng.uniform(0, 30) if rng.random() < 0.2 else None,
     )
     if rng.random() < 0.25:
         cancel_at = job.at + rng.uniform(0.1, 70)
-        hurry_at = cancel_at + rng.uniform(0.1, 10) if rng.random() < 0.3 else None
-        job = replace(job, cancel_at=cancel_at, grace_s=rng.choice((0.0, 3.0, 20.0)), hurry_at=hurry_at)
+        urgent_cancel_at = cancel_at + rng.uniform(0.1, 10) if rng.random() < 0.3 else None
+        job = replace(job, cancel_at=cancel_at, grace_s=rng.choice((0.0, 3.0, 20.0)), urgent_cancel_at=urgent_cancel_at)
     return job
 
 
@@ -203,8 +202,9 @@ def _task(rng: random.Random) -> TaskPlan:
         handles_sigterm=rng.random() < 0.8,
     )
     if rng.random() < 0.2:
-        failing = "setup" if task.setup_s > 0 and rng.random() < 0.2 else "run"
-        task = replace(task, fails=rng.choice((1, 2, 5)), failing=failing, code=rng.choice((1, 33, 137)))
+        failing_stage = "setup" if task.setup_s > 0 and rng.random() < 0.2 else "run"
+        failures, exit_code = rng.choice((1, 2, 5)), rng.choice((1, 33, 137))
+        task = replace(task, failures=failures, failing_stage=failing_stage, exit_code=exit_code)
     return task
 
 

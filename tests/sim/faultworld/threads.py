@@ -1,7 +1,7 @@
-"""Threads of a simulated process: greenlets that take turns where they wait, in an order that the seed decides.
+"""The threads of a simulated process, and substitutes for locks, events, futures and executors on virtual time.
 
-What the controller's code takes for locks, events, futures and executors waits on virtual time here. A thread whose
-process is frozen goes on when that is thawed; one whose process is dead ends where it waits.
+A thread is a greenlet. It switches only where it waits, and the seed decides which thread continues. A thread of a
+frozen process continues when the process is thawed. A thread of a dead process ends where it waits.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent, greenlet
 
+from perdure.controller.execute.call_types import CallFeedback, CloudCall
+
 if TYPE_CHECKING:
     from faultworld.process import Process
 
 
 class Killed(BaseException):
-    """The process is dead. Not an Exception: no code of the controller's may take it for one."""
+    """The process is dead. Not an Exception, so that the controller's code cannot handle it."""
 
 
 class Thread(greenlet):
-    """`reads`: it asks the database something outside of any transaction. `wait`: the number of its last wait."""
+    """One thread of a simulated process."""
 
     process: Process
-    reads = False
-    wait = 0
+    is_reading = False  # the database, outside of a transaction
+    wait_number = 0  # of its last wait
 
 
 class Threads:
@@ -36,24 +38,24 @@ class Threads:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._waiting: set[Thread] = set()
-        self._asleep: list[tuple[Thread, int]] = []
+        self._deferred: list[tuple[Thread, int]] = []  # the threads that were due while the process was frozen
 
     def start(self, do: Callable[..., object], *args: Any) -> None:
-        """Run `do` in a thread of its own, until it first waits. Called by the world."""
+        """Run `do` in a new thread until it waits for the first time. Called by the world."""
         thread = Thread(do)
         thread.process = self._process
         thread.switch(*args)
 
-    def block(self, until: Callable[[Callable[[], None]], object], timeout: float | None = None) -> None:
-        """Have the current thread wait until what was handed to `until` is called, or for `timeout` seconds."""
+    def block(self, register: Callable[[Callable[[], None]], object], timeout: float | None = None) -> None:
+        """Block the current thread until the function that `register` receives is called, or for `timeout` seconds."""
         thread = getcurrent()
-        assert isinstance(thread, Thread), "the world itself can not wait"
-        assert events._get_running_loop() is None, "a coroutine waits as a thread does"
-        thread.wait += 1
-        number, scheduler = thread.wait, self._process.world.scheduler
-        until(lambda: scheduler.after(0.0, self._go_on, thread, number))
+        assert isinstance(thread, Thread), "the world itself cannot wait"
+        assert events._get_running_loop() is None, "a coroutine must not block"
+        thread.wait_number += 1
+        number, scheduler = thread.wait_number, self._process.world.scheduler
+        register(lambda: scheduler.after(0.0, self._resume, thread, number))
         if timeout is not None:
-            scheduler.after(timeout, self._go_on, thread, number)
+            scheduler.after(timeout, self._resume, thread, number)
         self._waiting.add(thread)
         assert thread.parent is not None
         thread.parent.switch()
@@ -64,22 +66,22 @@ class Threads:
         self.block(lambda _: None, seconds)
 
     def thaw(self) -> None:
-        """Have those go on that should have while the process stood still."""
-        asleep, self._asleep = self._asleep, []
-        for thread, number in asleep:
-            self._process.world.scheduler.after(0.0, self._go_on, thread, number)
+        """Continue the threads that were due while the process was frozen."""
+        deferred, self._deferred = self._deferred, []
+        for thread, number in deferred:
+            self._process.world.scheduler.after(0.0, self._resume, thread, number)
 
     def end(self) -> None:
-        """The process is dead: end whatever waits. Called by the world."""
+        """End the threads of a dead process. Called by the world."""
         waiting, self._waiting = self._waiting, set()
         for thread in waiting:
             thread.throw(Killed)
 
-    def _go_on(self, thread: Thread, number: int) -> None:
-        if thread.wait != number or thread not in self._waiting:
+    def _resume(self, thread: Thread, number: int) -> None:
+        if thread.wait_number != number or thread not in self._waiting:
             return
         if self._process.is_frozen and self._process.is_alive:
-            self._asleep.append((thread, number))
+            self._deferred.append((thread, number))
             return
         self._waiting.discard(thread)
         thread.switch()
@@ -99,8 +101,8 @@ class Event:
     def set(self) -> None:
         self._is_set = True
         waiting, self._waiting = self._waiting, []
-        for go_on in waiting:
-            go_on()
+        for resume in waiting:
+            resume()
 
     def clear(self) -> None:
         self._is_set = False
@@ -130,39 +132,39 @@ class Lock:
             self._waiting.popleft()()
 
 
-class Awaited:
-    """Stands for a future whose result a thread waits for."""
+class BlockingFuture:
+    """Stands for a future that a thread waits for."""
 
     def __init__(self, threads: Threads, future: Future[None]) -> None:
         self._threads, self._future = threads, future
 
     def result(self, timeout: float | None = None) -> None:
         if not self._future.done():
-            self._threads.block(lambda go_on: self._future.add_done_callback(lambda _: go_on()), timeout)
+            self._threads.block(lambda resume: self._future.add_done_callback(lambda _: resume()), timeout)
         return self._future.result(0)
 
 
-class Pool(Executor):
-    """Stands for a pool of threads: each call begins a little later, beside all others."""
+class WorkerPools:
+    """Stands for the worker pools of the clouds: each call begins within `max_delay_s`, independently of all others."""
 
-    def __init__(self, process: Process, within_s: float) -> None:
-        self._process, self._within_s = process, within_s
+    def __init__(self, process: Process, max_delay_s: float, run: Callable[[CloudCall], CallFeedback]) -> None:
+        self._process, self._max_delay_s, self._run = process, max_delay_s, run
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, call: CloudCall, /) -> Future[Any]:
         future: Future[Any] = Future()
-        self._process.soon(self._within_s, self._begin, future, fn, args)
+        self._process.within(self._max_delay_s, self._begin, future, call)
         return future
 
-    def _begin(self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _begin(self, future: Future[Any], call: CloudCall) -> None:
         if future.set_running_or_notify_cancel():
-            fn(*args)
+            self._run(call)
 
 
-class Single(Executor):
-    """Stands for one thread: calls in the order in which they were given."""
+class SingleThreadExecutor(Executor):
+    """Stands for an executor with one thread: runs calls in order, the first within `max_delay_s`."""
 
-    def __init__(self, process: Process, within_s: float) -> None:
-        self._process, self._within_s = process, within_s
+    def __init__(self, process: Process, max_delay_s: float) -> None:
+        self._process, self._max_delay_s = process, max_delay_s
         self._queue: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._is_busy = False
 
@@ -170,7 +172,7 @@ class Single(Executor):
         self._queue.append((fn, args))
         if not self._is_busy:
             self._is_busy = True
-            self._process.soon(self._within_s, self._work)
+            self._process.within(self._max_delay_s, self._work)
         return Future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

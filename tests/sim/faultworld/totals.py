@@ -1,4 +1,4 @@
-"""What histories survived, summed up."""
+"""Totals over many histories."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from dataclasses import dataclass, field
 
 from faultworld.history import run
 from faultworld.scenario import scenario_of
-
-_DEATH = "killed: "
+from faultworld.world import DEATH
 
 
 @dataclass(frozen=True)
 class Totals:
-    """`shared`: how many of the histories had several controllers. `met`: how often each fault met something."""
+    """Totals of histories that violated no invariant."""
 
     histories: int = 0
-    shared: int = 0
+    clustered: int = 0  # how many of them had several controllers
     cpu_s: float = 0.0
-    met: Counter[str] = field(default_factory=Counter)
+    #: How often each kind of fault had an effect, and what followed from faults.
+    fault_counts: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
             self.histories + other.histories,
-            self.shared + other.shared,
+            self.clustered + other.clustered,
             self.cpu_s + other.cpu_s,
-            self.met + other.met,
+            self.fault_counts + other.fault_counts,
         )
 
     def __str__(self) -> str:
-        deaths = Counter({name: n for name, n in self.met.items() if name.startswith(_DEATH)})
-        faults = self.met - deaths
+        deaths = Counter({name: n for name, n in self.fault_counts.items() if name.startswith(DEATH)})
+        faults = self.fault_counts - deaths
         cpu_s = self.cpu_s / max(1, self.histories)
         lines = [
-            f"{self.histories} histories, {self.shared} of them with several controllers;"
+            f"{self.histories} histories, {self.clustered} of them with several controllers;"
             f" {faults.total()} faults of {len(faults)} kinds, {deaths.total()} deaths of a controller;"
             f" {cpu_s:.2f} s of CPU each"
         ]
-        lines += [f"  {n:7d}  {name}" for name, n in sorted(self.met.items(), key=lambda item: -item[1])]
+        lines += [f"  {n:7d}  {name}" for name, n in sorted(self.fault_counts.items(), key=lambda item: -item[1])]
         return "\n".join(lines)
 
 
-def survived(seeds: Iterable[int]) -> tuple[Totals, list[int]]:
-    """Run the histories of these seeds. Returns what those met that broke no invariant, and the seeds of the others."""
+def run_seeds(seeds: Iterable[int]) -> tuple[Totals, list[int]]:
+    """Run the histories of these seeds. Returns the totals of those without violation, and the seeds of the others."""
     totals, failed = Totals(), []
     for seed in seeds:
-        scenario, began = scenario_of(seed), time.process_time()
+        scenario, started_at = scenario_of(seed), time.process_time()
         history = run(scenario)
         if history.violation is not None:
             failed.append(seed)
         else:
-            totals += Totals(1, int(scenario.controllers > 1), time.process_time() - began, history.met)
+            totals += Totals(1, int(scenario.controllers > 1), time.process_time() - started_at, history.fault_counts)
     return totals, failed

@@ -1,75 +1,60 @@
-"""What the tests of the checkpoint library share: a stand-in for a framework, and directories of their own."""
+"""Fixtures of the checkpoint library's tests: save and load functions, and temporary directories."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from perdure.checkpoint import errors, load_checkpoint, memory, notice, save_checkpoint
+from perdure.checkpoint import errors, load_checkpoint, notice, save_checkpoint
+from perdure.checkpoint.decorators import LoadFunction
+from perdure.checkpoint.load import directory_cache
+from unit.checkpoint.training_program import (
+    CommittedSteps,
+    Loader,
+    ManifestOf,
+    Model,
+    RecordedSave,
+    Restart,
+    Saver,
+    Torch,
+)
 
 MANIFESTS = ".perdure"
 
 
-class Torch:
-    """`save` and `load` with torch's signatures: an object in a file, by pickle, not atomic, not flushed."""
-
-    @staticmethod
-    def save(value, path):
-        with open(path, "wb") as file:
-            pickle.dump(value, file)
-
-    @staticmethod
-    def load(path):
-        with open(path, "rb") as file:
-            return pickle.load(file)
-
-
-class Model:
-    """A model or an optimizer, as far as a checkpoint cares."""
-
-    def __init__(self, **state):
-        self.state = state
-
-    def state_dict(self):
-        return dict(self.state)
-
-    def load_state_dict(self, state):
-        self.state = dict(state)
-
-
 @pytest.fixture
-def torch():
+def torch() -> type[Torch]:
     return Torch
 
 
 @pytest.fixture
-def new_model():
+def new_model() -> type[Model]:
     return Model
 
 
 @pytest.fixture(autouse=True)
-def _own_process(monkeypatch):
-    """Each test begins as a process of its own would: nothing remembered, no agent, no waiting between retries."""
+def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins like a new process: empty caches, no agent, no delays between retries."""
     for name in ("PERDURE_RUN_DIR", "PERDURE_GENERATION", "SKYPILOT_TASK_ID", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(errors, "RETRY_DELAYS_S", (0.0, 0.0))
-    monkeypatch.setattr(memory, "_memories", {})
-    monkeypatch.setattr(notice, "_seen", notice._Seen())
+    monkeypatch.setattr(directory_cache, "_caches", {})
+    monkeypatch.setattr(notice, "_cache", notice._NoticeCache())
 
 
 @pytest.fixture
-def restart(monkeypatch):
-    """Forget what this process knows, as a restarted one does."""
-    return lambda: monkeypatch.setattr(memory, "_memories", {})
+def restart(monkeypatch: pytest.MonkeyPatch) -> Restart:
+    """Empty the caches, as a restart does."""
+    return lambda: monkeypatch.setattr(directory_cache, "_caches", {})
 
 
 @pytest.fixture
-def save_dir(tmp_path, monkeypatch) -> Path:
-    """`checkpoints` in a working directory of the test's own."""
+def save_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`checkpoints` in a temporary working directory."""
     monkeypatch.chdir(tmp_path)
     directory = tmp_path / "checkpoints"
     directory.mkdir()
@@ -77,7 +62,7 @@ def save_dir(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def run_dir(tmp_path, monkeypatch) -> Path:
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory that an agent would share with the workload."""
     directory = tmp_path / "run"
     directory.mkdir()
@@ -86,10 +71,10 @@ def run_dir(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def committed():
+def committed() -> CommittedSteps:
     """Steps that have a manifest, newest first, by a directory's listing alone."""
 
-    def list_steps(directory, prefix="checkpoint"):
+    def list_steps(directory: Path, prefix: str = "checkpoint") -> list[int]:
         names = [name for name in os.listdir(Path(directory, MANIFESTS)) if name.endswith(".json")]
         return sorted((int(name.split("-")[-2]) for name in names if name.startswith(prefix + "-")), reverse=True)
 
@@ -97,42 +82,44 @@ def committed():
 
 
 @pytest.fixture
-def manifest_of():
+def manifest_of() -> ManifestOf:
     """The content of the one manifest of a step."""
 
-    def read(directory, step):
+    def read(directory: Path, step: int) -> dict[str, Any]:
         (path,) = Path(directory, MANIFESTS).glob(f"*-{step:012d}-*.json")
-        return json.loads(path.read_text())
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
 
     return read
 
 
 @pytest.fixture
-def saver():
+def saver() -> Saver:
     """`saver(directory, **options)`: a save function that writes `content` to `model_<step>.pt`; `calls`: its steps."""
 
-    def make(directory, **options):
-        calls = []
+    def make(directory: Path, **options: Any) -> RecordedSave:
+        calls: list[int] = []
 
         @save_checkpoint(directory, **options)
-        def save(step, content=b"weights"):
+        def save(step: int, content: bytes = b"weights") -> str:
             calls.append(step)
             (directory / f"model_{step}.pt").write_bytes(content)
             return f"saved {step}"
 
-        save.calls = calls
-        return save
+        recorded = cast("RecordedSave", save)
+        recorded.calls = calls
+        return recorded
 
     return make
 
 
 @pytest.fixture
-def loader():
+def loader() -> Loader:
     """`loader(directory, **options)`: a load function that returns what is in `model_<step>.pt`."""
 
-    def make(directory, **options):
+    def make(directory: Path, **options: Any) -> LoadFunction[bytes]:
         @load_checkpoint(directory, **options)
-        def load(step):
+        def load(step: int) -> bytes:
             return (directory / f"model_{step}.pt").read_bytes()
 
         return load

@@ -12,35 +12,39 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perdure.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_checkpoint, shards
+from perdure.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_checkpoint
 from perdure.checkpoint.errors import CheckpointError
-from perdure.checkpoint.state.tree import Unsaveable
+from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.load import shards
+from perdure.checkpoint.state.tree import UnsupportedValue
+from support.helpers.timing import scaled
+from unit.checkpoint.training_program import Model
 
 STATE = {"step": 7, "w": np.arange(1000, dtype=np.float32), "opt": [{"lr": 0.1}, (1, None)]}
 
 
 def data_file(directory: Path, step: int) -> Path:
-    (found,) = directory.glob(f"checkpoint-{step:012d}-*.safetensors")
-    return found
+    (loaded,) = directory.glob(f"checkpoint-{step:012d}-*.safetensors")
+    return loaded
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_saves_and_loads(tmp_path: Path, asynchronous: bool) -> None:
+def test_checkpointer__loads_what_it_saved(tmp_path: Path, asynchronous: bool) -> None:
     with Checkpointer(tmp_path, asynchronous=asynchronous) as checkpointer:
         assert checkpointer.load() is None
         assert checkpointer.last_result is not None
         assert checkpointer.last_result.step is None
         for step in (1, 2, 3):
             checkpointer.save(step, {**STATE, "step": step})
-        found = checkpointer.load()
-    assert found["step"] == 3
-    assert np.array_equal(found["w"], STATE["w"])
-    assert found["opt"] == STATE["opt"]
+        loaded = checkpointer.load()
+    assert loaded["step"] == 3
+    assert np.array_equal(loaded["w"], STATE["w"])
+    assert loaded["opt"] == STATE["opt"]
     assert checkpointer.latest() == 3
     assert [info.step for info in checkpointer.steps(verify=True)] == [3, 2, 1]
 
 
-def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path) -> None:
+def test_checkpointer__saves_the_state_at_the_time_of_the_call(tmp_path: Path) -> None:
     weights = np.zeros(1 << 16)
     with Checkpointer(tmp_path, asynchronous=True) as checkpointer:
         for step in range(1, 4):
@@ -51,7 +55,7 @@ def test_what_is_saved_is_the_state_at_the_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["one bit", "truncated", "empty", "missing"])
-def test_goes_back_past_a_broken_one(tmp_path: Path, how: str) -> None:
+def test_checkpointer__falls_back_past_a_damaged_checkpoint(tmp_path: Path, how: str) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"n": 1})
         checkpointer.save(2, {"n": 2})
@@ -73,7 +77,7 @@ def test_goes_back_past_a_broken_one(tmp_path: Path, how: str) -> None:
             checkpointer.load()
 
 
-def test_keeps_by_rule_and_removes_data_with_manifests(tmp_path: Path) -> None:
+def test_checkpointer__removes_surplus_data_with_its_manifests(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, keep=Keep(2, every_steps=10, best=1, metric="loss")) as checkpointer:
         for step in range(1, 24):
             checkpointer.save(step, {"n": step}, metrics={"loss": abs(step - 7)})
@@ -81,10 +85,10 @@ def test_keeps_by_rule_and_removes_data_with_manifests(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.safetensors"))) == 5
 
 
-def test_unsaveable_state_changes_nothing(tmp_path: Path) -> None:
+def test_checkpointer__unsupported_value_changes_nothing(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"n": 1})
-        with pytest.raises(Unsaveable, match=r"state\['f'\] is a function"):
+        with pytest.raises(UnsupportedValue, match=r"state\['f'\] is a function"):
             checkpointer.save(2, {"f": lambda: 0})
         assert checkpointer.load() == {"n": 1}
 
@@ -93,7 +97,7 @@ class FullDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = os.pwrite
 
-        def write(descriptor: int, data: Any, offset: int) -> int:
+        def write(descriptor: int, data: memoryview, offset: int) -> int:
             if self.is_full and len(data) > 4096:
                 raise OSError(28, "No space left on device")
             return real(descriptor, data, offset)
@@ -102,7 +106,7 @@ class FullDisk:
         monkeypatch.setattr(os, "pwrite", write)
 
 
-def test_a_failed_background_save_is_raised_by_the_next_call_once(
+def test_checkpointer__next_call_raises_a_background_failure_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)
@@ -117,43 +121,41 @@ def test_a_failed_background_save_is_raised_by_the_next_call_once(
     assert not list(tmp_path.glob(".tmp-*"))
 
 
-def test_an_error_of_the_program_is_not_hidden_by_that_of_its_last_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpointer__exit_does_not_hide_the_programs_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FullDisk(monkeypatch)
     with pytest.raises(KeyError, match="mine"), Checkpointer(tmp_path, asynchronous=True) as checkpointer:  # noqa: PT012
         checkpointer.save(1, STATE)
         raise KeyError("mine")
 
 
-def test_one_save_is_in_flight_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, most, real = 0, 0, shards.write
+def test_checkpointer__one_save_in_flight_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, max_running, real = 0, 0, shards.write_part
     lock = threading.Lock()
 
-    def write(*args: Any) -> Any:
-        nonlocal running, most
+    def write(*args: Any) -> FileRecord:
+        nonlocal running, max_running
         with lock:
             running += 1
-            most = max(most, running)
+            max_running = max(max_running, running)
         try:
             return real(*args)
         finally:
             with lock:
                 running -= 1
 
-    monkeypatch.setattr(shards, "write", write)
+    monkeypatch.setattr(shards, "write_part", write)
     with Checkpointer(tmp_path, asynchronous=True) as checkpointer:
         for step in range(6):
             checkpointer.save(step, STATE)
-    assert most == 1
+    assert max_running == 1
     assert checkpointer.latest() == 5
 
 
-def test_fills_the_programs_own_objects(tmp_path: Path, new_model: Any) -> None:
+def test_checkpointer_load__fills_the_programs_objects(tmp_path: Path, new_model: type[Model]) -> None:
     weights = np.ones(4)
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(5, {"model": new_model(w=np.arange(3.0)), "list": [weights], "step": 5})
-        mine = {"model": new_model(), "list": [np.zeros(4)], "step": 0}
+        mine: dict[str, Any] = {"model": new_model(), "list": [np.zeros(4)], "step": 0}
         array = mine["list"][0]
         assert checkpointer.load(into=mine) is mine
     assert mine["model"].state["w"].tolist() == [0, 1, 2]
@@ -165,17 +167,19 @@ def test_fills_the_programs_own_objects(tmp_path: Path, new_model: Any) -> None:
     ("mine", "text"),
     [
         ({"w": np.zeros(3)}, r"state\['w'\]: the checkpoint has the shape \(2,\) instead of \(3,\)"),
-        ({"v": 1}, r"lacks \[\"'v'\"\] and has \[\"'w'\"\] besides"),
+        ({"v": 1}, r"lacks \[\"'v'\"\] and has \[\"'w'\"\] in addition"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_changes(tmp_path: Path, mine: Any, text: str) -> None:
+def test_checkpointer_load__mismatch_is_raised_before_any_change(
+    tmp_path: Path, mine: dict[str, Any], text: str
+) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"w": np.ones(2)})
         with pytest.raises(CheckpointError, match=text):
             checkpointer.load(into=mine)
 
 
-def test_checkpoints_of_decorated_functions_are_told_apart(tmp_path: Path) -> None:
+def test_checkpointer_load__rejects_foreign_checkpoints(tmp_path: Path) -> None:
     @save_checkpoint(tmp_path)
     def save(step: int) -> None:
         (tmp_path / f"model_{step}.pt").write_bytes(b"x")
@@ -190,28 +194,28 @@ def test_checkpoints_of_decorated_functions_are_told_apart(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [{"keep": 0}, {"every": "often"}, {"every": 0}, {"every_s": 0}])
-def test_refuses_arguments_that_mean_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_checkpointer__rejects_invalid_arguments(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"0|often"):
         Checkpointer(tmp_path, **wrong)
     with pytest.raises(TypeError, match="whole number"):
         Checkpointer(tmp_path).save(-1, {})
 
 
-def test_saves_when_due_and_when_told_to_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_save__when_due_and_at_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path))
     with Checkpointer(tmp_path / "c", every=10) as checkpointer:
         assert [step for step in range(1, 31) if checkpointer.should_save(step)] == [10, 20, 30]
         (tmp_path / "notice.json").write_text("{}")
         from perdure.checkpoint import notice
 
-        monkeypatch.setattr(notice._seen, "at_s", float("-inf"))
+        monkeypatch.setattr(notice._cache, "checked_at_s", float("-inf"))
         assert checkpointer.preempted()
         assert checkpointer.should_save(31)
         checkpointer.save(31, {})
         assert not checkpointer.should_save(31)
 
 
-def test_on_a_plain_disk_a_committed_step_is_durable(tmp_path: Path) -> None:
+def test_wait_durable__on_a_disk_a_committed_step_is_durable(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         assert checkpointer.wait_durable(timeout_s=0) is False
         checkpointer.save(1, {})
@@ -219,7 +223,7 @@ def test_on_a_plain_disk_a_committed_step_is_durable(tmp_path: Path) -> None:
         assert checkpointer.wait_durable(2, timeout_s=0) is False
 
 
-def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
+def test_checkpointer_load__marks_damage_and_does_not_read_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Checkpointer(tmp_path) as checkpointer:
@@ -232,9 +236,9 @@ def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
         assert path.exists()
         assert [(i.step, i.state) for i in checkpointer.steps()] == [(2, "damaged"), (1, "committed")]
         reads = []
-        real = shards.read
+        real = shards.read_part
         monkeypatch.setattr(
-            shards, "read", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
+            shards, "read_part", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
         )
         assert checkpointer.load() == {"n": 1}
         assert reads == [data_file(tmp_path, 1).name]
@@ -245,23 +249,23 @@ def test_a_damaged_one_is_marked_not_removed_and_not_read_again(
         assert not list((tmp_path / ".perdure").glob("*.damaged"))
 
 
-def test_a_mark_is_not_believed_when_nothing_else_is_left(tmp_path: Path) -> None:
-    from perdure.checkpoint import checkpoints, marks
+def test_checkpointer_load__ignores_marks_if_nothing_else_is_left(tmp_path: Path) -> None:
+    from perdure.checkpoint.load import checkpoint, damage_marks
 
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"n": 1})
-        (found,) = checkpoints.newest_first(str(tmp_path))
-        marks.mark(found, "a mount showed it short for a moment")
-        assert [info.why for info in checkpointer.steps()] == ["a mount showed it short for a moment"]
+        (loaded,) = checkpoint.newest_first(str(tmp_path))
+        damage_marks.mark(loaded, "a mount showed it short for a moment")
+        assert [info.reason for info in checkpointer.steps()] == ["a mount showed it short for a moment"]
         assert checkpointer.load() == {"n": 1}
         assert [info.state for info in checkpointer.steps()] == ["committed"]
 
 
-def test_a_large_save_under_way_at_the_end_of_the_program_is_finished(tmp_path: Path) -> None:
+def test_checkpointer__exit_finishes_a_running_save(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
 from perdure.checkpoint import Checkpointer
 Checkpointer({str(tmp_path)!r}, asynchronous=True).save(1, {{"w": np.ones(1 << 21)}})
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60))
     assert Checkpointer(tmp_path).load()["w"].sum() == 1 << 21

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.checkpoint import durability, notice
+from perdure.checkpoint import notice
+from perdure.checkpoint.durability import mounts, status
+from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.folders import Folders
 
@@ -20,7 +22,7 @@ def save(folders: Folders, step: int, **files: bytes) -> Path:
     return Path(path)
 
 
-def test_newest_whole_folder(tmp_path: Path) -> None:
+def test_folders__newest_whole_folder(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     assert folders.newest() is None
     for step in (9, 10, 100):
@@ -31,7 +33,7 @@ def test_newest_whole_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["changed", "short", "missing", "extra", "all gone"])
-def test_goes_back_past_a_broken_folder(tmp_path: Path, how: str) -> None:
+def test_folders__fall_back_past_a_damaged_folder(tmp_path: Path, how: str) -> None:
     folders = Folders(tmp_path)
     save(folders, 1, a=b"one")
     path = save(folders, 2, a=b"two", b=b"two")
@@ -55,7 +57,7 @@ def test_goes_back_past_a_broken_folder(tmp_path: Path, how: str) -> None:
         folders.newest()
 
 
-def test_an_unfinished_folder_does_not_count(tmp_path: Path) -> None:
+def test_folders__unfinished_folder_does_not_count(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     save(folders, 1, a=b"one")
     with pytest.raises(KeyError), folders.saving(2) as path:  # noqa: PT012
@@ -66,7 +68,7 @@ def test_an_unfinished_folder_does_not_count(tmp_path: Path) -> None:
         folders.commit(3)
 
 
-def test_a_step_written_anew_is_not_believed_half_way(tmp_path: Path) -> None:
+def test_folders__half_rewritten_step_does_not_count(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     save(folders, 1, a=b"one")
     save(folders, 2, a=b"old")
@@ -78,7 +80,7 @@ def test_a_step_written_anew_is_not_believed_half_way(tmp_path: Path) -> None:
     assert folders.newest().step == 2  # type: ignore[union-attr]
 
 
-def test_keeps_as_told_and_removes_whole_folders(tmp_path: Path) -> None:
+def test_folders__remove_surplus_folders(tmp_path: Path) -> None:
     folders = Folders(tmp_path, keep=2)
     for step in range(1, 6):
         save(folders, step, a=b"x", sub_b=b"y")
@@ -88,7 +90,7 @@ def test_keeps_as_told_and_removes_whole_folders(tmp_path: Path) -> None:
     ]
 
 
-def test_folders_that_their_library_removed_are_forgotten(tmp_path: Path) -> None:
+def test_folders__forget_folders_that_their_library_removed(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     path = save(folders, 1, a=b"x")
     save(folders, 2, a=b"x")
@@ -100,19 +102,19 @@ def test_folders_that_their_library_removed_are_forgotten(tmp_path: Path) -> Non
     assert len(list((tmp_path / ".perdure").glob("*.json"))) == 2
 
 
-def test_at_a_notice_the_upload_of_a_folder_is_hurried(
+def test_folders__upload_before_the_deadline_of_a_notice(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(durability, "mount_of", lambda path: durability.Mount(str(tmp_path), "MOUNT_CACHED", None))
-    monkeypatch.setattr(durability, "require_mounted", lambda path: None)
-    monkeypatch.setattr(durability, "wait_durable", lambda paths, timeout_s: asked.append(sorted(paths)) or True)
+    uploads: list[list[str]] = []
+    monkeypatch.setattr(MountSnapshot, "find", lambda *_: mounts.Mount(str(tmp_path), "MOUNT_CACHED", None))
+    monkeypatch.setattr(MountSnapshot, "require_mounted", lambda *_: None)
+    monkeypatch.setattr(status, "wait_durable", lambda paths, **_: uploads.append(sorted(paths)) or True)
     folders = Folders(tmp_path / "c")
     save(folders, 1, a=b"x")
-    asked.clear()  # the very first is waited for
+    uploads.clear()  # the very first is waited for
     (run_dir / "notice.json").write_text("{}")
-    monkeypatch.setattr(notice._seen, "at_s", float("-inf"))
+    monkeypatch.setattr(notice._cache, "checked_at_s", float("-inf"))
     save(folders, 2, a=b"x")
-    ((manifest, data),) = asked
+    ((manifest, data),) = uploads
     assert Path(manifest).match("c/.perdure/checkpoint-*2-*.json")
     assert Path(data) == tmp_path / "c" / "checkpoint-2" / "a"

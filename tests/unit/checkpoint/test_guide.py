@@ -1,11 +1,11 @@
-"""The programs in docs/checkpoints.md run as they are printed there."""
+"""The programs in docs/guides/checkpoints.md run as printed."""
 
 from __future__ import annotations
 
 import random
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from perdure import checkpoint
 
-GUIDE = Path(__file__).parents[3] / "docs" / "checkpoints.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "checkpoints.md"
 STEPS = 23
 
 
@@ -34,7 +34,7 @@ class Part:
 class Shuffled:
     """A loader whose order depends on the global random numbers."""
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[int]:
         order = list(range(6))
         random.shuffle(order)
         return iter(order)
@@ -62,7 +62,7 @@ def program() -> Callable[..., None]:
     return run
 
 
-def test_the_checkpointers_program_goes_on_to_the_last_bit(tmp_path: Path, program: Callable[..., None]) -> None:
+def test_guide__program_resumes_to_the_last_bit(tmp_path: Path, program: Callable[..., None]) -> None:
     def seeded() -> None:
         random.seed(1)
         np.random.seed(1)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 from perdure.checkpoint import LoadResult, load_checkpoint, save_checkpoint
+from unit.checkpoint.training_program import CommittedSteps, Model, Torch
 
 pytestmark = pytest.mark.usefixtures("save_dir")
 
 
-def test_basic_model(torch, new_model):
+def test_guide_example__basic_model(torch: type[Torch], new_model: type[Model]) -> None:
     @save_checkpoint(save_dir="checkpoints")
-    def save_model(step: int, model):
+    def save_model(step: int, model: Model) -> None:
         torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_model(step: int, model):
+    def load_model(step: int, model: Model) -> None:
         model.load_state_dict(torch.load(f"checkpoints/model_{step}.pt"))
 
     for step in (10, 20, 30):
@@ -29,16 +33,16 @@ def test_basic_model(torch, new_model):
     assert [path.endswith("checkpoints/model_30.pt") for path in load_model.last_result.files] == [True]
 
 
-def test_training_state(torch, new_model):
+def test_guide_example__training_state(torch: type[Torch], new_model: type[Model]) -> None:
     @save_checkpoint(save_dir="checkpoints")
-    def save_training_state(step: int, model, optimizer):
+    def save_training_state(step: int, model: Model, optimizer: Model) -> None:
         torch.save(
             {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step},
             f"checkpoints/training_{step}.pt",
         )
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_training_state(step: int, model, optimizer):
+    def load_training_state(step: int, model: Model, optimizer: Model) -> Any:
         checkpoint = torch.load(f"checkpoints/training_{step}.pt")
         model.load_state_dict(checkpoint["model"])
         optimizer.load_state_dict(checkpoint["optimizer"])
@@ -50,16 +54,16 @@ def test_training_state(torch, new_model):
     assert (model.state, optimizer.state) == ({"w": 7}, {"lr": 0.7})
 
 
-def test_metrics_and_prefix(torch, new_model):
+def test_guide_example__metrics_and_prefix(torch: type[Torch], new_model: type[Model]) -> None:
     @save_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
-    def save_with_metrics(step: int, model, metrics):
+    def save_with_metrics(step: int, model: Model, metrics: dict[str, float]) -> None:
         torch.save(
             {"model": model.state_dict(), "metrics": metrics, "step": step},
             f"checkpoints/experiment1_step_{step}.pt",
         )
 
     @load_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
-    def load_with_metrics(step: int, model):
+    def load_with_metrics(step: int, model: Model) -> Any:
         checkpoint = torch.load(f"checkpoints/experiment1_step_{step}.pt")
         model.load_state_dict(checkpoint["model"])
         return checkpoint["metrics"]
@@ -68,11 +72,11 @@ def test_metrics_and_prefix(torch, new_model):
     assert load_with_metrics(model=new_model()) == {"loss": 0.5}
 
 
-def test_first_run_finds_nothing_and_calls_nothing(new_model):
+def test_guide_example__first_run_calls_nothing(new_model: type[Model]) -> None:
     calls = []
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_model(step: int, model):
+    def load_model(step: int, model: Model) -> None:
         calls.append(step)
 
     assert load_model(0, new_model()) is None
@@ -80,9 +84,11 @@ def test_first_run_finds_nothing_and_calls_nothing(new_model):
     assert load_model.last_result == LoadResult(step=None)
 
 
-def test_every_example_is_rotated(save_dir, torch, new_model, committed):
+def test_guide_example__old_checkpoints_are_removed(
+    save_dir: Path, torch: type[Torch], new_model: type[Model], committed: CommittedSteps
+) -> None:
     @save_checkpoint("checkpoints", 5)
-    def save_model(step: int, model):
+    def save_model(step: int, model: Model) -> None:
         torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
 
     for step in range(8):
@@ -91,19 +97,21 @@ def test_every_example_is_rotated(save_dir, torch, new_model, committed):
     assert sorted(path.name for path in save_dir.glob("*.pt")) == [f"model_{step}.pt" for step in range(3, 8)]
 
 
-def test_two_examples_side_by_side(save_dir, torch, new_model):
+def test_guide_example__two_prefixes_in_one_directory(
+    save_dir: Path, torch: type[Torch], new_model: type[Model]
+) -> None:
     """Both of the guide's functions, in one directory with the same prefix: each step has two parts."""
 
     @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
-    def save_model(step: int, model):
+    def save_model(step: int, model: Model) -> None:
         torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
 
     @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
-    def save_training_state(step: int, model):
+    def save_training_state(step: int, model: Model) -> None:
         torch.save({"model": model.state_dict()}, f"checkpoints/training_{step}.pt")
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_training_state(step: int):
+    def load_training_state(step: int) -> Any:
         return torch.load(f"checkpoints/training_{step}.pt")
 
     for step in (1, 2, 3):
@@ -117,13 +125,13 @@ def test_two_examples_side_by_side(save_dir, torch, new_model):
     assert "training_4.pt is not part of it" in reason
 
 
-def test_numpy_archives(new_model):
+def test_guide_example__numpy_archives(new_model: type[Model]) -> None:
     @save_checkpoint(save_dir="checkpoints")
-    def save_arrays(step, weights):
+    def save_arrays(step: int, weights: np.ndarray[Any, Any]) -> None:
         np.savez(f"checkpoints/arrays-{step:06d}.npz", weights=weights)
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_arrays(step):
+    def load_arrays(step: int) -> Any:
         with np.load(f"checkpoints/arrays-{step:06d}.npz") as archive:
             return archive["weights"]
 
@@ -133,16 +141,16 @@ def test_numpy_archives(new_model):
     assert type(load_arrays.last_result.step) is int
 
 
-def test_folders_of_shards(save_dir, committed):
+def test_guide_example__folders_of_shards(save_dir: Path, committed: CommittedSteps) -> None:
     @save_checkpoint(save_dir="checkpoints", max_checkpoints=2)
-    def save_shards(step):
+    def save_shards(step: int) -> None:
         for rank in range(3):
             path = save_dir / f"step_{step}" / "shards" / f"{rank}.bin"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes([step]) * 100)
 
     @load_checkpoint(save_dir="checkpoints")
-    def load_shards(step):
+    def load_shards(step: int) -> list[bytes]:
         return [path.read_bytes() for path in sorted((save_dir / f"step_{step}" / "shards").iterdir())]
 
     for step in (1, 2, 3):

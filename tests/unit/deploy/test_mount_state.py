@@ -1,4 +1,4 @@
-"""The script that mounts a controller's state, with a real disk: one that holds something is never formatted."""
+"""The script that mounts a controller's state, on a real disk. It never formats a disk that is not blank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.controller.hosting import cloud_config
+from perdure.controller.clouds.bootstrap import cloud_config
 
 SCRIPT = cloud_config.HERE / "mount_state.sh"
 TOOLS = ("losetup", "unshare", "mkfs.ext4", "blkid", "mountpoint")
 Mounting = Callable[[str], subprocess.CompletedProcess[str]]
 
-# In a mount namespace of its own, with a user `perdure` and an fstab that are not this computer's.
+# In its own mount namespace, with its own user `perdure` and fstab.
 WITHIN = """
 set -eu
 mount --bind "$FOLDER/passwd" /etc/passwd; mount --bind "$FOLDER/group" /etc/group
@@ -33,7 +33,7 @@ def device(tmp_path: Path) -> Iterator[str]:
         disk.truncate(16 * 2**20)
     made = subprocess.run(["losetup", "-f", "--show", tmp_path / "disk"], capture_output=True, text=True, check=False)
     if made.returncode:
-        pytest.skip(f"no loop device is to be had: {made.stderr.strip()}")
+        pytest.skip(f"no loop device is available: {made.stderr.strip()}")
     yield made.stdout.strip()
     subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
 
@@ -44,7 +44,7 @@ def mounting(tmp_path: Path, device: str) -> Mounting:
         (tmp_path / name).write_text(f"{line}\n")
 
     def call(after: str) -> subprocess.CompletedProcess[str]:
-        """Mount it, and do `after` while it is mounted."""
+        """Mount the disk, and run `after` while it is mounted."""
         environ = {**os.environ, "FOLDER": str(tmp_path), "SCRIPT": str(SCRIPT), "DEVICE": device}
         command = ["unshare", "--mount", "sh", "-c", WITHIN + after]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -52,17 +52,17 @@ def mounting(tmp_path: Path, device: str) -> Mounting:
     return call
 
 
-def test_a_blank_disk_is_formatted_and_one_with_state_is_kept(mounting: Mounting, tmp_path: Path) -> None:
+def test_mount_state__formats_a_blank_disk_and_keeps_one_with_state(mounting: Mounting, tmp_path: Path) -> None:
     done = mounting('echo kept > "$FOLDER/state/perdure.db"; stat -c "%u %a" "$FOLDER/state"')
     assert (done.returncode, done.stdout) == (0, "4242 700\n"), done.stderr
     done = mounting('cat "$FOLDER/state/perdure.db"; "$SCRIPT" "$DEVICE" "$FOLDER/state"; cat /etc/fstab')
     assert done.returncode == 0, done.stderr
-    kept, *lines = done.stdout.splitlines()
-    assert kept == "kept"
+    content, *lines = done.stdout.splitlines()
+    assert content == "kept"
     assert [line.split()[:3] for line in lines if line] == [["LABEL=perdure-state", str(tmp_path / "state"), "ext4"]]
 
 
-def test_what_is_not_blank_is_never_formatted(mounting: Mounting, tmp_path: Path, device: str) -> None:
+def test_mount_state__never_formats_a_disk_that_is_not_blank(mounting: Mounting, tmp_path: Path, device: str) -> None:
     subprocess.run(["mkswap", device], check=True, capture_output=True)
     before = (tmp_path / "disk").read_bytes()
     done = mounting("true")

@@ -1,1 +1,1 @@
-"""Checkpoints that other libraries write. Each module needs its library, and nothing here is imported unasked."""
+"""Checkpoints that other libraries write. Each module needs its library, so only the programs that use it import it."""

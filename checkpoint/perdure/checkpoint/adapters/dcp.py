@@ -1,9 +1,11 @@
-"""torch.distributed.checkpoint: sharded states that load on another number of processes, committed and verified.
+"""torch.distributed.checkpoint: sharded states, committed and verified, that load on any number of processes.
 
-checkpoints = DcpCheckpoints("/checkpoints")
-state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-step = checkpoints.load(state)          # fills the tensors in place; None: nothing saved yet
-checkpoints.save(step, state)
+For example:
+
+    checkpoints = DcpCheckpoints("/checkpoints")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    step = checkpoints.load(state)          # fills the tensors in place; None: nothing saved yet
+    checkpoints.save(step, state)
 """
 
 from __future__ import annotations
@@ -14,22 +16,22 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 
 from perdure.checkpoint.folders import Folder, Folders
-from perdure.checkpoint.group import Group, group_of
-from perdure.checkpoint.keep import Keep
-from perdure.checkpoint.save_dir import SaveDir, root_of
+from perdure.checkpoint.format.save_dir import SaveDir, root_of
+from perdure.checkpoint.ranks.group import Group, detect_group
+from perdure.checkpoint.save.keep import Keep
 
 
 class DcpCheckpoints:
     """Checkpoints in DCP's format, one folder each. Every process calls the same methods.
 
-    `last_result`: which folder the last `load` took and what it skipped.
+    `last_result`: the folder that the last `load` used, and what it skipped.
     """
 
     def __init__(
         self, save_dir: SaveDir, *, keep: int | Keep | None = 5, prefix: str = "dcp", group: Group | None = None
     ) -> None:
         self._folders = Folders(
-            save_dir, keep=keep, prefix=prefix, group=group_of(root_of(save_dir)) if group is None else group
+            save_dir, keep=keep, prefix=prefix, group=detect_group(root_of(save_dir)) if group is None else group
         )
         self.last_result: Folder | None = None
 
@@ -39,8 +41,10 @@ class DcpCheckpoints:
             dcp.save(state, checkpoint_id=path)
 
     def load(self, state: dict[str, Any]) -> int | None:
-        """Fill `state` in place from the newest whole checkpoint, whatever number of processes saved it; returns its
-        step, or None when nothing was saved yet. Raises NoUsableCheckpoint and CheckpointUnavailable."""
+        """Fill `state` in place from the newest whole checkpoint; returns its step, or None if nothing was saved yet.
+
+        Any number of processes may have saved it. Raises NoUsableCheckpoint and CheckpointUnavailable.
+        """
         self.last_result = self._folders.newest()
         if self.last_result is None:
             return None

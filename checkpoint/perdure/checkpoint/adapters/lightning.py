@@ -1,9 +1,10 @@
 """Lightning: a checkpoint plugin whose files are committed and verified, and a callback that saves at a notice.
 
-trainer = Trainer(plugins=[PerdureCheckpointIO()], callbacks=[ModelCheckpoint(dirpath, ...), SaveAtNotice(dirpath)])
-trainer.fit(model, Resumable(loader), ckpt_path=last_checkpoint(dirpath))
+    callbacks = [ModelCheckpoint(dirpath, ...), SaveAtNotice(dirpath)]
+    trainer = Trainer(plugins=[PerdureCheckpointIO()], callbacks=callbacks)
+    trainer.fit(model, Resumable(loader), ckpt_path=last_checkpoint(dirpath))
 
-Lightning begins an epoch's data anew unless its loader can say where it was: `perdure.checkpoint.Resumable` can.
+Lightning restarts an epoch's data unless its loader stores its position, as `perdure.checkpoint.Resumable` does.
 """
 
 from __future__ import annotations
@@ -16,25 +17,28 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from perdure.checkpoint import checkpoints, manifest, marks, saving
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
-from perdure.checkpoint.farewell import Farewell
-from perdure.checkpoint.loading import refused_all
+from perdure.checkpoint.format.save_dir import root_of
+from perdure.checkpoint.load.checkpoint import newest_first
+from perdure.checkpoint.load.loader import all_refused_message
+from perdure.checkpoint.load.verify import verify_and_mark
 from perdure.checkpoint.notice import preempted
-from perdure.checkpoint.save_dir import root_of
-from perdure.checkpoint.saving import Series
+from perdure.checkpoint.save import transaction
+from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.save_directory import SaveDirectory
+from perdure.checkpoint.save.transaction import Series
 
 PREFIX = "lightning"
 _AT_NOTICE = "notice-"
-_farewell = Farewell()  # the plugin learns what a save takes, the callback has to know it
+_final_save = FinalSave()  # the plugin measures saves, and the callback decides by the measurement
 
 
 class PerdureCheckpointIO(TorchCheckpointIO):
     """Writes as Lightning's own plugin does, under a temporary name first, and commits the file with its digest.
-    Once the machine is about to be taken its upload is hurried, and awaited as long as there is time.
 
-    Which files stay is ModelCheckpoint's to say (`save_top_k`, `save_last`); a manifest goes with its file. Loading a
-    file that was committed verifies it first, and raises CheckpointError when it is damaged.
+    Once the machine is about to be taken, the upload is given priority and awaited as long as time permits.
+    ModelCheckpoint decides which files stay (`save_top_k`, `save_last`); a manifest is removed with its file. Loading a
+    committed file verifies it first, and raises CheckpointError when it is damaged.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
@@ -48,62 +52,62 @@ class PerdureCheckpointIO(TorchCheckpointIO):
             os.replace(temporary, target)
 
         began = time.monotonic()
-        _uncommit(root, target.name)
-        saving.save(series, step, write)
-        _farewell.commit_s = time.monotonic() - began
+        directory = SaveDirectory.open(root)
+        _uncommit(directory, target.name)
+        transaction.save(series, step, write, directory)
+        _final_save.commit_s = time.monotonic() - began
         if preempted():
-            saved = checkpoints.newest_first(root, PREFIX)
-            _farewell.hurry(root, step, [path for one in saved if one.step == step for path in one.all_paths])
+            saved = [one for one in newest_first(root, PREFIX) if one.step == step]
+            _final_save.upload_if_mounted(root, step, [path for one in saved for path in one.all_paths])
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         target = Path(os.path.realpath(path))
-        for found in checkpoints.newest_first(str(target.parent), PREFIX):
-            if target.name in found.files and (reason := marks.fault(found, believe=False)):
-                raise CheckpointError(f"{path} can not be used: {reason}; `last_checkpoint` names one that can")
+        for saved in newest_first(str(target.parent), PREFIX):
+            if target.name in saved.files and (reason := verify_and_mark(saved, trust_marks=False)):
+                raise CheckpointError(f"{path} cannot be used: {reason}; `last_checkpoint` names one that can")
         loaded: dict[str, Any] = super().load_checkpoint(path, *args, **kwargs)
         return loaded
 
     def remove_checkpoint(self, path: Any) -> None:
         target = Path(os.path.realpath(path))
-        _uncommit(str(target.parent), target.name)
+        _uncommit(SaveDirectory(str(target.parent)), target.name)
         super().remove_checkpoint(path)
 
 
 def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
-    """The newest whole checkpoint in `dirpath`, for `trainer.fit(ckpt_path=…)`; None to begin anew.
+    """The newest whole checkpoint in `dirpath`, for `trainer.fit(ckpt_path=…)`; None to start from scratch.
 
-    Raises NoUsableCheckpoint when some were committed and all are broken.
+    Raises NoUsableCheckpoint when some were committed and all are damaged.
     """
     root = root_of(dirpath)
     skipped: list[tuple[int, str]] = []
-    for found in checkpoints.newest_first(root, PREFIX):
-        reason = marks.fault(found)
+    for saved in newest_first(root, PREFIX):
+        reason = verify_and_mark(saved)
         if reason is None:
-            # At the stop that follows a notice ModelCheckpoint saves once more, as if the epoch had been gone through.
-            return os.path.join(root, max(found.files, key=lambda name: (name.startswith(_AT_NOTICE), name)))
-        skipped.append((found.step, reason))
+            # When a notice ends the training, ModelCheckpoint saves once more, as if the epoch had been completed.
+            return os.path.join(root, max(saved.files, key=lambda name: (name.startswith(_AT_NOTICE), name)))
+        skipped.append((saved.step, reason))
     if skipped:
-        raise NoUsableCheckpoint(refused_all(root, PREFIX, skipped), skipped)
+        raise NoUsableCheckpoint(all_refused_message(root, PREFIX, skipped), skipped)
     return None
 
 
 class SaveAtNotice(pl.Callback):
-    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, if there is time for it, and ends the training."""
+    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, if time permits, and ends the training."""
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
         self._dirpath = os.fspath(dirpath)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         if trainer.strategy.reduce_boolean_decision(preempted(), all=False) and not trainer.should_stop:
-            if trainer.strategy.reduce_boolean_decision(_farewell.can_commit(), all=True):
+            if trainer.strategy.reduce_boolean_decision(_final_save.can_commit(), all=True):
                 trainer.save_checkpoint(os.path.join(self._dirpath, f"{_AT_NOTICE}step={trainer.global_step}.ckpt"))
             trainer.should_stop = True
 
 
-def _uncommit(root: str, name: str) -> None:
-    """The file `name` is about to be written again or removed: its manifest goes first."""
-    for found in checkpoints.newest_first(root, PREFIX):
-        if name in found.files:
-            for one in found.manifests:
-                if name in one.paths:
-                    manifest.delete(root, one.name)
+def _uncommit(directory: SaveDirectory, name: str) -> None:
+    """Remove the manifests that list the file `name`, before it is written again or removed."""
+    for saved in directory.checkpoints(PREFIX):
+        for one in saved.manifests:
+            if name in one.paths:
+                directory.delete(one.name)

@@ -1,7 +1,7 @@
-"""Arrays of any framework as plain bytes, and back. No framework is imported here that the program has not imported.
+"""Arrays of any framework as plain bytes, and back. To save, no framework is imported that the program did not import.
 
-An array is what NumPy, PyTorch or JAX call so, and `bytes`. Its element type goes by the name that the safetensors
-format uses, so that the files can be read by any tool that knows that format.
+An array is one of NumPy, PyTorch or JAX, or `bytes`. Element types have the names of the safetensors format, so that
+any tool for that format can read the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-# Element type → (bytes, NumPy's name, PyTorch's name); None where a framework has no such type.
+# Element type → (bytes, NumPy's name, PyTorch's name); None if a framework has no such type.
 _TYPES: dict[str, tuple[int, str | None, str | None]] = {
     "BOOL": (1, "bool", "bool"),
     "U8": (1, "uint8", "uint8"),
@@ -39,25 +39,21 @@ _OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a state. `kind` names who made it; `write` fills a buffer of `nbytes` with its elements, in C order.
+    """One array of a state. `source` and `address` are valid as long as the state is kept alive."""
 
-    `source`: equal for two arrays that are one and the same memory. `address`: where its bytes lie, if they lie in this
-    machine's memory in the order and form in which they are saved. Both hold as long as the state is kept alive.
-    """
-
-    kind: str
+    kind: str  # the framework
     dtype: str
     shape: tuple[int, ...]
-    write: Callable[[memoryview], None]
-    source: object
-    address: int | None = None
+    write: Callable[[memoryview], None]  # fills a buffer of `nbytes` with the elements, in C order
+    source: object  # equal for two arrays that share one memory
+    address: int | None = None  # of its bytes, if they are in memory in the order and form in which they are saved
 
     @property
     def nbytes(self) -> int:
         return size_of(self.dtype, self.shape)
 
     def view(self) -> memoryview:
-        """Its bytes where they lie, or a copy where they do not lie as they are saved."""
+        """Its bytes in place, or a copy if they are not in memory in the form in which they are saved."""
         if self.address is not None:
             return memoryview((ctypes.c_char * self.nbytes).from_address(self.address)).cast("B")
         data = memoryview(bytearray(self.nbytes))
@@ -70,8 +66,8 @@ def size_of(dtype: str, shape: tuple[int, ...]) -> int:
     return _TYPES[dtype][0] * prod(shape)
 
 
-def array_of(value: Any) -> Array | None:
-    """`value` as an array, or None when it is none. Raises TypeError for an array that can not be saved as bytes."""
+def as_array(value: Any) -> Array | None:
+    """`value` as an array, or None if it is none. Raises TypeError for an array that cannot be saved as bytes."""
     if isinstance(value, (bytes, bytearray)):
         return _of_bytes(value)
     torch, numpy, jax = (sys.modules.get(name) for name in ("torch", "numpy", "jax"))
@@ -87,20 +83,20 @@ def array_of(value: Any) -> Array | None:
     return None
 
 
-def restored(kind: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
+def restore_array(kind: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
     """The array that `data` holds, in the framework that it came from; it keeps `data` alive and may write to it.
 
-    Raises CheckpointError where that framework can not be imported.
+    Raises CheckpointError when that framework cannot be imported.
     """
     if kind == "bytes":
         return bytes(data)
     if kind == "torch":
-        return _to_torch(_needed("torch"), dtype, shape, data)
-    numpy = _needed("numpy")
-    found = _to_numpy(numpy, dtype, shape, data)
+        return _to_torch(_require_module("torch"), dtype, shape, data)
+    numpy = _require_module("numpy")
+    array = _to_numpy(numpy, dtype, shape, data)
     if kind == "numpy-scalar":
-        return found[()]
-    return _needed("jax.numpy").array(found) if kind == "jax" else found
+        return array[()]
+    return _require_module("jax.numpy").array(array) if kind == "jax" else array
 
 
 def _of_bytes(value: bytes | bytearray) -> Array:
@@ -119,8 +115,8 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
     def write(out: memoryview) -> None:
         numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
 
-    lies_so = native and value.flags.c_contiguous and value.size
-    address = value.__array_interface__["data"][0] if lies_so else None
+    is_plain = native and value.flags.c_contiguous and value.size
+    address = value.__array_interface__["data"][0] if is_plain else None
     return Array(kind, dtype, tuple(value.shape), write, source, address)
 
 
@@ -130,7 +126,7 @@ def _of_torch(value: Any) -> Array:
     if dtype is None or value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
     if hasattr(value, "to_local"):
-        raise TypeError("is a DTensor, one part of which lies here: use perdure.checkpoint.adapters.dcp")
+        raise TypeError("is a DTensor, of which only one part is here: use perdure.checkpoint.adapters.dcp")
     if value.device.type == "meta":
         raise TypeError("is on the meta device and has no content")
     tensor = value.detach().resolve_conj().resolve_neg()
@@ -139,7 +135,7 @@ def _of_torch(value: Any) -> Array:
         if tensor.numel():
             _to_torch(torch, dtype, tuple(tensor.shape), out).copy_(tensor, non_blocking=True)
 
-    # A subclass may keep its elements anywhere.
+    # A subclass may store its elements anywhere.
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.device.type == "cpu"
     address = (is_plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr()) or None
     source = (str(value.device), value.data_ptr(), tuple(value.shape), value.stride()) if value.numel() else id(value)
@@ -155,17 +151,19 @@ def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) 
 
 def _to_numpy(numpy: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
     name = _TYPES[dtype][1]
-    element = numpy.dtype(name) if hasattr(numpy, str(name)) else numpy.dtype(getattr(_needed("ml_dtypes"), str(name)))
+    element = (
+        numpy.dtype(name)
+        if hasattr(numpy, str(name))
+        else numpy.dtype(getattr(_require_module("ml_dtypes"), str(name)))
+    )
     return numpy.frombuffer(data, dtype=element).reshape(shape)
 
 
-def _needed(module: str) -> Any:
+def _require_module(module: str) -> Any:
     from perdure.checkpoint.errors import CheckpointError
 
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise CheckpointError(
-            f"the checkpoint holds arrays of {package}, which can not be imported: {error}"
-        ) from error
+        raise CheckpointError(f"the checkpoint holds arrays of {package}, which cannot be imported: {error}") from error

@@ -1,5 +1,4 @@
-"""Large buffers of this process: huge pages where the kernel has them, since faulting in small ones costs more than
-copying into them."""
+"""Large buffers, in huge pages if the kernel has them: faulting in small pages costs more than copying into them."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import mmap
 
 
 def large_buffer(size: int) -> memoryview:
-    """`size` bytes of fresh memory, aligned to pages."""
+    """`size` bytes of new memory, aligned to pages."""
     mapped = mmap.mmap(-1, max(1, size))
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)

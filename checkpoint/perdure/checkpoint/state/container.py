@@ -1,8 +1,8 @@
 """The file format of a state: safetensors, with the tree in its metadata.
 
-Eight bytes with the length of the header, the header as JSON (name → element type, shape, place), then the arrays, each
-aligned to its elements. Any tool that reads safetensors sees the arrays under their places in the state; the tree lies
-in `__metadata__.perdure`.
+Eight bytes with the length of the header, the header as JSON (name → element type, shape, offsets), then the arrays,
+each aligned to its elements. Any tool that reads safetensors sees the arrays under their paths in the state. The tree
+is in `__metadata__.perdure`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from perdure.checkpoint.state.tree import Flat
 _FORMAT = 1
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
-_OURS = "perdure"
+_TREE_KEY = "perdure"
 _METADATA = "__metadata__"
 
 
-class NotAState(ValueError):
-    """The file is no state that this version can read."""
+class InvalidStateFile(ValueError):
+    """The file is not a state that this version can read."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies. `order`: the arrays' numbers as they follow each other; `sizes`: their bytes, likewise."""
+    """The order and sizes of everything in a file."""
 
     header: bytes
-    order: tuple[int, ...]
-    sizes: tuple[int, ...]
+    order: tuple[int, ...]  # the numbers of the arrays, as they follow each other
+    sizes: tuple[int, ...]  # their bytes, in the same order
 
     @property
     def size(self) -> int:
@@ -46,8 +46,8 @@ class Layout:
             offset += size
 
 
-def layout(flat: Flat) -> Layout:
-    """How `flat` lies in a file. Arrays with the widest elements come first, so that each is aligned to its own."""
+def plan_layout(flat: Flat) -> Layout:
+    """The layout of `flat`. Arrays with the widest elements come first, so that each is aligned to its elements."""
     widths = [arrays.size_of(array.dtype, (1,)) for array in flat.arrays]
     order = sorted(range(len(widths)), key=lambda number: -widths[number])
     described: dict[str, Any] = {}
@@ -58,27 +58,30 @@ def layout(flat: Flat) -> Layout:
         name = flat.names[number]
         described[name] = {"dtype": array.dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     listed = [[name, array.kind] for name, array in zip(flat.names, flat.arrays)]
-    ours = {"format": _FORMAT, "tree": flat.document, "arrays": listed}
-    text = json.dumps({_METADATA: {_OURS: json.dumps(ours)}, **described}, separators=(",", ":")).encode()
+    content = {"format": _FORMAT, "tree": flat.document, "arrays": listed}
+    text = json.dumps({_METADATA: {_TREE_KEY: json.dumps(content)}, **described}, separators=(",", ":")).encode()
     padded = text + b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
     header = len(padded).to_bytes(_LENGTH_BYTES, "little") + padded
     return Layout(header, tuple(order), tuple(flat.arrays[number].nbytes for number in order))
 
 
 def parse(data: memoryview) -> Any:
-    """The state in `data`; its arrays look into `data`. Raises NotAState; CheckpointError without the framework."""
+    """The state in `data`, whose memory its arrays share.
+
+    Raises InvalidStateFile, and CheckpointError when a framework is missing.
+    """
     try:
         begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
         described = json.loads(bytes(data[_LENGTH_BYTES:begin]))
-        ours = json.loads(described[_METADATA][_OURS])
-        if ours["format"] != _FORMAT:
-            raise NotAState(f"it has format {ours['format']!r}; this version reads {_FORMAT}")
-        found = [_array(described[name], kind, data[begin:]) for name, kind in ours["arrays"]]
-        return tree.rebuild(ours["tree"], found)
+        content = json.loads(described[_METADATA][_TREE_KEY])
+        if content["format"] != _FORMAT:
+            raise InvalidStateFile(f"it has format {content['format']!r}; this version reads {_FORMAT}")
+        restored = [_array(described[name], kind, data[begin:]) for name, kind in content["arrays"]]
+        return tree.rebuild(content["tree"], restored)
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise NotAState(f"it is no state that Checkpointer saved: {type(error).__name__}: {error}") from error
+        raise InvalidStateFile(f"it is not a state that Checkpointer saved: {type(error).__name__}: {error}") from error
 
 
 def _array(described: Any, kind: str, data: memoryview) -> Any:
     begin, end = described["data_offsets"]
-    return arrays.restored(kind, described["dtype"], tuple(described["shape"]), data[begin:end])
+    return arrays.restore_array(kind, described["dtype"], tuple(described["shape"]), data[begin:end])

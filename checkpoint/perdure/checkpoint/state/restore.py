@@ -1,4 +1,4 @@
-"""Giving a loaded state to the program's own objects."""
+"""Restores a loaded state into the program's own objects."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
-from perdure.checkpoint.state.wrappers import unwrapped
+from perdure.checkpoint.state.wrappers import unwrap
 
 
 def restore_into(into: Any, state: Any) -> Any:
-    """`into` with the content of `state`: objects that have `load_state_dict` are given theirs, tensors and NumPy
-    arrays are filled in place, containers are walked through, and everything else is replaced.
+    """`into` with the content of `state`. Objects with `load_state_dict` receive their part, tensors and NumPy arrays
+    are filled in place, containers are traversed, and everything else is replaced.
 
-    All of it is compared before anything is changed. Raises CheckpointError when the two do not fit.
+    The structures are compared before anything is changed. Raises CheckpointError when they do not match.
     """
     _compare(into, state, "state")
     return _restore(into, state)
@@ -28,7 +28,7 @@ def _compare(into: Any, state: Any, place: str) -> None:
                 sorted(map(repr, into.keys() - state.keys())),
                 sorted(map(repr, state.keys() - into.keys())),
             )
-            raise CheckpointError(f"{place}: the checkpoint lacks {missing} and has {extra} besides")
+            raise CheckpointError(f"{place}: the checkpoint lacks {missing} and has {extra} in addition")
         for key, value in into.items():
             _compare(value, state[key], f"{place}[{key!r}]")
     elif isinstance(into, (list, tuple)) and isinstance(state, (list, tuple)):
@@ -43,7 +43,7 @@ def _compare(into: Any, state: Any, place: str) -> None:
 
 def _restore(into: Any, state: Any) -> Any:
     if _has_state(into):
-        unwrapped(into).load_state_dict(state)
+        unwrap(into).load_state_dict(state)
         return into
     if isinstance(into, dict) and isinstance(state, dict):
         for key in into:
@@ -74,7 +74,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether `value` is an array whose elements can be replaced; JAX's can not."""
+    """Whether `value` is an array whose elements can be replaced; those of JAX cannot."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     return (torch is not None and isinstance(value, torch.Tensor)) or (
         numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable

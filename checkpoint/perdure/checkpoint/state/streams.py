@@ -1,7 +1,8 @@
-"""Bytes to a file and back at the speed of the disk: digests are computed beside the reading and writing, not after.
+"""Bytes to a file and back at the speed of the disk: digests are computed during the transfer, not after it.
 
-Transfers and digests all run without the interpreter's lock, so a few threads are enough. On a local disk several
-blocks are under way at once, past the page cache (`direct`); elsewhere one after the other, as mounts like it best.
+Transfers and digests run without the interpreter's lock, so a few threads are enough. On a local disk several blocks
+are transferred at once, past the page cache (`direct_io`). Elsewhere they are transferred in sequence, which suits
+mounts.
 """
 
 from __future__ import annotations
@@ -12,45 +13,45 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from perdure.checkpoint import digest, samples
-from perdure.checkpoint.manifest import FileRecord
-from perdure.checkpoint.state import direct
+from perdure.checkpoint.format import digest, sampling
+from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import large_buffer
-from perdure.checkpoint.state.crew import Crew, Job
+from perdure.checkpoint.state.worker_threads import Future, WorkerThreads
 
 BLOCK_BYTES = 4 * 1024 * 1024
-_THREADS = 4  # transfers at once on a local disk: more bring nothing (measured on an NVMe disk)
-_AHEAD = 8  # blocks in memory that are not yet written
-_WORTH_RESERVING = 1024 * 1024
+_THREADS = 4  # transfers at once on a local disk; more are no faster (measured on an NVMe disk)
+_MAX_PENDING_BLOCKS = 8  # in memory and not yet written
+_MIN_RESERVED_BYTES = 1024 * 1024
 
 
-class Damaged(ValueError):
-    """The bytes are not those that were committed. The text says how."""
+class DamagedFile(ValueError):
+    """The bytes are not those that were committed. The message says how."""
 
 
-def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tuple[int, str, str, str]:
+def write_synced(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tuple[int, str, str, str]:
     """Write `pieces` to the new file `path` and flush it to its disk; returns (bytes, digest, algorithm, digest of a
     sample).
 
-    `size_hint`: how many bytes they will have, where that is known; without it there is no sample. Raises OSError,
-    FileExistsError among them; then the file is gone again.
+    `size_hint`: their total size, if it is known; without it there is no sample. Raises OSError (including
+    FileExistsError); the file is then removed.
     """
     algorithm = digest.preferred_algorithm()
-    hasher, sampler = digest.hasher(algorithm), samples.Sampler(algorithm, size_hint)
+    hasher, sampler = digest.new_hasher(algorithm), sampling.Sampler(algorithm, size_hint)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        is_large = size_hint >= _WORTH_RESERVING
-        is_exact = not (is_large and direct.reserve(descriptor, size_hint))
-        is_direct = is_large and direct.begin(descriptor)
+        is_large = size_hint >= _MIN_RESERVED_BYTES
+        is_exact = not (is_large and direct_io.reserve(descriptor, size_hint))
+        is_direct = is_large and direct_io.enable(descriptor)
         size = written = 0
-        under_way: deque[Job[None]] = deque()
-        with Crew(_THREADS if is_direct else 1, "perdure-write") as writers:
-            for content, block in _aligned(pieces) if is_direct else _plain(pieces):
+        under_way: deque[Future[None]] = deque()
+        with WorkerThreads(_THREADS if is_direct else 1, "perdure-write") as writers:
+            for content, block in _aligned_blocks(pieces) if is_direct else _blocks(pieces):
                 hasher.update(content)
                 sampler.update(content)
-                if len(under_way) == _AHEAD:
+                if len(under_way) == _MAX_PENDING_BLOCKS:
                     under_way.popleft().result()
-                under_way.append(writers.submit(partial(direct.write, descriptor, block, size)))
+                under_way.append(writers.submit(partial(direct_io.write_at, descriptor, block, size)))
                 size += len(content)
                 written += len(block)
             for one in under_way:
@@ -69,77 +70,77 @@ def write(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tup
     return size, hasher.hexdigest(), algorithm, sampler.hexdigest() if size == size_hint else ""
 
 
-def read(path: str, record: FileRecord, verify: str = samples.FULL) -> memoryview:
-    """The file's bytes in fresh memory, compared with `record` as closely as `verify` says (`samples`).
+def read_verified(path: str, record: FileRecord, verify: str = sampling.FULL) -> memoryview:
+    """The file's bytes in new memory, compared with `record` by the mode `verify` of `sampling`.
 
-    Raises Damaged, OSError, and as `digest` does.
+    Raises DamagedFile, OSError, and as `digest` does.
     """
-    hasher: digest.Hasher | samples.Sampler | None = None
-    wanted = ""
-    if verify == samples.SAMPLED and record.sample:
-        hasher, wanted = samples.Sampler(record.algorithm, record.size), record.sample
-    elif verify != samples.SIZE:
-        hasher, wanted = digest.hasher(record.algorithm), record.digest
+    hasher: digest.Hasher | sampling.Sampler | None = None
+    expected = ""
+    if verify == sampling.SAMPLED and record.sample:
+        hasher, expected = sampling.Sampler(record.algorithm, record.size), record.sample
+    elif verify != sampling.SIZE:
+        hasher, expected = digest.new_hasher(record.algorithm), record.digest
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record.size:
-            raise Damaged(f"{record.path} has {size} bytes instead of {record.size}")
-        data = large_buffer(-(-size // direct.ALIGNMENT) * direct.ALIGNMENT)
+            raise DamagedFile(f"{record.path} has {size} bytes instead of {record.size}")
+        data = large_buffer(-(-size // direct_io.ALIGNMENT) * direct_io.ALIGNMENT)
         filled = 0
         for block in _blocks_of(file.fileno(), size, data):
             if hasher is not None:
                 hasher.update(block)
             filled += len(block)
     if filled != size:
-        raise Damaged(f"{record.path} has {filled} bytes instead of {record.size}")
-    if hasher is not None and hasher.hexdigest() != wanted:
-        raise Damaged(f"{record.path} differs from what was saved ({record.algorithm})")
+        raise DamagedFile(f"{record.path} has {filled} bytes instead of {record.size}")
+    if hasher is not None and hasher.hexdigest() != expected:
+        raise DamagedFile(f"{record.path} differs from what was saved ({record.algorithm})")
     return data[:size]
 
 
 def _blocks_of(descriptor: int, size: int, data: memoryview) -> Iterator[memoryview]:
-    """The file's blocks in their order, each as soon as it lies in `data`; ends early where the file does."""
-    is_local = size >= BLOCK_BYTES and direct.begin(descriptor)
-    if is_local and direct.is_cached(descriptor, size):
-        direct.end(descriptor)
+    """The file's blocks in their order, each as soon as it is in `data`; ends early if the file does."""
+    is_local = size >= BLOCK_BYTES and direct_io.enable(descriptor)
+    if is_local and direct_io.is_cached(descriptor, size):
+        direct_io.disable(descriptor)
 
     def fetch(begin: int) -> memoryview:
-        count = direct.read(descriptor, data[begin : begin + BLOCK_BYTES], begin)
+        count = direct_io.read_at(descriptor, data[begin : begin + BLOCK_BYTES], begin)
         return data[begin : min(begin + count, size)]
 
-    with Crew(_THREADS if is_local else 1, "perdure-read") as readers:
-        yield from readers.map(fetch, range(0, size, BLOCK_BYTES), ahead=_AHEAD)
+    with WorkerThreads(_THREADS if is_local else 1, "perdure-read") as readers:
+        yield from readers.map(fetch, range(0, size, BLOCK_BYTES), ahead=_MAX_PENDING_BLOCKS)
 
 
-def _plain(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+def _blocks(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
     for piece in pieces:
         for begin in range(0, len(piece), BLOCK_BYTES):
             block = piece[begin : begin + BLOCK_BYTES]
             yield block, block
 
 
-def _aligned(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+def _aligned_blocks(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
     """(content, block to write) for the whole stream. Blocks are aligned, in memory and in length; only the last one is
-    longer than its content. What lies right is not copied; the rest goes through buffers that are used in turn, each
-    again only when the writers have done with it."""
+    longer than its content. Aligned pieces are not copied. The rest goes through a ring of buffers, each of which is
+    reused only after the writers are done with it."""
     buffers: list[memoryview] = []
-    turn = filled = 0
+    current = filled = 0
     for piece in pieces:
         begin = 0
         while begin < len(piece):
             left = piece[begin : begin + BLOCK_BYTES]
-            if not filled and len(left) == BLOCK_BYTES and direct.is_aligned(left):
+            if not filled and len(left) == BLOCK_BYTES and direct_io.is_aligned(left):
                 yield left, left
                 begin += BLOCK_BYTES
                 continue
-            if len(buffers) <= turn:
+            if len(buffers) <= current:
                 buffers.append(large_buffer(BLOCK_BYTES))
             taken = piece[begin : begin + BLOCK_BYTES - filled]
-            buffers[turn][filled : filled + len(taken)] = taken
+            buffers[current][filled : filled + len(taken)] = taken
             begin, filled = begin + len(taken), filled + len(taken)
             if filled == BLOCK_BYTES:
-                yield buffers[turn], buffers[turn]
-                turn, filled = (turn + 1) % (_AHEAD + 1), 0
+                yield buffers[current], buffers[current]
+                current, filled = (current + 1) % (_MAX_PENDING_BLOCKS + 1), 0
     if filled:
-        end = -(-filled // direct.ALIGNMENT) * direct.ALIGNMENT
-        yield buffers[turn][:filled], buffers[turn][:end]
+        end = -(-filled // direct_io.ALIGNMENT) * direct_io.ALIGNMENT
+        yield buffers[current][:filled], buffers[current][:end]

@@ -1,8 +1,8 @@
-"""Nested containers as JSON, with a number in the place of every array.
+"""Nested containers as JSON, with a number in place of every array.
 
-Understood are dict (keys: str, int, bool, float, None), list, tuple, None, bool, int, float, str, arrays and bytes;
-objects with `state_dict` stand for what it returns. Anything else is refused by its place in the state: what can not
-be written down exactly must not be saved half.
+Supported are dict (keys: str, int, bool, float, None), list, tuple, None, bool, int, float, str, arrays and bytes.
+Objects with `state_dict` are saved as what it returns. Anything else is rejected with its place in the state: a value
+that cannot be represented exactly must not be saved in part.
 """
 
 from __future__ import annotations
@@ -13,41 +13,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.checkpoint.state.arrays import Array, array_of
-from perdure.checkpoint.state.wrappers import unwrapped
+from perdure.checkpoint.state.arrays import Array, as_array
+from perdure.checkpoint.state.wrappers import unwrap
 
 _PLAIN = (str, int, float, bool, type(None))
 
 
-class Unsaveable(TypeError):
-    """A part of the state that can not be written down. The text names its place and what to do."""
+class UnsupportedValue(TypeError):
+    """A part of the state cannot be saved. The message names its place and what to do."""
 
 
 @dataclass(frozen=True)
 class Flat:
-    """A state taken apart. `document` is JSON and refers to `arrays` by number; `names` are their places, each unique.
+    """A state, decomposed. An array that occurs several times in the state occurs once here."""
 
-    Memory that occurs several times in the state occurs once here. `kept` keeps alive what the arrays look into.
-    """
-
-    document: Any
+    document: Any  # JSON that refers to `arrays` by number
     arrays: tuple[Array, ...]
-    names: tuple[str, ...]
-    kept: tuple[Any, ...]
+    names: tuple[str, ...]  # of the arrays: their places in the state, each unique
+    references: tuple[Any, ...]  # the objects whose memory the arrays use, to keep them alive
 
 
 def flatten(state: Any) -> Flat:
-    """Take `state` apart; nothing is copied. Raises Unsaveable."""
-    found = _Flattening()
-    document = found.document(state, ())
-    return Flat(document, tuple(found.arrays), tuple(found.names), tuple(found.kept))
+    """Decompose `state`; nothing is copied. Raises UnsupportedValue."""
+    flattener = _Flattener()
+    document = flattener.document(state, ())
+    return Flat(document, tuple(flattener.arrays), tuple(flattener.names), tuple(flattener.references))
 
 
-class _Flattening:
+class _Flattener:
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self.names: list[str] = []
-        self.kept: list[Any] = []
+        self.references: list[Any] = []
         self._known: dict[object, int] = {}
         self._taken: set[str] = set()
 
@@ -62,15 +59,15 @@ class _Flattening:
             kind = "list" if isinstance(value, list) else "tuple"
             return {kind: [self.document(item, (*place, i)) for i, item in enumerate(value)]}
         try:
-            array = array_of(value)
+            array = as_array(value)
         except TypeError as error:
-            raise Unsaveable(f"{_shown(place)} {error}") from None
+            raise UnsupportedValue(f"{_format_place(place)} {error}") from None
         if array is not None:
             return {"array": self._number(array, value, place)}
         if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
-            return self.document(unwrapped(value).state_dict(), place)
-        raise Unsaveable(
-            f"{_shown(place)} is a {type(value).__qualname__}, which a checkpoint can not hold; save its parts "
+            return self.document(unwrap(value).state_dict(), place)
+        raise UnsupportedValue(
+            f"{_format_place(place)} is a {type(value).__qualname__}, which a checkpoint cannot hold; save its parts "
             "(numbers, strings, lists, dicts, arrays), or write it to a file of your own with @save_checkpoint"
         )
 
@@ -80,7 +77,7 @@ class _Flattening:
             self._known[key] = len(self.arrays)
             self.arrays.append(array)
             self.names.append(self._name(place))
-            self.kept.append(value)
+            self.references.append(value)
         return self._known[key]
 
     def _name(self, place: tuple[Any, ...]) -> str:
@@ -91,14 +88,14 @@ class _Flattening:
         return name
 
 
-def _shown(place: tuple[Any, ...]) -> str:
+def _format_place(place: tuple[Any, ...]) -> str:
     return "state" + "".join(f"[{key!r}]" for key in place)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(float(value))}
-    for kind in (bool, int, float, str):  # also of their subclasses, enumerations among them
+    for kind in (bool, int, float, str):  # also for their subclasses, including enumerations
         if isinstance(value, kind):
             return kind(value)
     return None
@@ -107,11 +104,11 @@ def _plain(value: Any) -> Any:
 def _key(key: Any, place: tuple[Any, ...]) -> Any:
     if isinstance(key, _PLAIN) and not hasattr(key, "dtype"):
         return _plain(key)
-    raise Unsaveable(f"{_shown(place)} has the key {key!r}; keys are strings or numbers")
+    raise UnsupportedValue(f"{_format_place(place)} has the key {key!r}; keys are strings or numbers")
 
 
 def rebuild(document: Any, arrays: Sequence[Any]) -> Any:
-    """The state that `flatten` wrote down. Raises ValueError for a document that it can not have written."""
+    """The state that `flatten` decomposed. Raises ValueError for a document that `flatten` cannot have produced."""
     if not isinstance(document, dict):
         return document
     if len(document) != 1:

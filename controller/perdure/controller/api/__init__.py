@@ -1,1 +1,1 @@
-"""The daemon's HTTP API (docs/api.md) and the agents' side of it (docs/agent-protocol.md)."""
+"""The daemon's HTTP API (docs/reference/api.md) and the agents' side of it (docs/reference/agent-protocol.md)."""

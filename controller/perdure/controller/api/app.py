@@ -1,6 +1,6 @@
-"""Builds the FastAPI application over a running daemon.
+"""Builds the FastAPI application of a daemon, and maps exceptions to error responses.
 
-Every refusal and every failure is one JSON object: what is wrong, where, what to do. `GET /openapi.json` describes all.
+Every error response is one JSON object: what is wrong, where, what to do. `GET /openapi.json` describes all routes.
 """
 
 from __future__ import annotations
@@ -18,53 +18,64 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from perdure.controller.api import agents, control, jobs, logs, software, uploads
+from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import Gate
-from perdure.controller.refusing import Refused
-from perdure.controller.services import Services
-from perdure.sdk.problems import printable
+from perdure.controller.api.node_endpoints import NodeEndpoints
+from perdure.controller.api.routes import agents, controller, jobs, logs, upgrade, uploads
+from perdure.controller.submit.errors import RequestRejected
+from perdure.sdk.spec.problems import printable
 
 log = structlog.get_logger(__name__)
 
-_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then do it again"
-_DATABASE_HELP = "do it again when it answers; what was begun was done wholly, or not at all"
+_DISK_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then try again"
+_DATABASE_HELP = "try again later; the request was either completed or had no effect"
 
 
-def application(services: Services) -> ASGIApp:
-    """All that the daemon serves: the API, and what nodes ask most."""
-    return agents.Nodes(create_app(services), services, services.settings.hosts)
+def application(context: ApiContext) -> ASGIApp:
+    """The ASGI application of the daemon: the API, and in front of it the most frequent requests of nodes."""
+    return NodeEndpoints(create_app(context), context, context.settings.host_names)
 
 
-def create_app(services: Services) -> FastAPI:
-    """The API. Handlers find the daemon's parts as `request.app.state.services`."""
-    app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    app.state.services = services
-    app.add_middleware(Gate, hosts=services.settings.hosts, is_user=services.keyring.is_user)
-    for module in (control, software, jobs, logs, uploads, agents):
-        app.include_router(module.router)
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(OperationalError, _database)
-    app.add_exception_handler(PoolTimeout, _database)
-    app.add_exception_handler(DataError, _unstorable)
-    app.add_exception_handler(UnicodeEncodeError, _unstorable)
-    app.add_exception_handler(OSError, _system)
-    app.add_exception_handler(ClientDisconnect, _nobody_listens)
-    app.add_exception_handler(Exception, _unexpected)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
+def create_app(context: ApiContext) -> FastAPI:
+    """The API. Handlers receive `context` by the dependencies of `auth`."""
+    app = _with_routes()
+    app.state.context = context
+    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=context.keyring.is_user_token)
+    app.add_exception_handler(RequestRejected, _on_rejected)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(OperationalError, _on_database_error)
+    app.add_exception_handler(PoolTimeout, _on_database_error)
+    app.add_exception_handler(DataError, _on_unstorable)
+    app.add_exception_handler(UnicodeEncodeError, _on_unstorable)
+    app.add_exception_handler(OSError, _on_os_error)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    app.add_exception_handler(Exception, _on_unexpected)
     return app
 
 
-def error(
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document of the API, without a daemon: for documentation."""
+    return _openapi(_with_routes())
+
+
+def _with_routes() -> FastAPI:
+    app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
+    for module in (controller, upgrade, jobs, logs, uploads, agents):
+        app.include_router(module.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
+    return app
+
+
+def error_response(
     status: int, message: str, *, where: str | None = None, fix: str = "", headers: dict[str, str] | None = None
 ) -> JSONResponse:
-    told = {"message": printable(message), "where": where and printable(where), "fix": printable(fix)}
-    return JSONResponse({"error": told}, status_code=status, headers=headers)
+    detail = {"message": printable(message), "where": where and printable(where), "fix": printable(fix)}
+    return JSONResponse({"error": detail}, status_code=status, headers=headers)
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, without the 422 that FastAPI believes in: bad input is answered with 400 here."""
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document without FastAPI's 422 responses: bad input gets 400 here."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         for path in app.openapi_schema["paths"].values():
@@ -75,51 +86,55 @@ def _described(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _refused(_: Request, refusal: Exception) -> JSONResponse:
-    assert isinstance(refusal, Refused)
-    headers = None if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
-    return error(refusal.status, refusal.message, where=refusal.where, fix=refusal.fix, headers=headers)
-
-
-async def _http(_: Request, problem: Exception) -> JSONResponse:
-    assert isinstance(problem, HTTPException)
-    return error(problem.status_code, str(problem.detail), headers=dict(problem.headers or {}))
-
-
-async def _database(request: Request, problem: Exception) -> JSONResponse:
-    said = str(getattr(problem, "orig", problem)).strip()
-    log.error("api.database", path=request.url.path, error=said)
-    is_file = request.app.state.services.settings.is_alone
-    return error(
-        503, f"the controller's database can not be used now: {said}", fix=_HELP if is_file else _DATABASE_HELP
+async def _on_rejected(_: Request, rejection: Exception) -> JSONResponse:
+    assert isinstance(rejection, RequestRejected)
+    headers = None if rejection.retry_after_s is None else {"Retry-After": str(rejection.retry_after_s)}
+    return error_response(
+        rejection.status, rejection.message, where=rejection.where, fix=rejection.fix, headers=headers
     )
 
 
-async def _unstorable(_: Request, problem: Exception) -> JSONResponse:
-    said = getattr(problem, "orig", problem)
-    return error(400, f"the database can not keep this: {said}", fix="leave out such characters")
+async def _on_http_error(_: Request, problem: Exception) -> JSONResponse:
+    assert isinstance(problem, HTTPException)
+    return error_response(problem.status_code, str(problem.detail), headers=dict(problem.headers or {}))
 
 
-async def _system(request: Request, problem: Exception) -> JSONResponse:
+async def _on_database_error(request: Request, problem: Exception) -> JSONResponse:
+    reason = str(getattr(problem, "orig", problem)).strip()
+    log.error("api.database", path=request.url.path, error=reason)
+    is_file = request.app.state.context.settings.is_single_controller
+    return error_response(
+        503, f"the controller's database is unavailable: {reason}", fix=_DISK_HELP if is_file else _DATABASE_HELP
+    )
+
+
+async def _on_unstorable(_: Request, problem: Exception) -> JSONResponse:
+    reason = getattr(problem, "orig", problem)
+    return error_response(400, f"the database cannot store this: {reason}", fix="remove these characters")
+
+
+async def _on_os_error(request: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, OSError)
     log.error("api.system", path=request.url.path, error=str(problem))
-    said = problem.strerror or type(problem).__name__
-    return error(503, f"the controller's computer says: {said}", fix=_HELP)
+    reason = problem.strerror or type(problem).__name__
+    return error_response(503, f"an operating system call of the controller failed: {reason}", fix=_DISK_HELP)
 
 
-async def _nobody_listens(request: Request, _: Exception) -> Response:
+async def _on_client_gone(request: Request, _: Exception) -> Response:
     log.info("api.client_gone", path=request.url.path)
     return Response(status_code=400)
 
 
-async def _unexpected(_: Request, problem: Exception) -> JSONResponse:
-    """A fault of ours. Where it happened goes to the controller's log, and to nobody else."""
-    fix = "this is a fault of perdure's; `perdure controller logs` shows where it happened"
-    return error(500, f"something unexpected happened: {type(problem).__name__}", fix=fix)
+async def _on_unexpected(_: Request, problem: Exception) -> JSONResponse:
+    """A bug. The traceback goes to the controller's log only."""
+    fix = "this is a bug in Perdure; `perdure controller logs` shows where it happened"
+    return error_response(500, f"something unexpected happened: {type(problem).__name__}", fix=fix)
 
 
-async def _invalid(_: Request, problem: Exception) -> JSONResponse:
+async def _on_invalid(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return error(400, first["msg"], where=where, fix="see docs/api.md for what this call takes")
+    return error_response(
+        400, first["msg"], where=where, fix="see docs/reference/api.md for the parameters of this call"
+    )

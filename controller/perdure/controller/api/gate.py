@@ -1,13 +1,13 @@
-"""What is looked at before any route: whom a request is meant for, who sends it, and how much it wants to say.
+"""Checks made before routing: which host a request is for, its size, and the token of requests with a body.
 
-A page in a user's browser may send requests to any name that resolves to this address (DNS rebinding). Such a name is
-in the request's `Host`, and is none of ours. `/healthz`, which tells nothing, is answered under any name and under
-none: balancers ask by what they like, and HTTP/1.0 has no `Host` at all. Nothing here allows any other origin: the API
-sends no CORS headers, and its tokens are taken from the `Authorization` header alone, which a browser never adds by
-itself.
+A page in a user's browser may send requests to any name that resolves to this address (DNS rebinding). Such a name
+appears in the request's `Host` and is not one of this controller's names. `/healthz`, which reveals nothing, is served
+under any name, or without one: load balancers use arbitrary names, and HTTP/1.0 has no `Host` at all. No other origin
+is allowed: the API sends no CORS headers, and it accepts tokens only in the `Authorization` header, which a browser
+never adds by itself.
 
-Of a user's request, the token is looked at here already: routes look at it when the body has been read, and nothing of
-what a stranger sends is worth keeping in memory.
+Routes check the token after the body has been read. The token of a user's request with a body is therefore checked here
+first, so that an unauthenticated body is never kept in memory.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_JSON_BYTES = 16 * 2**20
+MAX_JSON_BYTES = 16 * 2**20
 _USERS = "/api/v1/"
 _UPLOADS = "/api/v1/uploads/"
 _HEALTH = "/healthz"
 
 
-_NOT_CALLED_SO = {
-    "message": "this controller is not called so",
+_UNKNOWN_HOST = {
+    "message": "this controller does not have this host name",
     "where": "Host",
-    "fix": "call it by an IP address, or add the name to listen.names of its config.yaml",
+    "fix": "call it by an IP address, or add the name to listen.dns_names in its config.yaml",
 }
-_NOT_ONE_HOST = {"message": "a request names one host", "where": "Host", "fix": "send one Host header"}
+_SEVERAL_HOSTS = {"message": "a request must name exactly one host", "where": "Host", "fix": "send one Host header"}
 NO_TOKEN = {
     "message": "the token is missing or wrong",
     "where": "Authorization",
@@ -40,12 +40,13 @@ NO_TOKEN = {
 
 
 class Gate:
-    """`hosts`: the names, in lower case, by which this controller is called besides its IP addresses.
-
-    `is_user`: whether a token is a user's.
-    """
+    """ASGI middleware that rejects requests before they are routed."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[str], bool]) -> None:
+        """`hosts`: the host names of this controller, in lower case; its IP addresses need not be listed.
+
+        `is_user`: whether a token is a user's.
+        """
         self._app = app
         self._hosts = frozenset(hosts) | {"localhost"}
         self._is_user = is_user
@@ -57,19 +58,19 @@ class Gate:
         headers = Headers(scope=scope)
         is_health = scope["type"] == "http" and scope["path"] == _HEALTH
         if (hosts := len(headers.getlist("host"))) > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
-            await _refuse(scope, receive, send, 400, _NOT_ONE_HOST)
-        elif not is_health and not is_ours(headers.get("host", ""), self._hosts):
-            await _refuse(scope, receive, send, 421, _NOT_CALLED_SO)
-        elif _says_much(scope) and not self._is_user(bearer(headers.get("authorization", ""))):
-            await _refuse(scope, receive, send, 401, NO_TOKEN)
+            await _reject(scope, receive, send, 400, _SEVERAL_HOSTS)
+        elif not is_health and not is_own_host(headers.get("host", ""), self._hosts):
+            await _reject(scope, receive, send, 421, _UNKNOWN_HOST)
+        elif _has_user_body(scope) and not self._is_user(bearer(headers.get("authorization", ""))):
+            await _reject(scope, receive, send, 401, NO_TOKEN)
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
         else:
-            await self._app(scope, _limited(receive), send)
+            await self._app(scope, _limit_body(receive), send)
 
 
-def is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a `Host` header names this controller: no name can be rebound to an address that is written out."""
+def is_own_host(host: str, names: Collection[str]) -> bool:
+    """Whether a `Host` header names this controller. IP addresses always do: DNS rebinding needs a name."""
     name = host.strip().lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     if name.rstrip(".") in names:
@@ -81,33 +82,33 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def bearer(authorization: str) -> str:
-    """The token of an `Authorization` header; empty where it holds none."""
+    """The bearer token of an `Authorization` header; empty if there is none."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _says_much(scope: Scope) -> bool:
-    """Whether this is a user's request that has a body."""
+def _has_user_body(scope: Scope) -> bool:
+    """Whether this is a user's request with a body."""
     return scope["type"] == "http" and scope["path"].startswith(_USERS) and scope["method"] in ("POST", "PUT", "PATCH")
 
 
-def _limited(receive: Receive) -> Receive:
-    """`receive` up to the limit, then a refusal: a chunked body does not say its length before."""
-    left = MOST_JSON_BYTES
+def _limit_body(receive: Receive) -> Receive:
+    """Wrap `receive`: raises HTTPException (413) beyond the limit. A chunked body does not announce its length."""
+    remaining = MAX_JSON_BYTES
 
     async def limited() -> Message:
-        nonlocal left
+        nonlocal remaining
         message = await receive()
-        left -= len(message.get("body", b""))
-        if left < 0:
-            raise HTTPException(413, f"the request is larger than {MOST_JSON_BYTES >> 20} MiB")
+        remaining -= len(message.get("body", b""))
+        if remaining < 0:
+            raise HTTPException(413, f"the request is larger than {MAX_JSON_BYTES >> 20} MiB")
         return message
 
     return limited
 
 
-async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, told: dict[str, str]) -> None:
+async def _reject(scope: Scope, receive: Receive, send: Send, status: int, detail: dict[str, str]) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
-    await JSONResponse({"error": told}, status_code=status)(scope, receive, send)
+    await JSONResponse({"error": detail}, status_code=status)(scope, receive, send)

@@ -1,6 +1,6 @@
-"""What the API's answers look like, for its OpenAPI document: the typed mappings of `perdure.sdk.records`, as models.
+"""Response models for the OpenAPI document, made from the typed mappings of `perdure.sdk.connection.api_types`.
 
-Answers are not passed through them: they are written by `store.queries` and the like, and held to them by the tests.
+They do not validate responses at run time; the tests check that the responses match.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, create_model
 
-from perdure.sdk import records
+from perdure.sdk.connection import api_types
 
 Responses = dict[int | str, dict[str, Any]]
 
 
-class Said(BaseModel):
+class ErrorDetail(BaseModel):
     """What is wrong, where (a field; null for the whole request), and what to do."""
 
     message: str
@@ -26,39 +26,39 @@ class Said(BaseModel):
     fix: str
 
 
-class Problem(BaseModel):
-    error: Said
+class ErrorResponse(BaseModel):
+    error: ErrorDetail
 
 
 _MEANING = {
     400: "Bad input: nothing was changed",
-    401: "The token is missing, wrong, or not worth this call",
+    401: "The token is missing, wrong, or not valid for this call",
     404: "There is no such thing",
-    409: "It can not be done now",
+    409: "It cannot be done now",
     413: "It is too large",
-    429: "The user has as many already as there may be: nothing was changed",
-    503: "The database or the disk can not be used now: nothing was changed, try again",
+    429: "The user has reached a limit: nothing was changed",
+    503: "The database or the disk is unavailable: nothing was changed, try again",
 }
 
 
-def refusals(*statuses: int) -> Responses:
-    """The documented refusals of a route, each of which is answered with a `Problem`."""
-    return {status: {"model": Problem, "description": _MEANING[status]} for status in statuses}
+def error_responses(*statuses: int) -> Responses:
+    """The documented error responses of a route."""
+    return {status: {"model": ErrorResponse, "description": _MEANING[status]} for status in statuses}
 
 
-def answer(what: Any, *, status: int = 200) -> Responses:
-    """The documented good answer of a route: a typed mapping of `records`, or a list of them."""
-    return {status: {"model": _plain(what)}}
+def json_response(hint: Any, *, status: int = 200) -> Responses:
+    """The documented successful response of a route: a typed mapping of `api_types`, or a list of them."""
+    return {status: {"model": _plain(hint)}}
 
 
-def content(media_type: str, *, status: int = 200) -> Responses:
-    """A good answer that is no JSON."""
+def raw_response(media_type: str, *, status: int = 200) -> Responses:
+    """The documented successful response of a route that does not return JSON."""
     binary = {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
     return {status: {"content": {media_type: {"schema": binary}}}}
 
 
 def _plain(hint: Any) -> Any:
-    """`hint` with every typed mapping in it replaced by its model (pydantic takes none on Python 3.11)."""
+    """`hint` with every typed mapping in it replaced by its model (pydantic rejects them on Python 3.11)."""
     if is_typeddict(hint):
         return _model(hint)
     origin, arguments = get_origin(hint), get_args(hint)
@@ -73,5 +73,5 @@ def _plain(hint: Any) -> Any:
 def _model(record: type) -> type[BaseModel]:
     hints: Mapping[str, Any] = get_type_hints(record)
     fields: dict[str, Any] = {name: (_plain(hint), ...) for name, hint in hints.items()}
-    inherited = record.__doc__ if record.__module__ == records.__name__ else None
+    inherited = record.__doc__ if record.__module__ == api_types.__name__ else None
     return create_model(record.__name__, __doc__=inherited, **fields)

@@ -1,6 +1,6 @@
-"""A cloud in memory: deterministic, moved by a clock alone, and able to fail in the ways that real ones do.
+"""A cloud in memory for tests: deterministic, driven by a clock alone, and able to fail as real clouds do.
 
-It ships with the product because whoever builds on `Cloud` needs it: the daemon's tests, and the simulator's.
+It ships with the product, so that code that is built on `Cloud` can use it in its tests.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perdure.controller.clock import Clock
-from perdure.controller.clouds.base import Fault, Instance, InstanceState, LaunchRequest, Owner
-from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
 
 ZONES = {"fake-1a": "fake-1", "fake-1b": "fake-1", "fake-2a": "fake-2"}
@@ -26,7 +27,7 @@ CODES = {
 
 
 class FakeError(Exception):
-    """A definite no: nothing happened."""
+    """A definite rejection: nothing happened."""
 
     def __init__(self, code: str, message: str = "") -> None:
         self.code = code
@@ -35,27 +36,27 @@ class FakeError(Exception):
 
 @dataclass
 class Faults:
-    """What goes wrong. Change it at any time; what is written "next" is used up by the calls that meet it.
+    """The injected faults. They may change at any time."""
 
-    `capacity`: zone → how many machines may live there. `refuse`: zone → the code that every launch there meets.
-    `throttle`: how many of the next calls are throttled. `broken_launches`: for each of the next launches, how many of
-    its machines come to be before the connection breaks: 0 = the request was lost, all = the answer was.
-    """
-
+    #: Zone → how many machines it may have.
     capacity: dict[str, int] = field(default_factory=dict)
-    refuse: dict[str, str] = field(default_factory=dict)
+    #: Zone → the code with which every launch fails.
+    launch_errors: dict[str, str] = field(default_factory=dict)
+    #: How many of the next calls are throttled.
     throttle: int = 0
+    #: For each of the next launches, how many machines start before the connection breaks. 0: the request is lost;
+    #: all: the response is lost.
     broken_launches: list[int] = field(default_factory=list)
-    boot_s: float = 0.0  # PENDING for so long
-    listing_delay_s: float = 0.0  # a new machine is neither described nor listed for so long
-    ending_s: float = 0.0  # ENDING for so long after `terminate`
-    forgotten_after_s: float = 3600.0  # a machine that is gone is described for so long
+    boot_s: float = 0.0  # how long a machine is PENDING
+    listing_delay_s: float = 0.0  # how long a new machine is neither described nor listed
+    ending_s: float = 0.0  # how long a machine is ENDING after `terminate`
+    forgotten_after_s: float = 3600.0  # how long a machine is described after its end
     unusable: str | None = None
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one machine has cost so far."""
+    """The cost of one machine so far."""
 
     instance_id: str
     owner: Owner
@@ -75,18 +76,18 @@ class _Machine:
     ip: str
     launched_at: float
     ends_at: float = float("inf")
-    why: Reason | None = None
-    asked_to_end: bool = False
+    gone_reason: Reason | None = None
+    is_terminating: bool = False
     is_forgotten: bool = False
 
-    def end(self, at: float, why: Reason) -> None:
+    def end(self, at: float, gone_reason: Reason) -> None:
         """The earliest end wins."""
         if at < self.ends_at:
-            self.ends_at, self.why = at, why
+            self.ends_at, self.gone_reason = at, gone_reason
 
 
 class FakeCloud:
-    """A `Cloud`, and `Interruptible`. `calls` counts the calls of each method, failed ones too."""
+    """A `Cloud` that is `Interruptible`. `calls` counts the calls of each method, including failed ones."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -114,41 +115,41 @@ class FakeCloud:
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         with self._lock:
-            self._enter("launch")
+            self._begin_call("launch")
             ids = [f"{self.name}-{request.owner.token}-{rank}" for rank in range(request.num_nodes)]
             missing = [rank for rank, id in enumerate(ids) if id not in self._machines]
             if missing:
-                self._admit(request, len(missing))
+                self._check_capacity(request, len(missing))
                 break_after = self.faults.broken_launches.pop(0) if self.faults.broken_launches else None
                 for rank in missing[:break_after]:
                     self._start(ids[rank], rank, request)
                 if break_after is not None:
-                    raise ConnectionError("the connection broke before the answer came")
+                    raise ConnectionError("the connection broke before the response came")
             return [self._describe(self._machines[id]) for id in ids]
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
         with self._lock:
-            self._enter("describe")
-            known = [machine for machine in map(self._machines.get, ids) if machine and self._is_known(machine)]
+            self._begin_call("describe")
+            known = [machine for machine in map(self._machines.get, ids) if machine and self._is_visible(machine)]
             return [self._describe(machine) for machine in known if machine.request.offer.region == region]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
         with self._lock:
-            self._enter("list_owned")
-            seen = [self._describe(machine) for machine in self._machines.values() if self._is_known(machine)]
+            self._begin_call("list_owned")
+            seen = [self._describe(machine) for machine in self._machines.values() if self._is_visible(machine)]
             return [i for i in seen if i.owner.controller == controller and i.state is not InstanceState.GONE]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         with self._lock:
-            self._enter("terminate")
+            self._begin_call("terminate")
             for machine in map(self._machines.get, ids):
                 if machine and machine.request.offer.region == region:
-                    machine.asked_to_end = True
+                    machine.is_terminating = True
                     machine.end(self._clock.now() + self.faults.ending_s, Reason.MACHINE_STOPPED)
 
     def classify(self, error: Exception) -> Fault:
         if not isinstance(error, FakeError):
-            return Fault(FaultKind.FIND_OUT, Reason.NO_CAPACITY, type(error).__name__, str(error))
+            return Fault(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY, type(error).__name__, str(error))
         kind, reason, retry_after_s = CODES[error.code]
         return Fault(
             kind,
@@ -160,40 +161,40 @@ class FakeCloud:
             whole_cloud=kind is FaultKind.AVOID_CLOUD,
         )
 
-    # ---- what happens to machines ----
+    # ---- events of machines ----
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
-        """Take the machine at the notice's end. Raises FakeError if it does not live."""
+        """Preempt the machine at the end of the notice. Raises FakeError if it does not run."""
         with self._lock:
-            self._enter("interrupt")
+            self._begin_call("interrupt")
             machine = self._machines.get(instance_id)
             if machine is None or self._is_gone(machine) or machine.request.offer.region != region:
-                raise FakeError("BadRequest", f"no machine {instance_id!r} lives in {region}")
+                raise FakeError("BadRequest", f"there is no machine {instance_id!r} in {region}")
             machine.end(self._clock.now() + (notice_s or 0.0), Reason.PREEMPTED)
 
     def preempt(self, instance_id: str, notice_s: float | None = None) -> None:
-        """`interrupt` for those who do not care for the region."""
+        """`interrupt` in the machine's region."""
         self.interrupt(self._machines[instance_id].request.offer.region, instance_id, notice_s=notice_s)
 
     def crash(self, instance_id: str) -> None:
-        """The machine goes away on its own."""
+        """The machine ends on its own."""
         with self._lock:
             self._machines[instance_id].end(self._clock.now(), Reason.MACHINE_CRASHED)
 
     def forget(self, instance_id: str) -> None:
-        """The machine goes away, and the cloud tells nothing of it ever after."""
+        """The machine ends, and the cloud never describes it again."""
         with self._lock:
             self._machines[instance_id].end(self._clock.now(), Reason.MACHINE_CRASHED)
             self._machines[instance_id].is_forgotten = True
 
     def notice(self, instance_id: str) -> float | None:
-        """The deadline (epoch seconds) that the machine's own metadata tells of; None while there is none."""
+        """The deadline (epoch seconds) in the machine's metadata; None while there is none."""
         with self._lock:
             machine = self._machines[instance_id]
-            return machine.ends_at if machine.why is Reason.PREEMPTED and not self._is_gone(machine) else None
+            return machine.ends_at if machine.gone_reason is Reason.PREEMPTED and not self._is_gone(machine) else None
 
     def bill(self) -> list[Charge]:
-        """What every machine has cost until now, in order of launch: billed by the second, from launch to end."""
+        """The cost of every machine until now, in order of launch. Billing is per second, from launch to end."""
         with self._lock:
             now = self._clock.now()
             return [
@@ -203,17 +204,17 @@ class FakeCloud:
 
     # ---- private ----
 
-    def _enter(self, method: str) -> None:
+    def _begin_call(self, method: str) -> None:
         self.calls[method] += 1
         if self.faults.throttle > 0:
             self.faults.throttle -= 1
             raise FakeError("Throttled", method)
 
-    def _admit(self, request: LaunchRequest, count: int) -> None:
+    def _check_capacity(self, request: LaunchRequest, count: int) -> None:
         zone = request.offer.zone
         if request.offer.key not in {offer.key for offer in self._offers}:
-            raise FakeError("BadRequest", f"{request.offer.key} is not sold")
-        if code := self.faults.refuse.get(zone):
+            raise FakeError("BadRequest", f"{request.offer.key} is not offered")
+        if code := self.faults.launch_errors.get(zone):
             raise FakeError(code, zone)
         living = sum(m.request.offer.zone == zone and not self._is_gone(m) for m in self._machines.values())
         if living + count > self.faults.capacity.get(zone, living + count):
@@ -226,7 +227,7 @@ class FakeCloud:
     def _is_gone(self, machine: _Machine) -> bool:
         return machine.ends_at <= self._clock.now()
 
-    def _is_known(self, machine: _Machine) -> bool:
+    def _is_visible(self, machine: _Machine) -> bool:
         shown_from = machine.launched_at + self.faults.listing_delay_s
         shown_until = machine.ends_at + self.faults.forgotten_after_s
         return not machine.is_forgotten and shown_from <= self._clock.now() < shown_until
@@ -237,7 +238,7 @@ class FakeCloud:
             id=machine.id,
             rank=machine.rank,
             owner=machine.request.owner,
-            state=self._stands(machine),
+            state=self._state(machine),
             cloud=self.name,
             region=offer.region,
             zone=offer.zone,
@@ -245,20 +246,21 @@ class FakeCloud:
             ip=machine.ip,
             launched_at=machine.launched_at,
             ended_at=machine.ends_at if is_gone else None,
-            gone_reason=machine.why if is_gone else None,
+            gone_reason=machine.gone_reason if is_gone else None,
         )
 
-    def _stands(self, machine: _Machine) -> InstanceState:
+    def _state(self, machine: _Machine) -> InstanceState:
         if self._is_gone(machine):
             return InstanceState.GONE
-        if machine.asked_to_end:
+        if machine.is_terminating:
             return InstanceState.ENDING
         is_booting = self._clock.now() < machine.launched_at + self.faults.boot_s
         return InstanceState.PENDING if is_booting else InstanceState.RUNNING
 
 
 def default_offers(cloud: str = "fake") -> tuple[Offer, ...]:
-    """Three zones in two regions, dearer one by one; a type without and one with an accelerator; both markets."""
+    """Offers of three zones in two regions, at rising prices: a type with an accelerator and one without, spot and
+    on-demand."""
     types = (("fake-4", 4.0, 16.0, 0.2, None), ("fake-v100", 8.0, 64.0, 3.0, ("V100", 1.0)))
     return tuple(
         Offer(

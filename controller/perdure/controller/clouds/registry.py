@@ -1,69 +1,162 @@
-"""Which clouds this controller has, by name. A cloud's module, and its SDK, is loaded only when it is enabled."""
+"""The installed clouds: their descriptors, found through entry points, and the clouds that config.yaml enables.
+
+A cloud's implementation and its SDK are imported only if the cloud is configured. A cloud whose package or SDK is
+broken is unavailable, with the reason; it does not affect the other clouds. Calls for its machines fail and are retried
+until it is repaired.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perdure.controller.clock import REAL_TIME, Clock, Pace
-from perdure.controller.clouds.base import Cloud, Fault, Instance
-from perdure.controller.clouds.offercache import InMemory, OfferCache
-from perdure.controller.clouds.section import placed
-from perdure.recovery.market import FaultKind, Offer
+import structlog
+
+from perdure.controller.clouds.base.config_section import locate_errors
+from perdure.controller.clouds.base.descriptor import (
+    DEFAULT_POWER_OFF_AFTER_S,
+    BuildContext,
+    CloudDescriptor,
+    HostingSupport,
+    NoticeSource,
+)
+from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance
+from perdure.controller.clouds.pricing.cache import InMemoryOfferCache, OfferCache
+from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
+from perdure.controller.runtime.config.config_file import SettingsError
+from perdure.controller.runtime.config.limits import CLOUD_LIMITS, DEFAULT_CONCURRENT_CALLS
+from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.view import Offer
 from perdure.recovery.reasons import Reason
+from perdure.sdk.installed_clouds import cloud_entry_points
 
-NOT_BUILT = ("kubernetes",)
+log = structlog.get_logger(__name__)
+
+# Accepted in config.yaml and in tasks, but without an implementation.
+NOT_IMPLEMENTED = ("kubernetes",)
+
+_NOT_IMPLEMENTED = "this version of Perdure cannot use {} yet: choose another cloud"
+_NOT_CONFIGURED = "it is not configured: add a section `{}:` to {} (see docs/guides/clouds)"
+_TURNED_OFF = "`{}: false` in config.yaml turns it off: jobs do not run on the controller's own computer"
+_NOT_SHARED = (
+    "several controllers share one address and may run on several computers: use another cloud or, if all run on one "
+    "computer, set {}.directory to a folder that they share"
+)
+_BROKEN_PACKAGE = "{} provides the cloud {} but cannot be loaded ({}): upgrade or uninstall that package"
+_NOT_INSTALLED = "no installed package provides the cloud {}: install the package again"
+_BROKEN_CLOUD = "it failed to start ({}): correct its section of config.yaml, or upgrade the package that provides it"
 
 
-def enabled_clouds(
-    settings: Mapping[str, object],
+def descriptors() -> Mapping[str, CloudDescriptor]:
+    """The descriptors of all installed clouds, by name, without those of broken packages: default clouds first."""
+    return _load()[0]
+
+
+def broken_packages() -> Mapping[str, str]:
+    """Cloud → why the package that provides it cannot be loaded, and what to do."""
+    return _load()[1]
+
+
+def default_concurrent_calls(cloud: str) -> int:
+    """How many calls to a cloud may run at a time, unless config.yaml sets it."""
+    descriptor = descriptors().get(cloud)
+    return descriptor.max_concurrent_calls if descriptor else DEFAULT_CONCURRENT_CALLS
+
+
+def default_power_off_after_s(cloud: str) -> float:
+    """How long a cloud's idle machines wait for a controller, unless config.yaml sets it."""
+    descriptor = descriptors().get(cloud)
+    return descriptor.power_off_after_s if descriptor else DEFAULT_POWER_OFF_AFTER_S
+
+
+def notice_source(cloud: str) -> NoticeSource | None:
+    """Where the agents of a cloud's machines read preemption notices."""
+    descriptor = descriptors().get(cloud)
+    return descriptor.notice_source if descriptor else None
+
+
+def hosting_support(cloud: str) -> HostingSupport | None:
+    """How a cloud hosts controllers; None if it does not."""
+    descriptor = descriptors().get(cloud)
+    return descriptor.hosting if descriptor else None
+
+
+def time_speed(sections: Mapping[str, object], home: Path) -> float | None:
+    """How fast a simulating cloud makes the controller's clock run; None: real time. Raises SettingsError."""
+    with locate_errors(home):
+        for name, descriptor in descriptors().items():
+            if descriptor.time_speed is not None and _is_enabled(descriptor, sections):
+                speed = descriptor.time_speed(sections.get(name))
+                if speed is not None:
+                    return speed
+    return None
+
+
+def real_time_clouds() -> tuple[str, ...]:
+    """The clouds that always run in real time."""
+    return (*(d.name for d in descriptors().values() if d.time_speed is None), *NOT_IMPLEMENTED)
+
+
+def build_clouds(
+    sections: Mapping[str, object],
     home: Path,
     clock: Clock,
     *,
     local_home: Path | None = None,
     has_local: bool = True,
-    pace: Pace = REAL_TIME,
+    time_scale: TimeScale = REAL_TIME,
     cache: OfferCache | None = None,
 ) -> dict[str, Cloud]:
-    """Every cloud by name, those too that can not be used: `unusable` says why.
+    """Every cloud by name. `unusable` of an unavailable one returns the reason.
 
-    `settings` is `config.yaml` as a mapping, `home` is PERDURE_HOME, `local_home` where the local cloud keeps its
-    machines (default: `home`). `pace`: of `clock` beside the world. `cache`: where what they sell is kept (default: in
-    this process). Raises the `SettingsError` (a ValueError) of the
-    cloud whose section can not be used; it names the field.
+    `sections`: config.yaml as a mapping. `home`: PERDURE_HOME. `local_home`: the folder for machines on this computer
+    (default: `home`). `has_local`: whether clouds whose machines run on the controller's computer are available.
+    `time_scale`: of `clock`. `cache`: stores offers (default: in memory). Raises SettingsError, which names the field,
+    for an invalid section.
     """
-    clouds: dict[str, Cloud] = {name: Absent(name, _NOT_BUILT.format(name)) for name in NOT_BUILT}
-    cache = cache or InMemory(clock)
-    clouds |= {name: _bought(name, settings, home, clock, cache) for name in BOUGHT}
-    if settings.get("local") is False:
-        clouds["local"] = Absent("local", _TURNED_OFF)
-    else:
-        local = _local(settings, home, local_home or home, clock, pace)
-        clouds["local"] = local if has_local else Absent("local", _NOT_SHARED)
+    clouds: dict[str, Cloud] = {name: UnavailableCloud(name, _NOT_IMPLEMENTED.format(name)) for name in NOT_IMPLEMENTED}
+    clouds |= {name: BrokenCloud(name, reason) for name, reason in broken_packages().items()}
+    cache = cache or InMemoryOfferCache(clock)
+    for name, descriptor in descriptors().items():
+        if not _is_enabled(descriptor, sections):
+            reason = _TURNED_OFF if descriptor.is_default else _NOT_CONFIGURED
+            clouds[name] = UnavailableCloud(name, reason.format(name, home / "config.yaml"))
+            continue
+        context = BuildContext(_own_keys(sections.get(name)), clock, cache, local_home or home, time_scale)
+        with locate_errors(home):
+            cloud = _build(descriptor, context)
+        is_unshared = descriptor.runs_on_controller and not has_local
+        clouds[name] = UnavailableCloud(name, _NOT_SHARED.format(name)) if is_unshared else cloud
     return clouds
 
 
-_NOT_BUILT = "this version of Perdure can not use {} yet: choose another cloud"
-_NOT_SET_UP = "it is not set up: add a section `{}:` to config.yaml (see the README)"
-_TURNED_OFF = "`local: false` in config.yaml turns it off: jobs are not to run on the controller's own computer"
-_NOT_SHARED = (
-    "several controllers are behind one address, and may be on several computers: use another cloud, or, where all run "
-    "on one computer, set local.directory to a folder that they share"
-)
+def find_cloud(clouds: Mapping[str, Cloud], name: str) -> Cloud:
+    """The cloud `name`. One whose package was uninstalled is a broken cloud: its machines may still run."""
+    return clouds[name] if name in clouds else BrokenCloud(name, _NOT_INSTALLED.format(name))
 
 
-class Absent:
-    """A cloud that can not be used here: it sells nothing, owns nothing, and does nothing but say `why`."""
+def buckets_on_node(clouds: Iterable[Cloud]) -> str | None:
+    """Where machines find this computer's buckets; None if no cloud has machines on this computer."""
+    return next((cloud.buckets_on_node() for cloud in clouds if isinstance(cloud, HasLocalBuckets)), None)
+
+
+class UnavailableCloud:
+    """A cloud that cannot be used: it has no offers and no machines, and `unusable` returns why."""
 
     ignores: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, why: str) -> None:
+    def __init__(self, name: str, reason: str) -> None:
         self.name = name
-        self._why = why
+        self._reason = reason
 
     def unusable(self) -> str | None:
-        return self._why
+        return self._reason
 
     def notes(self) -> Sequence[str]:
         return ()
@@ -74,72 +167,87 @@ class Absent:
     def list_owned(self, controller: str) -> Sequence[Instance]:  # noqa: ARG002
         return ()
 
-    def _refuse(self, *_args: Any, **_named: Any) -> NoReturn:
-        raise NotImplementedError(self._why)
+    def _raise(self, *_args: Any, **_named: Any) -> NoReturn:
+        raise NotImplementedError(self._reason)
 
-    launch = describe = terminate = _refuse
+    launch = describe = terminate = _raise
 
     def classify(self, error: Exception) -> Fault:
-        return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "NotBuilt", str(error), whole_cloud=True)
+        return Fault(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, "Unavailable", str(error), whole_cloud=True)
 
 
-def _bought(name: str, settings: Mapping[str, object], home: Path, clock: Clock, cache: OfferCache) -> Cloud:
-    """Only where it is asked for: nobody is to be billed because of credentials that happen to lie around."""
-    if name not in settings:
-        return Absent(name, _NOT_SET_UP.format(name))
-    with placed(home):
-        return BOUGHT[name](cache, settings[name], clock)
+class BrokenCloud(UnavailableCloud):
+    """A cloud that cannot be loaded. It has no offers, but its machines may still run.
 
-
-def _aws(cache: OfferCache, section: object, clock: Clock) -> Cloud:
-    from perdure.controller.clouds.aws.cloud import AwsCloud
-    from perdure.controller.clouds.aws.settings import AwsSettings
-
-    return AwsCloud(cache, AwsSettings.from_mapping(section), clock)
-
-
-def _gcp(cache: OfferCache, section: object, clock: Clock) -> Cloud:
-    from perdure.controller.clouds.gcp.cloud import GcpCloud
-    from perdure.controller.clouds.gcp.settings import GcpSettings
-
-    return GcpCloud(cache, GcpSettings.from_mapping(section), clock)
-
-
-def _azure(cache: OfferCache, section: object, clock: Clock) -> Cloud:
-    from perdure.controller.clouds.azure.cloud import AzureCloud
-    from perdure.controller.clouds.azure.settings import AzureSettings
-
-    return AzureCloud(cache, AzureSettings.from_mapping(section), clock)
-
-
-# Clouds whose machines are bought: (where what they sell is kept, their section of config.yaml, the clock) → the cloud.
-# Each loads its own module; what it is called here is the section's name.
-BOUGHT: dict[str, Callable[[OfferCache, object, Clock], Cloud]] = {"aws": _aws, "gcp": _gcp, "azure": _azure}
-
-
-def _local(settings: Mapping[str, object], home: Path, local_home: Path, clock: Clock, pace: Pace) -> Cloud:
-    from perdure.controller.clouds.local.cloud import LocalCloud
-    from perdure.controller.clouds.local.settings import LocalSettings
-
-    with placed(home):
-        return LocalCloud(local_home, LocalSettings.from_mapping(settings.get("local")), clock, pace=pace)
-
-
-def time_speed(settings: Mapping[str, object], home: Path) -> float | None:
-    """How fast a capacity trace of the local cloud has the controller's time run; None where there is no trace.
-
-    Raises the `SettingsError` of its section.
+    The result of every call is AMBIGUOUS: intents stay open and are retried until the cloud is repaired.
     """
-    from perdure.controller.clouds.local.capacity import read_speed
 
-    if settings.get("local") is False:
-        return None
-    with placed(home):
-        return read_speed(settings.get("local"))
+    def list_owned(self, controller: str) -> NoReturn:
+        self._raise(controller)
+
+    def classify(self, error: Exception) -> Fault:
+        return replace(super().classify(error), kind=FaultKind.AMBIGUOUS)
 
 
-def buckets_on_node(cloud: Cloud) -> str | None:
-    """Where machines of the local cloud find this computer's buckets; None if that cloud is off."""
-    from perdure.controller.clouds.local.cloud import LocalCloud
+def _is_enabled(descriptor: CloudDescriptor, sections: Mapping[str, object]) -> bool:
+    if descriptor.is_default:
+        return sections.get(descriptor.name) is not False
+    return descriptor.name in sections
 
-    return cloud.buckets_on_node() if isinstance(cloud, LocalCloud) else None
+
+def _own_keys(section: object) -> object:
+    """The section without the keys that Perdure itself reads in the sections of all clouds."""
+    if not isinstance(section, Mapping):
+        return section
+    return {name: value for name, value in section.items() if name not in CLOUD_LIMITS}
+
+
+def _build(descriptor: CloudDescriptor, context: BuildContext) -> Cloud:
+    try:
+        return descriptor.build(context)
+    except SettingsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a broken cloud must not stop the others
+        log.error("cloud.build_failed", cloud=descriptor.name, traceback=traceback.format_exc())
+        return BrokenCloud(descriptor.name, _BROKEN_CLOUD.format(_summary(error)))
+
+
+def _load() -> tuple[Mapping[str, CloudDescriptor], Mapping[str, str]]:
+    return _load_descriptors(tuple(sys.path))
+
+
+@cache
+def _load_descriptors(
+    _search_path: tuple[str, ...],
+) -> tuple[Mapping[str, CloudDescriptor], Mapping[str, str]]:
+    entry_points = cloud_entry_points()
+    loaded: list[CloudDescriptor] = []
+    broken: dict[str, str] = {}
+    for name in dict.fromkeys(entry_point.name for entry_point in entry_points):
+        providers = [entry_point for entry_point in entry_points if entry_point.name == name]
+        try:
+            if len(providers) > 1:
+                raise ValueError(f"{' and '.join(map(_package, providers))} both provide it")
+            loaded.append(_load_descriptor(providers[0]))
+        except Exception as error:  # noqa: BLE001 - a broken package must not stop the other clouds
+            broken[name] = _BROKEN_PACKAGE.format(_package(providers[-1]), name, _summary(error))
+            log.error("cloud.package_broken", cloud=name, error=broken[name])
+    loaded.sort(key=lambda descriptor: (not descriptor.is_default, descriptor.name))
+    return {descriptor.name: descriptor for descriptor in loaded}, broken
+
+
+def _package(entry_point: EntryPoint) -> str:
+    return f"the package {entry_point.dist.name}" if entry_point.dist else entry_point.value
+
+
+def _load_descriptor(entry_point: EntryPoint) -> CloudDescriptor:
+    descriptor = entry_point.load()
+    if not isinstance(descriptor, CloudDescriptor):
+        raise TypeError(f"{entry_point.value} is not a CloudDescriptor")
+    if descriptor.name != entry_point.name:
+        raise ValueError(f"{entry_point.value} has the name {descriptor.name!r}")
+    return descriptor
+
+
+def _summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

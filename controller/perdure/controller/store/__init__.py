@@ -1,5 +1,5 @@
-"""What the controller believes, in one SQL database: SQLite (WAL) by default.
+"""The controller's state in one SQL database: SQLite (WAL) by default, or PostgreSQL.
 
-`tables` is the schema, `migrations/` how it came to be, `codec` how decision values become rows, `jobs` the guarded
-writes, `intents` what is to be done outside, `queries` what users ask.
+`tables` is the schema, `migrations/` its revisions, `codec` converts decision values to columns and back. `engine/`
+opens the database, `records/` writes and loads rows, `queries/` answers users' requests, `logs/` and `blobs` keep data.
 """

@@ -1,4 +1,4 @@
-"""Decision values to columns and back: plain JSON values, enums by name, offers and needs as mappings."""
+"""Converts decision values to columns and back: plain JSON values, enums by name, offers as mappings."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from perdure.recovery.history import Sighting
+from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, NodeView, Recovery, TaskView
-from perdure.recovery.market import FaultKind, Market, Offer, OfferKey, Refusal
-from perdure.recovery.needs import Amount, Need
+from perdure.recovery.market.history import OfferObservation
+from perdure.recovery.market.requirements import Amount, MachineRequirement
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
+from perdure.recovery.market.view import Market, Offer, OfferKey
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
-from perdure.recovery.values import replace
 
 Value = TypeVar("Value")
 
-_TASK_ONLY = {"index", "needs", "recovery", "attempts", "num_nodes"}
+_TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes"}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
 ATTEMPT_COLUMNS = tuple(f.name for f in fields(AttemptView) if f.name not in ("generation", "nodes"))
 NODE_COLUMNS = tuple(f.name for f in fields(NodeView) if f.name != "rank")
 
 
-def offer_json(offer: Offer) -> dict[str, Any]:
+def encode_offer(offer: Offer) -> dict[str, Any]:
     return asdict(offer)
 
 
-def offer(data: Mapping[str, Any]) -> Offer:
+def decode_offer(data: Mapping[str, Any]) -> Offer:
     accelerators = data["accelerators"]
     return Offer(
         **{
@@ -38,16 +39,16 @@ def offer(data: Mapping[str, Any]) -> Offer:
     )
 
 
-def need_json(need: Need) -> dict[str, Any]:
-    return asdict(need)
+def encode_requirement(requirement: MachineRequirement) -> dict[str, Any]:
+    return asdict(requirement)
 
 
-def need(data: Mapping[str, Any]) -> Need:
+def decode_requirement(data: Mapping[str, Any]) -> MachineRequirement:
     def amount(value: Mapping[str, Any] | None) -> Amount | None:
         return Amount(**value) if value else None
 
     accelerators = data["accelerators"]
-    return Need(
+    return MachineRequirement(
         **{
             **data,
             "cpus": amount(data["cpus"]),
@@ -57,24 +58,24 @@ def need(data: Mapping[str, Any]) -> Need:
     )
 
 
-def recovery_json(recovery: Recovery) -> dict[str, Any]:
+def encode_recovery(recovery: Recovery) -> dict[str, Any]:
     return {**asdict(recovery), "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
 
 
-def recovery(data: Mapping[str, Any]) -> Recovery:
+def decode_recovery(data: Mapping[str, Any]) -> Recovery:
     return Recovery(**{**data, "recover_on_exit_codes": frozenset(data["recover_on_exit_codes"])})
 
 
 def _column(value: object) -> object:
     if isinstance(value, Offer):
-        return offer_json(value)
+        return encode_offer(value)
     if isinstance(value, TaskState | AttemptState | NodePhase | Reason):
         return value.value
     return value
 
 
 def task_columns(task: TaskView) -> dict[str, object]:
-    """The columns of `task` that change, and the status that users filter by."""
+    """The columns of a task that change while it runs, and the status that users filter by."""
     return {name: _column(getattr(task, name)) for name in TASK_COLUMNS} | {"status": task.status.value}
 
 
@@ -87,18 +88,18 @@ def node_columns(node: NodeView) -> dict[str, object]:
 
 
 def changed_task_columns(old: TaskView, new: TaskView) -> dict[str, object]:
-    """Those of `task_columns` that differ."""
+    """The `task_columns` that differ between `old` and `new`."""
     changed = _changed(TASK_COLUMNS, old, new)
     return changed if old.status == new.status else changed | {"status": new.status.value}
 
 
 def changed_attempt_columns(old: AttemptView, new: AttemptView) -> dict[str, object]:
-    """Those of `attempt_columns` that differ."""
+    """The `attempt_columns` that differ between `old` and `new`."""
     return _changed(ATTEMPT_COLUMNS, old, new)
 
 
 def changed_node_columns(old: NodeView, new: NodeView) -> dict[str, object]:
-    """Those of `node_columns` that differ."""
+    """The `node_columns` that differ between `old` and `new`."""
     return _changed(NODE_COLUMNS, old, new)
 
 
@@ -107,26 +108,28 @@ def _changed(names: Sequence[str], old: object, new: object) -> dict[str, object
 
 
 @lru_cache(maxsize=4096)
-def _shared(value: Value) -> Value:
-    """The one that was read first of values that are equal: ten thousand jobs ask for the same, and hold it once."""
+def _intern(value: Value) -> Value:
+    """The first of all equal values: ten thousand jobs with the same requirements hold them in memory once."""
     return value
 
 
-def shared(task: TaskView) -> TaskView:
-    """`task` with what it has in common with others."""
-    return replace(task, needs=_shared(task.needs), recovery=_shared(task.recovery))
+def interned(task: TaskView) -> TaskView:
+    """`task` with the instances of its requirements and recovery that equal tasks share."""
+    return replace(task, requirements=_intern(task.requirements), recovery=_intern(task.recovery))
 
 
 def _reason(value: str | None) -> Reason | None:
     return Reason(value) if value else None
 
 
-def node(row: Mapping[str, Any]) -> NodeView:
+def decode_node(row: Mapping[str, Any]) -> NodeView:
     values = {name: row[name] for name in NODE_COLUMNS}
-    return NodeView(**{**values, "rank": row["rank"], "phase": NodePhase(row["phase"]), "gone": _reason(row["gone"])})
+    return NodeView(
+        **{**values, "rank": row["rank"], "phase": NodePhase(row["phase"]), "gone_reason": _reason(row["gone_reason"])}
+    )
 
 
-def attempt(row: Mapping[str, Any], nodes: tuple[NodeView, ...]) -> AttemptView:
+def decode_attempt(row: Mapping[str, Any], nodes: tuple[NodeView, ...]) -> AttemptView:
     values = {name: row[name] for name in ATTEMPT_COLUMNS}
     return AttemptView(
         **{
@@ -134,47 +137,47 @@ def attempt(row: Mapping[str, Any], nodes: tuple[NodeView, ...]) -> AttemptView:
             "generation": row["generation"],
             "nodes": nodes,
             "state": AttemptState(row["state"]),
-            "offer": _shared(offer(row["offer"])),
+            "offer": _intern(decode_offer(row["offer"])),
             "reason": _reason(row["reason"]),
         }
     )
 
 
-def task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> TaskView:
+def decode_task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> TaskView:
     values = {name: row[name] for name in TASK_COLUMNS}
     return TaskView(
         **{
             **values,
             "index": row["index"],
             "num_nodes": row["num_nodes"],
-            "needs": _shared(tuple(need(n) for n in row["needs"])),
-            "recovery": _shared(recovery(row["recovery"])),
+            "requirements": _intern(tuple(decode_requirement(r) for r in row["requirements"])),
+            "recovery": _intern(decode_recovery(row["recovery"])),
             "attempts": attempts,
             "state": TaskState(row["state"]),
             "reason": Reason(row["reason"]),
             "outcome": _reason(row["outcome"]),
-            "last_offer": offer(row["last_offer"]) if row["last_offer"] else None,
-            "preempted_from": offer(row["preempted_from"]) if row["preempted_from"] else None,
+            "last_offer": decode_offer(row["last_offer"]) if row["last_offer"] else None,
+            "preempted_from": decode_offer(row["preempted_from"]) if row["preempted_from"] else None,
         }
     )
 
 
-def sighting_columns(sighting: Sighting) -> dict[str, object]:
-    values = asdict(sighting)
-    return {**values.pop("key")._asdict(), **values, "market": sighting.key.market.value}
+def observation_columns(observation: OfferObservation) -> dict[str, object]:
+    values = asdict(observation)
+    return {**values.pop("key")._asdict(), **values, "market": observation.key.market.value}
 
 
-def sighting(row: Mapping[str, Any]) -> Sighting:
+def decode_observation(row: Mapping[str, Any]) -> OfferObservation:
     key = OfferKey(**{**{name: row[name] for name in OfferKey._fields}, "market": Market(row["market"])})
-    return Sighting(key, row["at"], row["available"], row["held_since"], row["started_s"])
+    return OfferObservation(key, row["at"], row["available"], row["held_since"], row["started_s"])
 
 
-def refusal_columns(refusal: Refusal) -> dict[str, object]:
-    return {**asdict(refusal), "kind": refusal.kind.value, "market": refusal.market.value if refusal.market else None}
+def unavailable_offer_columns(offer: UnavailableOffer) -> dict[str, object]:
+    return {**asdict(offer), "kind": offer.kind.value, "market": offer.market.value if offer.market else None}
 
 
-def refusal(row: Mapping[str, Any]) -> Refusal:
-    values = {f.name: row[f.name] for f in fields(Refusal)}
-    return Refusal(
+def decode_unavailable_offer(row: Mapping[str, Any]) -> UnavailableOffer:
+    values = {f.name: row[f.name] for f in fields(UnavailableOffer)}
+    return UnavailableOffer(
         **{**values, "kind": FaultKind(row["kind"]), "market": Market(row["market"]) if row["market"] else None}
     )

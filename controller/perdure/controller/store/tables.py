@@ -1,7 +1,8 @@
-"""The schema. Times are epoch seconds (UTC); enums are their names; money is USD.
+"""The schema. Times are epoch seconds (UTC), enums are stored by name, money is USD.
 
-The decision values of `perdure.recovery.job` are spread over `job`, `task`, `attempt` and `node`, in columns named as
-the fields are (see `codec`). What only the daemon needs stands beside them.
+The decision values of `perdure.recovery.job` are spread over `job`, `task`, `attempt` and `node`, in columns that have
+the names of their fields (see `codec`). Columns that only the daemon uses are in the same tables. A change here needs a
+migration (docs/contributing/migrations.md).
 """
 
 from __future__ import annotations
@@ -11,42 +12,43 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-# A counter with no end in sight. SQLite counts only an INTEGER by itself, and there that has 64 bits.
-_Count = BigInteger().with_variant(Integer(), "sqlite")
+# An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
+_BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Meta(SQLModel, table=True):
-    """Facts about this database: one row per name (`controller`: the name written on every machine as a tag)."""
+    """Facts about this database, one row per name. `controller`: the id that tags every machine."""
 
     name: str = Field(primary_key=True)
     value: str
 
 
 class ControllerRow(SQLModel, table=True):
-    """One running daemon. Its jobs are its own until `lease_until`; then another may claim them.
-
-    `knows`: the newest schema revision that its code was written for.
-    """
+    """One running daemon. It owns its jobs until `lease_until`; after that, another daemon may claim them."""
 
     __tablename__ = "controller"
     id: str = Field(primary_key=True)
     started_at: float
     lease_until: float
     endpoint: str = ""
-    knows: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    #: The newest schema revision that the daemon's code was written for.
+    schema_revision: str = Field(default="", sa_column_kwargs={"server_default": ""})
 
 
 class JobRow(SQLModel, table=True):
-    """A job. `owner` and `epoch` guard every write: an epoch grows at each claim, so a late writer changes nothing."""
+    """A job.
+
+    `owner` and `lease_epoch` guard every write: each claim increments the epoch, so a late writer changes nothing.
+    """
 
     __tablename__ = "job"
     __table_args__ = (
-        Index("ix_job_owner_unsettled", "owner", "settled"),
-        # Not the past: among a million jobs that have settled, those that have not are found at once. On PostgreSQL
-        # too, by migration 0005: to say so here would load what speaks with it, 2 MiB, into every daemon.
-        Index("ix_job_unsettled", "id", sqlite_where=text("settled IS 0")),
-        Index("ix_job_name_id", "name", "id"),  # on PostgreSQL in the order of bytes, by migration 0007
-        {"sqlite_autoincrement": True},  # an id, once given, is never given again
+        Index("ix_job_owner_unfinalized", "owner", "finalized"),
+        # Finds the few jobs that are not finalized among a million that are. The migration makes it partial on
+        # PostgreSQL as well. A `postgresql_` option here would load that dialect, 2 MiB, into every daemon.
+        Index("ix_job_unfinalized", "id", sqlite_where=text("finalized IS 0")),
+        Index("ix_job_name_id", "name", "id"),  # on PostgreSQL, the migration orders it by bytes
+        {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)
     name: str
@@ -54,20 +56,20 @@ class JobRow(SQLModel, table=True):
     priority: int = 0
     num_tasks: int = 1
     submitted_at: float
-    key: str | None = Field(default=None, unique=True)
+    idempotency_key: str | None = Field(default=None, unique=True)
     batch_rank: int = 0
     batch_size: int = 1
     cancel_at: float | None = None
     cancel_grace_s: float | None = None
     owner: str | None = None
-    epoch: int = 0
+    lease_epoch: int = 0
     wake_at: float | None = None
-    settled: bool = False
+    finalized: bool = False
     cleanup: str | None = Field(default=None, sa_column=Column(Text))
 
 
 class TaskRow(SQLModel, table=True):
-    """One task: what was asked (`config`, `env`, `secrets`), and where it stands."""
+    """One task of a job: what the user requested (`config`, `spec`, `secrets`) and its state."""
 
     __tablename__ = "task"
     __table_args__ = (
@@ -82,7 +84,7 @@ class TaskRow(SQLModel, table=True):
     config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     spec: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     secrets: bytes | None = None
-    needs: list[Any] = Field(sa_column=Column(JSON, nullable=False))
+    requirements: list[Any] = Field(sa_column=Column(JSON, nullable=False))
     recovery: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     num_nodes: int = 1
     state: str
@@ -94,7 +96,7 @@ class TaskRow(SQLModel, table=True):
     preempted_from: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
     recovery_count: int = 0
     restarts_on_errors: int = 0
-    refused_in_a_row: int = 0
+    consecutive_refusals: int = 0
     has_run: bool = False
     wake_at: float | None = None
     started_at: float | None = None
@@ -102,21 +104,21 @@ class TaskRow(SQLModel, table=True):
     run_seconds: float = 0.0
     ended_at: float | None = None
     storage_ready: bool = True
-    storage_asked: bool = False
-    resumed_s: float = 0.0
+    storage_requested: bool = False
+    resumed_s: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     saved_s: float | None = None
     late_since: float | None = None
     first_step: int | None = Field(default=None, sa_column=Column(BigInteger))
-    first_step_s: float = 0.0
+    first_step_s: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     estimated_s: float | None = None
 
 
 class AttemptRow(SQLModel, table=True):
-    """One try at a task on one placement. Kept as long as its job; `state` GONE is its end."""
+    """One attempt to run a task on one placement. Its last `state` is GONE; the row is kept as long as the job."""
 
     __tablename__ = "attempt"
     __table_args__ = (
-        Index("ix_attempt_live", "job_id", sqlite_where=text("state != 'GONE'")),  # on PostgreSQL by migration 0005
+        Index("ix_attempt_live", "job_id", sqlite_where=text("state != 'GONE'")),  # partial on PostgreSQL, too
     )
     job_id: int = Field(primary_key=True)
     task_index: int = Field(primary_key=True)
@@ -132,8 +134,8 @@ class AttemptRow(SQLModel, table=True):
     reason: str | None = None
     terminating: bool = False
     failing_since: float | None = None
-    checked_at: float | None = None
-    check_asked_at: float | None = None
+    described_at: float | None = None
+    describe_requested_at: float | None = None
 
 
 class NodeRow(SQLModel, table=True):
@@ -148,21 +150,24 @@ class NodeRow(SQLModel, table=True):
     instance_id: str | None = Field(default=None, index=True)
     ip: str | None = None
     connected: bool = False
-    silent_since: float | None = None
+    disconnected_since: float | None = None
     exit_code: int | None = None
     failed_stage: str | None = None
     interrupted: bool = False
     mount_lost: bool = False
     message: str = Field(default="", sa_column=Column(Text, nullable=False))
     notice_deadline: float | None = None
-    gone: str | None = None
+    gone_reason: str | None = None
     launched_at: float | None = None
     ended_at: float | None = None
     checkpoint_seq: int = 0
 
 
 class IntentRow(SQLModel, table=True):
-    """Something to do outside, written down before it is done. `request` is frozen; `token` makes a repeat harmless."""
+    """An external action, recorded before it is performed.
+
+    `request` never changes, and `token` makes the action idempotent.
+    """
 
     __tablename__ = "intent"
     __table_args__ = (
@@ -177,19 +182,19 @@ class IntentRow(SQLModel, table=True):
     token: str
     request: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     created_at: float
-    tries: int = 0
+    try_count: int = 0
     wake_at: float | None = None
     done_at: float | None = None
     outcome: str | None = None
     error: str | None = Field(default=None, sa_column=Column(Text))
 
 
-class RefusalRow(SQLModel, table=True):
-    """An offer that said no; see `perdure.recovery.market.Refusal`."""
+class UnavailableOfferRow(SQLModel, table=True):
+    """An offer that was unavailable; see `perdure.recovery.market.unavailable.UnavailableOffer`."""
 
-    __tablename__ = "refusal"
+    __tablename__ = "unavailable_offer"
     id: int | None = Field(default=None, primary_key=True)
-    job_id: int | None = None  # set where only this job is concerned
+    job_id: int | None = None  # set if the refusal concerns this job alone
     cloud: str
     region: str | None = None
     zone: str | None = None
@@ -203,10 +208,10 @@ class RefusalRow(SQLModel, table=True):
     from_preemption: bool = False
 
 
-class SightingRow(SQLModel, table=True):
-    """An offer seen to be there or not; see `perdure.recovery.history.Sighting`. Read again when a daemon starts."""
+class OfferObservationRow(SQLModel, table=True):
+    """Whether an offer was available at some time; see `perdure.recovery.market.history`."""
 
-    __tablename__ = "sighting"
+    __tablename__ = "offer_observation"
     id: int | None = Field(default=None, primary_key=True)
     cloud: str
     region: str
@@ -219,25 +224,23 @@ class SightingRow(SQLModel, table=True):
     started_s: float | None = None
 
 
-class FetchedRow(SQLModel, table=True):
-    """What a region of a cloud told that it sells. `form`: of `told`, so that versions side by side keep their own.
+class RegionOffersRow(SQLModel, table=True):
+    """The offers of a region, as one daemon fetched them from the cloud."""
 
-    `at`: when it was told, 0 where it never was; `by` which daemon. Who is asking it now has `claimed` it.
-    """
-
-    __tablename__ = "fetched"
+    __tablename__ = "region_offers"
     cloud: str = Field(primary_key=True)
     region: str = Field(primary_key=True)
-    form: int = Field(primary_key=True)
-    at: float = 0.0
-    by: str = ""
-    claimed_by: str = ""
+    #: Of `payload`: controllers of different versions keep rows of their own.
+    format_version: int = Field(primary_key=True)
+    fetched_at: float = 0.0  # 0 if the region was never fetched
+    fetched_by: str = ""
+    claimed_by: str = ""  # the daemon that fetches the region now
     claimed_until: float = 0.0
-    told: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    payload: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
 
 
 class EventRow(SQLModel, table=True):
-    """A line of a job's timeline."""
+    """An entry of a job's timeline."""
 
     __tablename__ = "event"
     __table_args__ = (Index("ix_event_job", "job_id", "id"),)
@@ -254,7 +257,7 @@ class EventRow(SQLModel, table=True):
 
 
 class BucketRow(SQLModel, table=True):
-    """A bucket that a job uses. `created`: we made it, so we may remove it when it is not `persistent`."""
+    """A bucket that a job uses. A bucket that is `created` by the controller and not `persistent` may be removed."""
 
     __tablename__ = "bucket"
     __table_args__ = (UniqueConstraint("job_id", "store", "bucket"),)
@@ -267,33 +270,33 @@ class BucketRow(SQLModel, table=True):
     removed_at: float | None = None
 
 
-class LetterRow(SQLModel, table=True):
-    """What came to a daemon for a job in another's hands. Deleted by the transaction that records its turn."""
+class PeerMessageRow(SQLModel, table=True):
+    """A message to the owner of a job from another daemon. The transaction that records its event deletes it."""
 
-    __tablename__ = "letter"
-    id: int | None = Field(default=None, sa_column=Column(_Count, primary_key=True))
+    __tablename__ = "peer_message"
+    id: int | None = Field(default=None, sa_column=Column(_BigId, primary_key=True))
     job_id: int = Field(index=True)
     at: float
     body: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
 
 
-class ConnectionRow(SQLModel, table=True):
-    """Which daemon holds a node's connection. `token` is the connection's own: it tells an old one from the next."""
+class AgentConnectionRow(SQLModel, table=True):
+    """The daemon that holds a node's connection. `session_id` distinguishes a connection from the one before it."""
 
-    __tablename__ = "connection"
+    __tablename__ = "agent_connection"
     job_id: int = Field(primary_key=True)
     task_index: int = Field(primary_key=True)
     generation: int = Field(primary_key=True)
     rank: int = Field(primary_key=True)
     controller: str = Field(index=True)
-    token: str
+    session_id: str
     since: float
 
 
-class LogRow(SQLModel, table=True):
-    """How much is kept of an attempt's log: the row that those who append to it wait for."""
+class LogHeadRow(SQLModel, table=True):
+    """The number of chunks in an attempt's log. Writers that append to the log lock this row."""
 
-    __tablename__ = "log"
+    __tablename__ = "log_head"
     job_id: int = Field(primary_key=True)
     task_index: int = Field(primary_key=True)
     generation: int = Field(primary_key=True)
@@ -301,7 +304,7 @@ class LogRow(SQLModel, table=True):
 
 
 class LogChunkRow(SQLModel, table=True):
-    """A piece of a node's log, from byte `start` of it. `number` orders the pieces of all ranks as they came."""
+    """A piece of a node's log, from byte `start`. `number` orders the pieces of all ranks as they were received."""
 
     __tablename__ = "log_chunk"
     __table_args__ = (UniqueConstraint("job_id", "task_index", "generation", "rank", "start"),)
@@ -315,31 +318,28 @@ class LogChunkRow(SQLModel, table=True):
     data: bytes
 
 
-class RemovedRow(SQLModel, table=True):
-    """How many tasks that ended with `status` retention has removed: counts made before it are put right by this."""
+class PurgedCountRow(SQLModel, table=True):
+    """How many tasks that ended with `status` retention has deleted; cached counts are corrected by it."""
 
-    __tablename__ = "removed"
+    __tablename__ = "purged_count"
     status: str = Field(primary_key=True)
     tasks: int = 0
 
 
-class FileRow(SQLModel, table=True):
-    """A file that every daemon can serve, by its sha256: what users `uploaded`, and what nodes run.
+class BlobRow(SQLModel, table=True):
+    """A file that every daemon can serve, by its sha256: an upload of a user, or a file that nodes run."""
 
-    `at`: when it was last handed in, or asked for by somebody about to use it.
-    """
-
-    __tablename__ = "file"
+    __tablename__ = "blob"
     digest: str = Field(primary_key=True)
     size: int = Field(sa_column=Column(BigInteger, nullable=False))
-    at: float
+    last_used_at: float  # when it was last stored, or requested by a submission that is about to use it
     uploaded: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
-class FileChunkRow(SQLModel, table=True):
-    """A piece of a file, at most 1 MiB."""
+class BlobChunkRow(SQLModel, table=True):
+    """A piece of a blob, at most 1 MiB."""
 
-    __tablename__ = "file_chunk"
+    __tablename__ = "blob_chunk"
     digest: str = Field(primary_key=True)
     number: int = Field(primary_key=True)
     data: bytes

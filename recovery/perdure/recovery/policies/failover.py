@@ -1,15 +1,15 @@
-"""FAILOVER: near where it ran, for as long as there is room."""
+"""FAILOVER: stays in the region where the task ran, as long as that has capacity."""
 
 from __future__ import annotations
 
 from perdure.recovery.job import TaskView
-from perdure.recovery.market import MarketView
-from perdure.recovery.policies.choice import Choice
+from perdure.recovery.market.view import MarketView
+from perdure.recovery.policies.decisions import Choice
 from perdure.recovery.policies.selection import choose
 
 
 def failover(task: TaskView, market: MarketView, now: float) -> Choice:
-    """The region where the task last ran first, by price; then the others, by price. Before it has run: as CHEAPEST."""
+    """First the region where the task last ran, then the others; cheapest first. Before it has run: as CHEAPEST."""
     home = _home(task)
     return choose(task, market, now, lambda offer: (home is not None and (offer.cloud, offer.region) != home,))
 
@@ -17,6 +17,6 @@ def failover(task: TaskView, market: MarketView, now: float) -> Choice:
 def _home(task: TaskView) -> tuple[str, str] | None:
     if not task.has_run:
         return None
-    # While launches are being refused, `last_offer` is a place that was tried, not one where the task ran.
-    tried = task.preempted_from if task.refused_in_a_row and task.preempted_from else task.last_offer
-    return (tried.cloud, tried.region) if tried else None
+    # While launches are being refused, `last_offer` is one that was tried, not the one on which the task ran.
+    last_run = task.preempted_from if task.consecutive_refusals and task.preempted_from else task.last_offer
+    return (last_run.cloud, last_run.region) if last_run else None

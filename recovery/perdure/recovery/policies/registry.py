@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from functools import cache
 
+from perdure.recovery.policies.ablation import PARTS, ablate
 from perdure.recovery.policies.cheapest import cheapest
-from perdure.recovery.policies.choice import Policy, Steadfast
-from perdure.recovery.policies.deadline import Deadline
+from perdure.recovery.policies.deadline import DeadlinePolicy
+from perdure.recovery.policies.decisions import NeverMoves, Policy
 from perdure.recovery.policies.eager_next_region import eager_next_region
 from perdure.recovery.policies.failover import failover
-from perdure.recovery.policies.parts import PARTS, without
 from perdure.recovery.policies.spread import spread
-from perdure.recovery.policies.value import Value
+from perdure.recovery.policies.value import ValuePolicy
 
-DEFAULT = "CHEAPEST"
+# The strategy of a task that names none, unless `default_strategy` finds that enough is known for VALUE.
+FALLBACK_STRATEGY = "CHEAPEST"
 
 STRATEGIES: dict[str, str] = {
-    "CHEAPEST": "wherever it is cheapest now; an offer that took a machine back is left alone for half an hour",
-    "FAILOVER": "the region where the task ran first, then the others, by price",
-    "EAGER_NEXT_REGION": "after a preemption another region first, the same zone last",
-    "SPREAD": "away from zones that took machines or were used lately, then by price",
-    "VALUE": "the least cost per unit of progress, losses counted in; moves to what is cheaper when that pays",
-    "DEADLINE": "in time for certain, at the least cost that this allows: spot, with on-demand as the safety net",
+    "CHEAPEST": "the cheapest offer; one that was preempted is avoided for half an hour",
+    "FAILOVER": "the region where the task ran first, then the others; cheapest first",
+    "EAGER_NEXT_REGION": "after a preemption, other regions first and the same zone last; cheapest first",
+    "SPREAD": "avoids zones that were recently preempted or used; cheapest first",
+    "VALUE": "the least cost per unit of progress, including losses; moves when a cheaper offer pays for the move",
+    "DEADLINE": "meets the deadline at the least cost: spot, with on-demand as the safety net",
 }
 
 _POLICIES: dict[str, Policy] = {
-    "CHEAPEST": Steadfast(cheapest),
-    "FAILOVER": Steadfast(failover),
-    "EAGER_NEXT_REGION": Steadfast(eager_next_region),
-    "SPREAD": Steadfast(spread),
-    "VALUE": Value(),
-    "DEADLINE": Deadline(),
+    "CHEAPEST": NeverMoves(cheapest),
+    "FAILOVER": NeverMoves(failover),
+    "EAGER_NEXT_REGION": NeverMoves(eager_next_region),
+    "SPREAD": NeverMoves(spread),
+    "VALUE": ValuePolicy(),
+    "DEADLINE": DeadlinePolicy(),
 }
 
 
@@ -38,23 +39,31 @@ class UnknownStrategy(LookupError):
     """No strategy has this name; the message lists those that exist."""
 
 
-def policy(name: str) -> Policy:
-    """The policy of that name, whatever its case; "DEADLINE without reserve" is one short of one of its `PARTS`.
+def get_policy(name: str) -> Policy:
+    """The policy of that name, whatever its case. "DEADLINE without reserve" is that policy without one of its `PARTS`.
 
     Raises `UnknownStrategy`.
     """
-    found = _POLICIES.get(name) or _POLICIES.get(name.upper()) or _short_of_a_part(name)
-    if found is None:
+    policy = _POLICIES.get(name) or _POLICIES.get(name.upper()) or _ablated_policy(name)
+    if policy is None:
         raise UnknownStrategy(f"no recovery strategy is called {name!r}; choose one of {', '.join(STRATEGIES)}")
-    return found
+    return policy
+
+
+def policy_or_default(name: str) -> Policy:
+    """The policy of that name, or CHEAPEST: a stored task may name a strategy that this version does not have."""
+    try:
+        return get_policy(name)
+    except UnknownStrategy:
+        return _POLICIES[FALLBACK_STRATEGY]
 
 
 @cache
-def _short_of_a_part(name: str) -> Policy | None:
+def _ablated_policy(name: str) -> Policy | None:
     whole, _, part = name.partition(" without ")
     if not part or whole.upper() not in _POLICIES:
         return None
-    found = without(_POLICIES[whole.upper()], part)
-    if found is None:
+    policy = ablate(_POLICIES[whole.upper()], part)
+    if policy is None:
         raise UnknownStrategy(f"{whole} has no part called {part!r}; choose one of {', '.join(PARTS)}")
-    return found
+    return policy

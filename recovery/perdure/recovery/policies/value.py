@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from perdure.recovery.job import TaskView
-from perdure.recovery.market import MarketView
-from perdure.recovery.offers import Market
-from perdure.recovery.policies.choice import Choice, Place, Reconsidered, Stay, Wait
-from perdure.recovery.policies.elsewhere import better_place
-from perdure.recovery.policies.selection import LOOK_AGAIN_S, choose
-from perdure.recovery.policies.worth import Appraisal
+from perdure.recovery.market.offers import Market
+from perdure.recovery.market.view import MarketView
+from perdure.recovery.policies.better_offer import find_better_offer
+from perdure.recovery.policies.cost_model import CostModel
+from perdure.recovery.policies.decisions import Choice, Place, Reconsidered, Stay, Wait
+from perdure.recovery.policies.selection import REEVALUATE_S, choose
 
 
-class Value:
-    """The offer whose price, with the starts that its losses will bring about, is least; from one that is dear to one
-    that is cheap as soon as that pays.
+class ValuePolicy:
+    """Chooses the offer of least cost, including the start-ups after losses, and moves as soon as a move pays.
 
-    On-demand is used only where the task asks for it, and, beside spot, only once waiting has used up `patience`.
+    On-demand is used only if the task allows it; and, if the task allows spot as well, only once waiting for spot has
+    delayed the task by as much as `patience` allows.
     """
 
     def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
-        appraisal = Appraisal(task, market.history, now)
-        found = choose(task, market, now, worth=appraisal.cost)
-        dear = isinstance(found, Place) and found.offer.market is Market.ON_DEMAND
-        if not dear or not any(n.use_spot for n in task.needs):
-            return found
-        until = _patient_until(task, now)
+        costs = CostModel(task, market.history, now)
+        choice = choose(task, market, now, cost=costs.total_cost)
+        is_on_demand = isinstance(choice, Place) and choice.offer.market is Market.ON_DEMAND
+        if not is_on_demand or not any(r.use_spot for r in task.requirements):
+            return choice
+        until = _wait_ends_at(task, now)
         if until <= now:
-            return found
-        return Wait(min(until, now + LOOK_AGAIN_S / 2), ("spot is sold out; waiting for it costs less than on-demand",))
+            return choice
+        why = "no spot offer is available; waiting for one costs less than on-demand"
+        return Wait(min(until, now + REEVALUATE_S / 2), (why,))
 
     def reconsider(self, task: TaskView, market: MarketView, now: float) -> Reconsidered:
-        return better_place(task, market, now, task.current.offer) if task.current else Stay()
+        return find_better_offer(task, market, now, task.current.offer) if task.current else Stay()
 
 
-def _patient_until(task: TaskView, now: float) -> float:
+def _wait_ends_at(task: TaskView, now: float) -> float:
     """When the task will have been delayed by as much as `patience` allows."""
     if task.started_at is None:
         return now

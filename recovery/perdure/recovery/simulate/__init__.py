@@ -1,8 +1,13 @@
-"""The policy simulator: the daemon's own `step` and policies against recorded spot availability, on a virtual clock.
+"""The policy simulator: the controller's own `step` and policies, replayed on recorded spot markets with virtual time.
 
-Read in this order: `traces` (what was recorded), `scenario` (what is asked), `cloud` (what would have happened to a
-machine), `world` (the daemon in it), `baselines` and `optimum` (what to compare with), `simulation` (many windows),
-`statistics`, `report`, `plot`. Only `files` reads anything from disk.
+Reading order:
+
+1. `traces`, `files`: recorded availability. Only `files` reads from disk.
+2. `scenario`: what to simulate, and the result of one run.
+3. `cloud`, `workload`, `world`: machines, the training job, and the controller's decision loop between them.
+4. `baselines`, `optimum`: what to compare with.
+5. `simulation`: many windows. `statistics`, `report`, `plot`: their results.
+6. `forecast`: what a task that is about to be launched will probably cost, on random markets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Traces on disk: the one place of the simulator that reads files."""
+"""Traces on disk: the only module of the simulator that reads files."""
 
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def load(
     spot_price: float | None = None,
     on_demand_price: float | None = None,
 ) -> tuple[ZoneTrace, ...]:
-    """The zones in `paths`: files, or folders whose *.json and *.json.gz are all taken. In the order of their names.
+    """The zones in `paths`: files, or folders of *.json and *.json.gz, which are read in the order of their names.
 
     For the other arguments, see `traces.parse`. Raises `BadTrace`.
     """
@@ -33,22 +34,20 @@ def load(
         )
         for file in dict.fromkeys(files)
     ]
-    named: dict[str, int] = {}
-    for zone in zones:
-        named[zone.zone] = named.get(zone.zone, 0) + 1
-    twice = [zone for zone, times in named.items() if times > 1]
-    if twice:
-        raise BadTrace(f"several traces are of one zone, {twice[0]}: name the files of one data set")
+    counts = Counter(zone.zone for zone in zones)
+    duplicates = [zone for zone, count in counts.items() if count > 1]
+    if duplicates:
+        raise BadTrace(f"several traces are of one zone, {duplicates[0]}: name the files of one data set only")
     return tuple(zones)
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
-    if not found:
-        raise BadTrace(f"{path} holds no trace: no file there ends in {' or '.join(_SUFFIXES)}")
-    return found
+    files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
+    if not files:
+        raise BadTrace(f"{path} contains no trace: no file there ends in {' or '.join(_SUFFIXES)}")
+    return files
 
 
 def _text(file: Path) -> str:
@@ -57,4 +56,4 @@ def _text(file: Path) -> str:
         return (gzip.decompress(data) if file.suffix == ".gz" else data).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadTrace(f"{file} can not be read: {reason}") from None
+        raise BadTrace(f"{file} cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""What came out of a simulation as plain data: for JSON, for CSV, for tables."""
+"""The results of a simulation as plain data, for JSON and CSV."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from perdure.recovery.offers import Market
+from perdure.recovery.market.offers import Market
 from perdure.recovery.simulate.simulation import Simulation
 from perdure.recovery.simulate.statistics import Summary
 
@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 
 def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
-    """All of it, as JSON has it: the scenario, each policy's summary, each window. None where nothing is known."""
+    """The whole result: the scenario, each policy's summary, each window. Unknown numbers are None."""
     first = simulation.scenarios[0]
     return {
         "scenario": {
@@ -29,7 +29,7 @@ def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
             "notice_s": first.notice_s,
             "num_nodes": first.num_nodes,
             "move_cost_usd": first.move_cost,
-            "seen_starts": first.seen_starts,
+            "prior_starts": first.prior_starts,
             "probe_every_s": first.probe_every_s,
             "seed": first.seed,
         },
@@ -39,7 +39,7 @@ def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
 
 
 def windows(simulation: Simulation) -> Iterator[Record]:
-    """One flat record for each policy in each window."""
+    """One flat record for each policy and window."""
     for name, runs in simulation.runs.items():
         for i, run in enumerate(runs):
             scenario = simulation.scenario(i)
@@ -48,7 +48,7 @@ def windows(simulation: Simulation) -> Iterator[Record]:
                 "zones": "+".join(zone.zone for zone in scenario.zones),
                 "start_at": run.start_at,
                 "cost_usd": round(run.cost, 4),
-                "optimum_usd": _known(simulation.least[name][i]),
+                "optimum_usd": _known(simulation.optimum_costs[name][i]),
                 "finish_h": None if run.finish_s is None else round(run.finish_s / 3600, 4),
                 "fastest_h": _hours(simulation.fastest_s[i]),
                 "late": run.is_late(scenario.deadline_s),
@@ -62,12 +62,12 @@ def windows(simulation: Simulation) -> Iterator[Record]:
 
 
 def _summary(summary: Summary) -> Record:
-    return {name: _tidy(value) for name, value in asdict(summary).items()}
+    return {name: _plain(value) for name, value in asdict(summary).items()}
 
 
-def _tidy(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _tidy(v) for name, v in value.items()}
+        return {str(name): _plain(v) for name, v in value.items()}
     return _known(value) if isinstance(value, float) else value
 
 

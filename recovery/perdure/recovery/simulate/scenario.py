@@ -1,4 +1,4 @@
-"""What is simulated: a job of known length on recorded markets; and what became of it in one window of time."""
+"""What to simulate (a job of known length on recorded markets), and the result of a run in one window of time."""
 
 from __future__ import annotations
 
@@ -7,51 +7,40 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp, gcd
 
-from perdure.recovery.offers import Market
+from perdure.recovery.market.offers import Market
 from perdure.recovery.simulate.traces import BadTrace, ZoneTrace, common_span
 
 WORST_SIGMAS = 3.0
 
-# Without a deadline, a run gets so many times the work's length before its traces may end.
-_PATIENT = 3.0
+# Without a deadline, a window is this many times as long as the work.
+_HORIZON_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Durations are in seconds, prices in USD.
-
-    `cold_start_s`: from launch to the first new step of training, on average; it is billed and makes no progress.
-    `cold_start_sigma`: 0 for always the same, else the spread of a log-normal with that mean, cut at three sigmas.
-    `checkpoint_every_s`: what a loss without notice throws away at the most; 0: nothing, everything is always durable.
-    `notice_s`: how long before a preemption its notice comes; 0: none comes. On a notice the job saves and leaves.
-    `quota`: how many machines of a market a region lets the account have at a time; 0: any number.
-    `probe_every_s`: how often the controller learns which offers could be had without buying; 0: never, launches tell.
-    `warm_up_s`: for how long before a window's start it had been learning so.
-    `seen_starts`: how many start-ups the controller had seen before, of other jobs; 0: it has to guess at first.
-    `use_on_demand`: whether the task may run on on-demand machines as well.
-    """
+    """Durations are in seconds, prices in USD."""
 
     zones: tuple[ZoneTrace, ...]
     work_s: int
     deadline_s: int | None = None
-    cold_start_s: int = 720
-    cold_start_sigma: float = 0.0
-    checkpoint_every_s: float = 0.0
-    notice_s: float = 0.0
+    cold_start_s: int = 720  # mean, from launch to the first new training step; billed, without progress
+    cold_start_sigma: float = 0.0  # 0: constant; else the sigma of a log-normal with that mean, cut at three sigmas
+    checkpoint_every_s: float = 0.0  # the most that a loss without notice costs; 0: all work is durable at once
+    notice_s: float = 0.0  # from the notice to the preemption; 0: no notice. On a notice the job saves and leaves
     num_nodes: int = 1
-    quota: int = 0
+    quota: int = 0  # machines of a market that a region allows at a time; 0: unlimited
     egress_per_gb: float = 0.0
     checkpoint_gb: float = 0.0
-    probe_every_s: float = 0.0
-    warm_up_s: float = 0.0
-    seen_starts: int = 10
-    use_on_demand: bool = True
+    probe_every_s: float = 0.0  # how often the controller observes all offers without launching; 0: never
+    warm_up_s: float = 0.0  # for how long it had been probing when a window starts
+    prior_starts: int = 10  # start-ups of other jobs that the controller has observed before
+    use_on_demand: bool = True  # whether the task may run on on-demand machines as well
     patience: float = 0.05
     seed: int = 0
 
     @property
     def move_cost(self) -> float:
-        """USD for carrying the checkpoint to another region."""
+        """USD for transferring the checkpoint to another region."""
         return self.egress_per_gb * self.checkpoint_gb
 
     @property
@@ -61,7 +50,7 @@ class Scenario:
 
     @cached_property
     def grid_s(self) -> int:
-        """Every duration of the scenario is a multiple of this: the grid on which the optimum is exact."""
+        """The greatest common divisor of all durations: the grid on which the optimum is exact."""
         lengths = [self.work_s, self.cold_start_s, *(z.gap_s for z in self.zones)]
         return gcd(*lengths, *([self.deadline_s] if self.deadline_s else []))
 
@@ -71,17 +60,17 @@ class Scenario:
 
     @property
     def horizon_s(self) -> float:
-        """How much of the traces a window needs."""
-        return self.deadline_s if self.deadline_s is not None else _PATIENT * self.work_s
+        """The length of a window."""
+        return self.deadline_s if self.deadline_s is not None else _HORIZON_FACTOR * self.work_s
 
     @property
     def tick_s(self) -> int:
         return min(zone.gap_s for zone in self.zones)
 
-    def starts(self, count: int, horizon_s: float) -> tuple[float, ...]:
-        """`count` moments, evenly spread, on ticks of the first zone, with `horizon_s` left to the end of the traces.
+    def window_starts(self, count: int, horizon_s: float) -> tuple[float, ...]:
+        """Up to `count` evenly spaced ticks of the first zone, each with `horizon_s` left to the end of the traces.
 
-        Fewer if there are not as many. Raises `BadTrace` if they are too short for one.
+        Raises `BadTrace` if the traces are too short for one.
         """
         begin, end = self.span
         gap = self.zones[0].gap_s
@@ -89,47 +78,44 @@ class Scenario:
         if ticks < 0:
             raise BadTrace(
                 f"the traces cover {(end - begin) / 3600:.0f} h together, and a window takes {horizon_s / 3600:.0f} h: "
-                "give longer traces, or less work, or a nearer deadline"
+                "use longer traces, less work, or an earlier deadline"
             )
         count = min(count, ticks + 1)
         return tuple(begin + gap * (i * ticks // max(1, count - 1)) for i in range(count))
 
 
 @dataclass(frozen=True)
-class Stay:
-    """A machine's life in a run. `running_at`: when work began there; None if it never did."""
+class MachineStay:
+    """The life of an attempt's machines in a run."""
 
     zone: int
     market: Market
     launched_at: float
     ended_at: float
-    running_at: float | None = None
+    running_at: float | None = None  # when work began there
     stopped_at: float | None = None
 
 
 @dataclass(frozen=True)
 class Run:
-    """What became of the job in one window. Cost in USD; `finish_s` after `start_at`, None if the traces ended first.
-
-    `hours`: machine hours that were billed. `lost_s`: work that was done twice. `stays`: one per attempt.
-    """
+    """The job in one window."""
 
     start_at: float
-    cost: float
-    finish_s: float | None
-    hours: dict[Market, float]
+    cost: float  # USD
+    finish_s: float | None  # after `start_at`; None if the traces ended first
+    hours: dict[Market, float]  # machine hours that were billed
     launches: int = 0
     refused: int = 0
     preemptions: int = 0
-    lost_s: float = 0.0
-    stays: tuple[Stay, ...] = ()
-    notes: tuple[str, ...] = ()
+    lost_s: float = 0.0  # work that was done twice
+    stays: tuple[MachineStay, ...] = ()  # one per attempt
+    timeline: tuple[str, ...] = ()
 
     def is_late(self, deadline_s: float | None) -> bool:
         return deadline_s is not None and (self.finish_s is None or self.finish_s > deadline_s + 1e-6)
 
 
-def machine_hours(stays: Sequence[Stay], num_nodes: int) -> dict[Market, float]:
+def machine_hours(stays: Sequence[MachineStay], num_nodes: int) -> dict[Market, float]:
     hours = dict.fromkeys(Market, 0.0)
     for stay in stays:
         hours[stay.market] += (stay.ended_at - stay.launched_at) / 3600 * num_nodes

@@ -1,4 +1,4 @@
-"""Many windows: every policy, the baselines and the optimum, each in the same windows, on every core."""
+"""Many windows: every policy, the baselines and the optimum in the same windows, on several processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from perdure.recovery.policies.registry import policy
+from perdure.recovery.policies.registry import get_policy
 from perdure.recovery.simulate import baselines
 from perdure.recovery.simulate.cloud import TraceCloud
 from perdure.recovery.simulate.optimum import fastest, optimum
@@ -26,26 +26,23 @@ WITHOUT_DEADLINE = ("on-demand", "greedy", "lifetime-oracle")
 
 @dataclass(frozen=True)
 class Window:
-    """One simulated span of time: which of the scenarios, and from when."""
+    """One simulated span of time."""
 
-    scenario: int
-    start_at: float
+    scenario: int  # index into `Simulation.scenarios`
+    start_at: float  # epoch seconds
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came out. Every sequence has one entry per window, in the same order.
-
-    `runs`: by policy, the baselines before those that were asked for. `least`: by policy, the least USD for which the
-    job could have been done by the deadline; without one, by the time at which that policy finished (NaN if never).
-    `fastest_s`: the soonest that the job could have been done, with or without on-demand, as the scenario allows.
-    """
+    """The results. Every sequence by policy, and `fastest_s`, has one entry per window, in the order of `windows`."""
 
     scenarios: tuple[Scenario, ...]
     windows: tuple[Window, ...]
-    runs: Mapping[str, tuple[Run, ...]]
-    least: Mapping[str, tuple[float, ...]]
-    fastest_s: tuple[float | None, ...]
+    runs: Mapping[str, tuple[Run, ...]]  # by policy, baselines first
+    # By policy: the least USD for which the job could have been done by the deadline. Without a deadline: by the time
+    # at which that policy finished, NaN if it never did.
+    optimum_costs: Mapping[str, tuple[float, ...]]
+    fastest_s: tuple[float | None, ...]  # the soonest that the job could have been done, within the scenario
 
     def scenario(self, window: int) -> Scenario:
         return self.scenarios[self.windows[window].scenario]
@@ -58,32 +55,34 @@ def simulate(
     windows: int = 300,
     processes: int = 1,
     with_optimum: bool = True,
-    keep_notes: bool = False,
+    keep_timeline: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
-    """Each of `policies` (names of the registry, or of `BASELINES`) in `windows` windows of each scenario.
+    """Run each of `policies` (names of the registry, or of `BASELINES`) in `windows` windows of each scenario.
 
-    The usual baselines come first by themselves. `on_progress` is called with the number of windows just done. Raises
-    `UnknownStrategy`, `optimum.TooFine`, and `BadTrace` where the traces are too short.
+    The usual baselines are added. `on_progress` is called with the number of windows just done. Raises
+    `UnknownStrategy`, `optimum.GridTooFine`, and `BadTrace` if the traces are too short.
     """
-    several = (scenarios,) if isinstance(scenarios, Scenario) else tuple(scenarios)
-    todo = tuple(Window(i, at) for i, s in enumerate(several) for at in s.starts(windows, s.horizon_s))
-    usual = WITH_DEADLINE if all(s.deadline_s is not None for s in several) else WITHOUT_DEADLINE
+    all_scenarios = (scenarios,) if isinstance(scenarios, Scenario) else tuple(scenarios)
+    windows_to_run = tuple(
+        Window(i, at) for i, s in enumerate(all_scenarios) for at in s.window_starts(windows, s.horizon_s)
+    )
+    usual = WITH_DEADLINE if all(s.deadline_s is not None for s in all_scenarios) else WITHOUT_DEADLINE
     names = tuple(dict.fromkeys([*usual, *policies]))
     for name in names:
         if name not in BASELINES:
-            policy(name)
-    work = _Work(several, names, with_optimum=with_optimum, keep_notes=keep_notes)
+            get_policy(name)
+    work = _Work(all_scenarios, names, with_optimum=with_optimum, keep_timeline=keep_timeline)
     results = []
-    with _mapper(work, processes, len(todo)) as done:
-        for result in done(todo):
+    with _mapper(work, processes, len(windows_to_run)) as done:
+        for result in done(windows_to_run):
             results.append(result)
             on_progress(1)
     return Simulation(
-        several,
-        todo,
+        all_scenarios,
+        windows_to_run,
         runs={name: tuple(r.runs[i] for r in results) for i, name in enumerate(names)},
-        least={name: tuple(r.least[i] for r in results) for i, name in enumerate(names)},
+        optimum_costs={name: tuple(r.optimum_costs[i] for r in results) for i, name in enumerate(names)},
         fastest_s=tuple(r.fastest_s for r in results),
     )
 
@@ -94,64 +93,64 @@ def simulate(
 @dataclass(frozen=True)
 class _Result:
     runs: tuple[Run, ...]
-    least: tuple[float, ...]
+    optimum_costs: tuple[float, ...]
     fastest_s: float | None
 
 
 class _Work:
-    """What a process needs to simulate any window."""
+    """What a worker process needs to simulate any window."""
 
     def __init__(
-        self, scenarios: Sequence[Scenario], names: Sequence[str], *, with_optimum: bool, keep_notes: bool
+        self, scenarios: Sequence[Scenario], names: Sequence[str], *, with_optimum: bool, keep_timeline: bool
     ) -> None:
         self.clouds = [TraceCloud(scenario) for scenario in scenarios]
         self.names = names
         self.with_optimum = with_optimum
-        self.keep_notes = keep_notes
+        self.keep_timeline = keep_timeline
 
     def __call__(self, window: Window) -> _Result:
         cloud = self.clouds[window.scenario]
         runs = tuple(self._run(cloud, name, window.start_at) for name in self.names)
-        return _Result(runs, self._least(cloud, window.start_at, runs), fastest(cloud, window.start_at))
+        return _Result(runs, self._optimum_costs(cloud, window.start_at, runs), fastest(cloud, window.start_at))
 
     def _run(self, cloud: TraceCloud, name: str, start_at: float) -> Run:
         if name in BASELINES:
             return BASELINES[name](cloud, start_at)
-        return World(cloud, name, start_at, keep_notes=self.keep_notes).run()
+        return World(cloud, name, start_at, keep_timeline=self.keep_timeline).run()
 
-    def _least(self, cloud: TraceCloud, start_at: float, runs: Sequence[Run]) -> tuple[float, ...]:
+    def _optimum_costs(self, cloud: TraceCloud, start_at: float, runs: Sequence[Run]) -> tuple[float, ...]:
         if not self.with_optimum:
             return (float("nan"),) * len(runs)
         deadline_s = cloud.scenario.deadline_s
         if deadline_s is not None:
             return (optimum(cloud, start_at, deadline_s),) * len(runs)
-        found = {s: optimum(cloud, start_at, s) for s in {r.finish_s for r in runs} if s is not None}
-        return tuple(float("nan") if r.finish_s is None else found[r.finish_s] for r in runs)
+        costs = {s: optimum(cloud, start_at, s) for s in {r.finish_s for r in runs} if s is not None}
+        return tuple(float("nan") if r.finish_s is None else costs[r.finish_s] for r in runs)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
-_Mapped = Callable[[Sequence[Window]], Iterator[_Result]]
+_Mapper = Callable[[Sequence[Window]], Iterator[_Result]]
 _work: _Work | None = None
 
 
-def _mapper(work: _Work, processes: int, windows: int) -> _Pool | nullcontext[_Mapped]:
+def _mapper(work: _Work, processes: int, windows: int) -> _Pool | nullcontext[_Mapper]:
     if processes <= 1 or windows < 2 * processes:
-        return nullcontext(lambda todo: map(work, todo))
+        return nullcontext(lambda windows_to_run: map(work, windows_to_run))
     return _Pool(work, processes)
 
 
 class _Pool:
-    """Several processes that each hold the work to do; only windows and results travel."""
+    """Worker processes. Each holds the `_Work`, so that only windows and results are sent."""
 
     def __init__(self, work: _Work, processes: int) -> None:
-        self._pool = get_context().Pool(processes, initializer=_take_up, initargs=(work,))
+        self._pool = get_context().Pool(processes, initializer=_set_work, initargs=(work,))
 
-    def __enter__(self) -> _Mapped:
-        return lambda todo: self._pool.imap(_do, todo, chunksize=4)
+    def __enter__(self) -> _Mapper:
+        return lambda windows_to_run: self._pool.imap(_run_window, windows_to_run, chunksize=4)
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Processes that have done all there was end by themselves: to be stopped is for those that are not wanted."""
+        """Let the processes end by themselves, unless an exception makes their work useless."""
         if kind is None:
             self._pool.close()
         else:
@@ -159,11 +158,11 @@ class _Pool:
         self._pool.join()
 
 
-def _take_up(work: _Work) -> None:
-    global _work  # noqa: PLW0603 - a process has one piece of work
+def _set_work(work: _Work) -> None:
+    global _work  # noqa: PLW0603 - a worker process has one `_Work`
     _work = work
 
 
-def _do(window: Window) -> _Result:
+def _run_window(window: Window) -> _Result:
     assert _work is not None
     return _work(window)

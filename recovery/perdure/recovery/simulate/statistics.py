@@ -1,4 +1,4 @@
-"""Means over windows and how sure they are: windows that overlap are no independent evidence."""
+"""Means over windows, and their confidence intervals: overlapping windows are not independent evidence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from random import Random
 
-from perdure.recovery.offers import Market
+from perdure.recovery.market.offers import Market
 from perdure.recovery.simulate.scenario import Run
 from perdure.recovery.simulate.simulation import Simulation
 
@@ -26,20 +26,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """One policy over all windows. USD, hours; `saving`: share of the on-demand cost that was not paid.
-
-    `above_optimum`: mean cost over the optimum's mean cost, in the same windows. `late`: windows that missed the
-    deadline, or did not finish. `above_fastest`: finish times over the soonest possible ones.
-    """
+    """One policy over all windows: means, in USD and hours."""
 
     policy: str
     windows: int
     cost: float
-    saving: float
-    above_optimum: Interval
+    saving: float  # the share of the on-demand cost that was saved
+    above_optimum: Interval  # mean cost over the optimum's mean cost, in the same windows
     finish_h: float
-    above_fastest: float
-    late: int
+    above_fastest: float  # finish times over the soonest possible ones
+    late: int  # windows that missed the deadline, or did not finish
     launches: float
     refused: float
     preemptions: float
@@ -47,20 +43,20 @@ class Summary:
     hours: dict[Market, float]
 
 
-def summaries(simulation: Simulation, *, seed: int = 0) -> tuple[Summary, ...]:
+def summarize(simulation: Simulation, *, seed: int = 0) -> tuple[Summary, ...]:
     """One summary per policy, in the order of `simulation.runs`."""
     blocks = _blocks(simulation)
     return tuple(_summary(simulation, name, blocks, seed) for name in simulation.runs)
 
 
 def _summary(simulation: Simulation, name: str, blocks: Sequence[Sequence[int]], seed: int) -> Summary:
-    runs, least = simulation.runs[name], simulation.least[name]
+    runs, optimum_costs = simulation.runs[name], simulation.optimum_costs[name]
     base = simulation.runs["on-demand"]
     finishes = [r.finish_s for r in runs if r.finish_s is not None]
     late = sum(r.is_late(simulation.scenario(i).deadline_s) or r.finish_s is None for i, r in enumerate(runs))
 
-    known = [[i for i in block if isfinite(least[i])] for block in blocks]
-    sums = [(sum(runs[i].cost for i in block), sum(least[i] for i in block)) for block in known]
+    known = [[i for i in block if isfinite(optimum_costs[i])] for block in blocks]
+    sums = [(sum(runs[i].cost for i in block), sum(optimum_costs[i] for i in block)) for block in known]
     return Summary(
         policy=name,
         windows=len(runs),
@@ -88,8 +84,8 @@ def _above_fastest(simulation: Simulation, runs: Sequence[Run]) -> float:
 
 
 def bootstrap(sums: Sequence[tuple[float, float]], *, seed: int) -> Interval:
-    """The ratio of two sums over blocks, given for each block, and the percentile interval from resampling blocks."""
-    random = Random(seed)  # noqa: S311 - a resampling, nothing secret
+    """The ratio of two sums, given per block, and its percentile interval from resampling blocks."""
+    random = Random(seed)  # noqa: S311 - statistics, nothing secret
     drawn = sorted(_ratio_of_sums(random.choices(sums, k=len(sums))) for _ in range(_RESAMPLES))
     tail = round((1 - _CONFIDENCE) / 2 * _RESAMPLES)
     return Interval(_ratio_of_sums(sums), drawn[tail], drawn[-1 - tail])
@@ -100,7 +96,7 @@ def _ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _blocks(simulation: Simulation) -> list[list[int]]:
-    """Windows that share hours of the same scenario, put together by when they start."""
+    """Indices of windows, grouped so that windows of the same scenario that overlap are in one or adjacent blocks."""
     blocks: dict[tuple[int, int], list[int]] = {}
     for i, window in enumerate(simulation.windows):
         scenario = simulation.scenarios[window.scenario]

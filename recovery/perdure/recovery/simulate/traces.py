@@ -1,7 +1,7 @@
 """Recorded spot availability of zones, as published: JSON with `metadata.gap_seconds` and one value per tick.
 
-Two families of data sets use the same shape with opposite meanings: in one, a value is the number of machines that
-could be had; in the other, 1 says that none could. Nothing in a file tells which, so the reader has to be told.
+Two families of data sets use the same format with opposite meanings: in one, a value is the number of available
+machines; in the other, 1 means that none is available. A file does not say which, so the caller must.
 """
 
 from __future__ import annotations
@@ -18,24 +18,20 @@ from typing import Any
 
 
 class BadTrace(ValueError):
-    """A file that is no trace, or does not mean what was said. The message says what, where and what to do."""
+    """A file is no trace, or contradicts the arguments. The message says what, where and what to do."""
 
 
 @dataclass(frozen=True)
 class ZoneTrace:
-    """One zone's spot market over time.
-
-    `counts[i]`: machines that could be had or kept from `start_at + i * gap_s` (epoch seconds) for `gap_s` seconds.
-    `prices[i]`: USD per hour of one, then.
-    """
+    """One zone's spot market over time, in ticks of `gap_s` seconds. Tick i begins at `start_at + i * gap_s`."""
 
     zone: str
     region: str
     instance_type: str
-    start_at: float
+    start_at: float  # epoch seconds
     gap_s: int
-    counts: tuple[int, ...]
-    prices: tuple[float, ...]
+    counts: tuple[int, ...]  # by tick: available machines, those in use included
+    prices: tuple[float, ...]  # by tick: USD per hour and machine
     on_demand_price: float
 
     @property
@@ -52,25 +48,25 @@ class ZoneTrace:
     def price(self, at: float) -> float:
         return self.prices[self.tick(at)]
 
-    def has(self, num_nodes: int, at: float) -> bool:
+    def has_capacity(self, num_nodes: int, at: float) -> bool:
         return self.counts[self.tick(at)] >= num_nodes
 
-    def changes_at(self, num_nodes: int, after: float) -> float:
-        """When `has(num_nodes, …)` is next different from what it is at `after`; infinity if never."""
+    def next_change(self, num_nodes: int, after: float) -> float:
+        """When `has_capacity(num_nodes, …)` next differs from its value at `after`; infinity if never."""
         changes = self._changes(num_nodes)
         following = bisect_right(changes, self.tick(after))
         return self.time(changes[following]) if following < len(changes) else float("inf")
 
     def spent(self, at: float) -> float:
-        """USD that a machine would have cost from the trace's start to `at`, billed by the second at the spot price."""
+        """USD that a machine would have cost from the start of the trace to `at`, billed by the second."""
         tick = self.tick(at)
         return (self._spent[tick] + self.prices[tick] * (at - self.time(tick))) / 3600
 
-    def part(self, begin: float, end: float) -> ZoneTrace:
-        """The ticks that begin within [`begin`, `end`), as shares of the whole: 0, 0.5 is the first half."""
+    def slice(self, begin: float, end: float) -> ZoneTrace:
+        """The ticks from `begin` to `end`, as fractions of the trace: (0, 0.5) is the first half."""
         first, last = round(begin * len(self.counts)), round(end * len(self.counts))
-        kept = slice(first, last)
-        return replace(self, start_at=self.time(first), counts=self.counts[kept], prices=self.prices[kept])
+        counts, prices = self.counts[first:last], self.prices[first:last]
+        return replace(self, start_at=self.time(first), counts=counts, prices=prices)
 
     @cached_property
     def _spent(self) -> list[float]:
@@ -99,8 +95,8 @@ def parse(
 ) -> ZoneTrace:
     """The trace in `text`, a JSON document from a file called `name`, such as `us-east-1a.json`.
 
-    `unavailable_is`: 1 where the value 1 means that no machine can be had (only 0 and 1 occur then); 0 where a value is
-    the number of machines that can. The prices given win over the file's. Raises `BadTrace`.
+    `unavailable_is`: 1 if the value 1 means that no machine is available (then only 0 and 1 occur); 0 if a value is the
+    number of available machines. The given prices override the file's. Raises `BadTrace`.
     """
     try:
         document = json.loads(text)
@@ -110,7 +106,9 @@ def parse(
         case {"metadata": {"gap_seconds": int(gap_s)} as metadata, "data": [_, *_] as data} if gap_s > 0:
             pass
         case _:
-            raise BadTrace(f"{name} is no trace: it needs metadata.gap_seconds (seconds per tick) and a list in data")
+            raise BadTrace(
+                f"{name} is no trace: it needs metadata.gap_seconds (seconds per tick) and a list named data"
+            )
     info = metadata.get("price_info")
     info = info if isinstance(info, dict) else {}
     zone, _, kind = _stem(name).partition("_")
@@ -128,16 +126,18 @@ def parse(
 
 
 def region_of(zone: str) -> str:
-    """The region that a zone's name tells: `us-east-1` of AWS's `us-east-1a`, `us-east1` of Google's `us-east1-b`."""
-    found = re.fullmatch(r"(.*\d)-?[a-z]", zone)
-    return found[1] if found else zone
+    """The region in a zone's name: `us-east-1` in AWS's `us-east-1a`, `us-east1` in Google's `us-east1-b`."""
+    match = re.fullmatch(r"(.*\d)-?[a-z]", zone)
+    return match[1] if match else zone
 
 
 def common_span(zones: Sequence[ZoneTrace]) -> tuple[float, float]:
-    """From when to when all of `zones` were recorded, in epoch seconds. Raises `BadTrace` if they do not overlap."""
+    """The time during which all of `zones` were recorded (epoch seconds). Raises `BadTrace` if there is none."""
     begin, end = max(z.start_at for z in zones), min(z.end_at for z in zones)
     if begin >= end:
-        raise BadTrace(f"the traces of {', '.join(z.zone for z in zones)} do not overlap in time: simulate them apart")
+        raise BadTrace(
+            f"the traces of {', '.join(z.zone for z in zones)} do not overlap in time: simulate them separately"
+        )
     return begin, end
 
 
@@ -150,10 +150,10 @@ def _start(metadata: dict[str, Any], name: str) -> float:
     if text is None:
         return 0.0
     try:
-        read = datetime.fromisoformat(str(text))
+        time = datetime.fromisoformat(str(text))
     except ValueError:
-        raise BadTrace(f"{name}: metadata.start_time is {text!r}, which is no ISO 8601 time") from None
-    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+        raise BadTrace(f"{name}: metadata.start_time is {text!r}, which is not an ISO 8601 time") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _counts(data: list[Any], name: str, unavailable_is: int) -> tuple[int, ...]:
@@ -162,9 +162,11 @@ def _counts(data: list[Any], name: str, unavailable_is: int) -> tuple[int, ...]:
         raise BadTrace(f"{name}: data[{odd}] is {data[odd]!r}, not a whole number of 0 or more")
     if unavailable_is == 0:
         return tuple(data)
-    many = next((i for i, v in enumerate(data) if v > 1), None)
-    if many is not None:
-        raise BadTrace(f"{name}: data[{many}] is {data[many]}: these are numbers of machines, so 0 means unavailable")
+    large = next((i for i, v in enumerate(data) if v > 1), None)
+    if large is not None:
+        raise BadTrace(
+            f"{name}: data[{large}] is {data[large]}: these are numbers of machines, so a 0 means unavailable"
+        )
     return tuple(1 - v for v in data)
 
 
@@ -177,11 +179,11 @@ def _prices(
     if prices is None:
         price = info.get("price")
         if price is None:
-            raise BadTrace(f"{name} has no prices: give the spot price per hour")
+            raise BadTrace(f"{name} has no prices: specify the spot price per hour")
         return (float(price),) * ticks
     if not isinstance(prices, list) or len(prices) != ticks:
-        many = len(prices) if isinstance(prices, list) else "no list of"
-        raise BadTrace(f"{name}: {many} prices for {ticks} ticks of data")
+        count = len(prices) if isinstance(prices, list) else "no list of"
+        raise BadTrace(f"{name}: {count} prices for {ticks} ticks of data")
     odd = next((i for i, p in enumerate(prices) if not isinstance(p, int | float) or not 0 < p < float("inf")), None)
     if odd is not None:
         raise BadTrace(f"{name}: prices[{odd}] is {prices[odd]!r}, not a price per hour")
@@ -191,5 +193,5 @@ def _prices(
 def _on_demand_price(given: float | None, info: dict[str, Any], name: str) -> float:
     price = given if given is not None else info.get("on_demand_price")
     if price is None:
-        raise BadTrace(f"{name} does not say what on-demand costs: give the on-demand price per hour")
+        raise BadTrace(f"{name} has no on-demand price: specify the on-demand price per hour")
     return float(price)

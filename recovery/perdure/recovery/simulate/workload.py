@@ -1,10 +1,10 @@
-"""The training job inside the machines: how much of it is done, and how much of that would survive."""
+"""The training job on the machines: how much of it is done, and how much of that is durable."""
 
 from __future__ import annotations
 
 
 class Workload:
-    """Work is counted in seconds of running. `checkpoint_every_s` 0: everything is durable the moment it is done."""
+    """Work is counted in seconds of running. With `checkpoint_every_s` 0, all work is durable as soon as it is done."""
 
     def __init__(self, work_s: float, checkpoint_every_s: float) -> None:
         self.work_s = work_s
@@ -18,7 +18,7 @@ class Workload:
         return self.durable_s if self._running_since is None else self._resumed_s + now - self._running_since
 
     def begin(self, now: float) -> float:
-        """Go on from the newest checkpoint. When all will be done, if nothing comes between."""
+        """Resume from the newest checkpoint. Returns when all work will be done if nothing interrupts it."""
         self._resumed_s, self._running_since = self.durable_s, now
         return now + self.work_s - self.durable_s
 

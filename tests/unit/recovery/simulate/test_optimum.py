@@ -1,4 +1,4 @@
-"""The optimum against exhaustive search, and against what is plain to see."""
+"""The optimum against exhaustive search, and in simple cases."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.recovery.offers import Market
+from perdure.recovery.market.offers import Market
 from perdure.recovery.simulate import Scenario, ZoneTrace
 from perdure.recovery.simulate.cloud import TraceCloud
-from perdure.recovery.simulate.optimum import TooFine, fastest, optimum
+from perdure.recovery.simulate.optimum import GridTooFine, fastest, optimum
+from unit.recovery.simulate.markets import MakeZone
+
+Place = tuple[int, Market]
+Machine = tuple[Place | None, int]  # seconds of its start that are left
+
 
 UNIT_S = 100
 
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
-    """Up to 3 zones in 2 regions, of some ticks of 3 units each; durations are whole units, not whole ticks."""
+    """Up to 3 zones in 2 regions, with ticks of 3 units; durations are multiples of units, not of ticks."""
     ticks = draw(st.integers(3, 5))
     zones = [
         ZoneTrace(
@@ -50,23 +55,23 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 @settings(max_examples=150, deadline=None)
 @given(scenarios())
-def test_is_what_trying_everything_finds(scenario: Scenario) -> None:
+def test_optimum__equals_exhaustive_search(scenario: Scenario) -> None:
     cloud = TraceCloud(scenario)
     assert scenario.deadline_s is not None
-    assert optimum(cloud, 0.0, scenario.deadline_s) == pytest.approx(least_of_all(cloud, scenario.deadline_s))
+    assert optimum(cloud, 0.0, scenario.deadline_s) == pytest.approx(exhaustive_cost(cloud, scenario.deadline_s))
 
 
 @settings(max_examples=100, deadline=None)
 @given(scenarios())
-def test_the_fastest_is_the_shortest_deadline_that_can_be_met(scenario: Scenario) -> None:
+def test_fastest__is_shortest_feasible_deadline(scenario: Scenario) -> None:
     cloud = TraceCloud(scenario)
-    found = fastest(cloud, 0.0)
+    result = fastest(cloud, 0.0)
     ends = [s for s in range(0, int(scenario.span[1]) + 1, scenario.grid_s) if optimum(cloud, 0.0, s) < inf]
-    assert found == (min(ends) if ends else None)
+    assert result == (min(ends) if ends else None)
 
 
-def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
-    """Every sequence of places, unit of time by unit of time, starting up as it really goes."""
+def exhaustive_cost(cloud: TraceCloud, deadline_s: int) -> float:
+    """Tries every sequence of places, in steps of one unit, with real start-ups."""
     scenario = cloud.scenario
     zones = range(len(scenario.zones))
     usable = [(z, m) for z in zones for m in Market if scenario.use_on_demand or m is Market.SPOT]
@@ -77,14 +82,16 @@ def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
             return 0.0
         if now + starting + left > deadline_s:
             return inf
-        found = least(now + UNIT_S, None, 0, left, region)
+        result = least(now + UNIT_S, None, 0, left, region)
         for there in usable:
-            if not cloud.has(*there, now):
+            if not cloud.has_capacity(*there, now):
                 continue
             home = scenario.zones[there[0]].region
             cost = cloud.bill(*there, now, now + UNIT_S)
             launches = [(True, round(cloud.cold_start_s(*there, now)))]
-            if now > 0 and cloud.has(*there, now - 1):  # a moment earlier comes to the same, and may start faster
+            if now > 0 and cloud.has_capacity(
+                *there, now - 1
+            ):  # a launch a moment earlier costs the same, and may start faster
                 launches.append((True, round(cloud.cold_start_s(*there, now - 1))))
             launches += [(False, starting)] if there == place else []
             for is_new, start_s in launches:
@@ -93,73 +100,75 @@ def least_of_all(cloud: TraceCloud, deadline_s: int) -> float:
                     after = least(now + UNIT_S, there, start_s - UNIT_S, left, home)
                 else:
                     after = least(now + UNIT_S, there, 0, left - UNIT_S, home)
-                found = min(found, cost + moved + after)
-        return found
+                result = min(result, cost + moved + after)
+        return result
 
     return least(0, None, 0, scenario.work_s, None)
 
 
 @settings(max_examples=100, deadline=None)
 @given(scenarios().filter(lambda s: not s.cold_start_sigma and len(s.zones) < 3))
-def test_with_overlap_is_what_trying_everything_finds(scenario: Scenario) -> None:
+def test_optimum__with_overlap_equals_exhaustive_search(scenario: Scenario) -> None:
     cloud = TraceCloud(scenario)
     assert scenario.deadline_s is not None
-    found = optimum(cloud, 0.0, scenario.deadline_s, overlap=True)
-    assert found == pytest.approx(least_with_overlap(cloud, scenario.deadline_s))
+    result = optimum(cloud, 0.0, scenario.deadline_s, overlap=True)
+    assert result == pytest.approx(least_with_overlap(cloud, scenario.deadline_s))
 
 
 def least_with_overlap(cloud: TraceCloud, deadline_s: int) -> float:
-    """As `least_of_all`, but at any time one more machine may be started, and later be gone over to."""
+    """As `exhaustive_cost`, but one more machine may be started at any time, and used later."""
     scenario = cloud.scenario
     zones = range(len(scenario.zones))
     usable = [(z, m) for z in zones for m in Market if scenario.use_on_demand or m is Market.SPOT]
-    nobody = (None, 0)
+    idle: Machine = (None, 0)
 
-    def launches(now: int) -> list:
-        return [(there, round(cloud.cold_start_s(*there, now))) for there in usable if cloud.has(*there, now)]
+    def launches(now: int) -> list[Machine]:
+        return [(there, round(cloud.cold_start_s(*there, now))) for there in usable if cloud.has_capacity(*there, now)]
 
-    def home(machine) -> str:
-        return scenario.zones[machine[0][0]].region
+    def home(machine: Machine) -> str:
+        place, _ = machine
+        assert place is not None
+        return scenario.zones[place[0]].region
 
-    def after(now: int, machine):
+    def after(now: int, machine: Machine) -> Machine:
         place, start_s = machine
-        return nobody if place is None else (place, max(0, start_s - UNIT_S))
+        return idle if place is None else (place, max(0, start_s - UNIT_S))
 
     @cache
-    def least(now: int, main, spare, left: int, region: str | None) -> float:
-        """`main`, `spare`: (place, seconds of start left), as they are at `now` before anything is decided."""
+    def least(now: int, main: Machine, spare: Machine, left: int, region: str | None) -> float:
+        """`main`, `spare`: (place, seconds of start left) at `now`, before any decision."""
         if left == 0:
             return 0.0
         if now + left > deadline_s:
             return inf
-        kept = [m for m in (main,) if m[0] is not None and cloud.has(*m[0], now)]
-        spares = [m for m in (spare,) if m[0] is not None and cloud.has(*m[0], now)]
-        found = inf
-        for mine in [nobody, *kept, *spares, *launches(now)]:
+        kept = [m for m in (main,) if m[0] is not None and cloud.has_capacity(*m[0], now)]
+        spares = [m for m in (spare,) if m[0] is not None and cloud.has_capacity(*m[0], now)]
+        result = inf
+        for mine in [idle, *kept, *spares, *launches(now)]:
             is_new = mine[0] is not None and not (mine in kept and mine == main)
             moved = scenario.move_cost if is_new and region not in (None, home(mine)) else 0.0
-            others = [nobody] if mine[0] is None else [nobody, *(spares if mine not in spares else []), *launches(now)]
+            others = [idle] if mine[0] is None else [idle, *(spares if mine not in spares else []), *launches(now)]
             for other in others:
-                bills = sum(cloud.bill(*m[0], now, now + UNIT_S) for m in (mine, other) if m[0] is not None)
+                bills = sum(cloud.bill(*place, now, now + UNIT_S) for place, _ in (mine, other) if place is not None)
                 works = mine[0] is not None and mine[1] == 0
                 where = region if mine[0] is None else home(mine)
                 then = least(now + UNIT_S, after(now, mine), after(now, other), left - UNIT_S * works, where)
-                found = min(found, bills + moved + then)
-        return found
+                result = min(result, bills + moved + then)
+        return result
 
-    return least(0, nobody, nobody, scenario.work_s, None)
+    return least(0, idle, idle, scenario.work_s, None)
 
 
-def test_waits_for_spot_that_comes_in_time(zone) -> None:
+def test_optimum__waits_for_spot(zone: MakeZone) -> None:
     cloud = TraceCloud(Scenario((zone("000111"),), work_s=1200, deadline_s=3600, cold_start_s=600))
     assert optimum(cloud, 0.0, 3600) == pytest.approx(1.0 * 1800 / 3600)
-    bridged = 3.0 * 1200 / 3600 + 1.0 * 1200 / 3600  # on-demand until spot comes, which then starts up again
+    bridged = 3.0 * 1200 / 3600 + 1.0 * 1200 / 3600  # on-demand until spot is available, which then starts up as well
     assert optimum(cloud, 0.0, 3000) == pytest.approx(bridged)
     assert optimum(cloud, 0.0, 2400) == pytest.approx(3.0 * 1800 / 3600)
     assert optimum(cloud, 0.0, 1200) == inf
 
 
-def test_durations_without_a_common_measure_are_refused(zone) -> None:
+def test_optimum__rejects_too_fine_grid(zone: MakeZone) -> None:
     cloud = TraceCloud(Scenario((zone("1" * 600),), work_s=172_801, deadline_s=350_000, cold_start_s=7))
-    with pytest.raises(TooFine, match="round them to whole minutes"):
+    with pytest.raises(GridTooFine, match="round them to whole minutes"):
         optimum(cloud, 0.0, 350_000)

@@ -1,6 +1,6 @@
-"""Amazon EC2. boto3 is imported when a call is about to be made, never before: a controller without AWS needs no SDK.
+"""Amazon EC2. boto3 is imported by the first call: a controller without AWS does not need the SDK.
 
-`cloud` is the `Cloud`; it asks `connections` for clients. What is bought is described by `catalog` (types, on-demand
-prices), crawled by `prices` (zones, spot prices), put into words by `launching` (with `boot`, the machine's first
-program), read back by `reading`, and what goes wrong is in `faults`.
+`cloud` implements `Cloud` and `sdk/connections` makes its clients. `pricing/region_prices` fetches zones and prices;
+`pricing/catalog` has the built-in table. `machines/launch_request` builds the parameters of a launch, `machines/parse`
+reads instances back, and `faults` classifies errors.
 """

@@ -1,66 +1,137 @@
-"""The `aws:` section of `config.yaml`. AWS is used if the section is there, even an empty one.
+"""The `aws:` section of `config.yaml`. The controller uses AWS only if there is a section, which may be empty.
 
 aws:
-  regions: [us-east-1, us-west-2]      # default: every region that the account has enabled
-  profile: training                    # of ~/.aws; default: credentials as the AWS command line finds them
-  images: {us-east-1: ami-0123…}       # default: Ubuntu, with NVIDIA's driver where there are GPUs
+  regions: [us-east-1, us-west-2]      # default: all regions that the account has enabled
+  profile: training                    # of ~/.aws; default: the AWS command line's credentials
+  images: {us-east-1: ami-0123…}       # default: Ubuntu, with NVIDIA's driver on machines with GPUs
   subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC
-  security_groups: {us-east-1: sg-0123…}  # default: that of the VPC
+  security_groups: {us-east-1: sg-0123…}  # default: the VPC's
   instance_profile: training-node      # an IAM role for the machines; default: none
-  fis_role: arn:aws:iam::123456789012:role/perdure-fis  # what rehearsed interruptions act under; default: none can be
-  notice_queues: [https://sqs.us-east-1.amazonaws.com/123456789012/perdure]  # fed by EventBridge; default: none
+  fis_role: arn:aws:iam::123456789012:role/perdure-fis  # for simulated interruptions; default: none, and they fail
+  interruption_queues: [https://sqs.us-east-1.amazonaws.com/123456789012/perdure]  # fed by EventBridge; default: none
   endpoint_url: https://…              # a private endpoint, for every service and region
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from perdure.controller.bounds import CLOUD_FIELDS
 from perdure.controller.clouds.aws import notices
-from perdure.controller.clouds.section import Section
+from perdure.controller.clouds.base.config_section import Section
+from perdure.controller.runtime.config.config_key import ConfigKey, child_names
+from perdure.controller.runtime.config.limits import cloud_limit_keys
 
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d+"
 _A_QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/perdure"
 _A_ROLE = "arn:aws:iam::123456789012:role/perdure-fis"
 _ROLE = r"arn:aws[a-z-]*:iam::\d{12}:role/\S+"
 
+CONFIG_KEYS = (
+    ConfigKey(
+        "aws",
+        "mapping",
+        "none",
+        "Enables AWS, even if it is empty; without this section Perdure never launches anything there.",
+    ),
+    ConfigKey(
+        "aws.regions",
+        "list of text",
+        "[] (every enabled region)",
+        "The regions in which machines may be launched.",
+    ),
+    ConfigKey(
+        "aws.profile",
+        "text",
+        "the default chain",
+        "The profile of ~/.aws that has the credentials.",
+    ),
+    ConfigKey(
+        "aws.endpoint_url",
+        "URL",
+        "AWS",
+        "A private endpoint, used for every service and region.",
+    ),
+    ConfigKey(
+        "aws.instance_profile",
+        "text",
+        "none",
+        "The instance profile (IAM role) of the machines.",
+    ),
+    ConfigKey(
+        "aws.images.<region>",
+        "text",
+        "Ubuntu, with GPU drivers if needed",
+        "The AMI of the region's machines.",
+    ),
+    ConfigKey(
+        "aws.subnets.<zone>",
+        "text",
+        "that of the default VPC",
+        "The subnet of the zone's machines.",
+    ),
+    ConfigKey(
+        "aws.security_groups.<region>",
+        "text",
+        "that of the VPC",
+        "The security group of the region's machines.",
+    ),
+    ConfigKey(
+        "aws.placement_scores",
+        "true or false",
+        "false",
+        "Whether to query EC2 spot placement scores and use them to estimate how likely interruptions are.",
+    ),
+    ConfigKey(
+        "aws.fis_role",
+        "text",
+        "none (no simulated interruptions)",
+        "The ARN of the role with which the Fault Injection Service simulates interruptions.",
+    ),
+    ConfigKey(
+        "aws.interruption_queues",
+        "list of URLs",
+        "[]",
+        "SQS queues, fed by EventBridge, that report interruptions and changes of state.",
+    ),
+    *cloud_limit_keys("aws"),
+)
+
 
 @dataclass(frozen=True)
 class AwsSettings:
-    """`regions` empty: all that the account has enabled. `images`: region → AMI. `subnets`: zone → subnet.
-    `security_groups`: region → security group.
+    """The settings of AWS."""
 
-    `notice_queues`: URLs of SQS queues that say what becomes of machines, besides the machines themselves.
-    `fis_role`: the role that the Fault Injection Service interrupts machines under, None if it is not to be used.
-    `placement_scores`: whether EC2 is asked for them, as evidence of how likely machines are to be taken.
-    """
-
+    #: Empty: all regions that the account has enabled.
     regions: tuple[str, ...] = ()
     profile: str | None = None
     endpoint_url: str | None = None
     instance_profile: str | None = None
+    #: Region → AMI.
     images: dict[str, str] = field(default_factory=dict)
+    #: Zone → subnet.
     subnets: dict[str, str] = field(default_factory=dict)
+    #: Region → security group.
     security_groups: dict[str, str] = field(default_factory=dict)
+    #: Whether to query EC2's placement scores, as evidence of how likely preemptions are.
     placement_scores: bool = False
+    #: The role of the Fault Injection Service for simulated interruptions; None disables them.
     fis_role: str | None = None
-    notice_queues: tuple[str, ...] = ()
+    #: URLs of SQS queues with the events of machines.
+    interruption_queues: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, mapping: object) -> AwsSettings:
-        """From the section as it was read. Raises SettingsError, which names the field."""
-        known = (*(field.name for field in fields(cls)), *CLOUD_FIELDS)
-        section = Section({} if mapping is None else mapping, "aws", known=known)
+        """From the section of config.yaml. Raises SettingsError, which names the field."""
+        section = Section({} if mapping is None else mapping, "aws", known=child_names(CONFIG_KEYS, "aws"))
         return cls(
-            regions=section.names("regions", _REGION, what="region", like="us-east-1"),
+            regions=section.names("regions", _REGION, kind="region", example="us-east-1"),
             profile=section.text_or_none("profile"),
             endpoint_url=section.url_or_none("endpoint_url"),
             instance_profile=section.text_or_none("instance_profile"),
-            images=section.part("images").texts(prefix="ami-"),
-            subnets=section.part("subnets").texts(prefix="subnet-"),
-            security_groups=section.part("security_groups").texts(prefix="sg-"),
+            images=section.subsection("images").texts(prefix="ami-"),
+            subnets=section.subsection("subnets").texts(prefix="subnet-"),
+            security_groups=section.subsection("security_groups").texts(prefix="sg-"),
             placement_scores=section.flag("placement_scores"),
-            notice_queues=section.names("notice_queues", notices.URL, what="queue's URL", like=_A_QUEUE),
-            fis_role=section.text_or_none("fis_role", _ROLE, what="role", like=_A_ROLE),
+            interruption_queues=section.names("interruption_queues", notices.URL, kind="queue URL", example=_A_QUEUE),
+            fis_role=section.text_or_none("fis_role", _ROLE, kind="role", example=_A_ROLE),
         )

@@ -1,6 +1,7 @@
-"""Azure virtual machines. Its SDK is imported when a call is about to be made, never before.
+"""Azure virtual machines. The SDK is imported by the first call.
 
-`cloud` is the `Cloud`; it asks `connections` for a client. What is sold is in `catalog`; a launch is put into Azure's
-words by `launching`, the place where machines stand is made by `places`, what Azure tells is read back by `reading`,
-what it tells no more is remembered by `ended`, and what goes wrong is in `faults`.
+`cloud` implements `Cloud` and `sdk/connections` makes its clients. `pricing/region_prices` fetches sizes and prices;
+`pricing/catalog` has the built-in table. `machines/launch_request` builds the body of a machine, `machines/networks`
+creates resource groups and networks, `machines/parse` reads machines back, `machines/tombstones` remembers deleted
+ones, and `faults` classifies errors.
 """

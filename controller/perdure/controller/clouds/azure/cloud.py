@@ -1,7 +1,7 @@
-"""Azure as a `Cloud`. Every call is made once, with a time-out; what it means when it fails, `faults` says.
+"""Azure as a `Cloud`. Every call is made once, with a time-out; `faults` classifies failures.
 
-A launch begins the creation of its machines and does not wait for it: they are PENDING. What Azure refuses at once is
-raised; a machine that was accepted, and for which no room is found after all, is seen by `describe` (see `reading`).
+A launch starts the creation of its machines and returns them as PENDING. It raises what Azure rejects at once.
+`describe` reports a machine that was accepted but for which Azure found no capacity later (see `machines/parse`).
 """
 
 from __future__ import annotations
@@ -13,57 +13,69 @@ from typing import TypeVar
 
 import structlog
 
-from perdure.controller.clock import Clock
-from perdure.controller.clouds.azure import catalog, faults, identities, launching, market, reading, standing
-from perdure.controller.clouds.azure.checking import Checking
-from perdure.controller.clouds.azure.connections import Connections
-from perdure.controller.clouds.azure.ended import Ended
+from perdure.controller.clouds.azure import controller_host, faults
+from perdure.controller.clouds.azure.account_check import AzureAccountCheck
+from perdure.controller.clouds.azure.iam import managed_identity
+from perdure.controller.clouds.azure.machines import launch_request, parse
+from perdure.controller.clouds.azure.machines.networks import Networks
+from perdure.controller.clouds.azure.machines.tombstones import AzureTombstones
 from perdure.controller.clouds.azure.notices import StorageQueue
-from perdure.controller.clouds.azure.places import Places
+from perdure.controller.clouds.azure.pricing import catalog, region_prices
+from perdure.controller.clouds.azure.sdk.connections import AzureConnections
 from perdure.controller.clouds.azure.settings import AzureSettings
-from perdure.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, NotYet, Standing
-from perdure.controller.clouds.checks import Finding
-from perdure.controller.clouds.faulting import Refused
-from perdure.controller.clouds.offercache import OfferCache
-from perdure.controller.clouds.pricelist import PriceList, Source
-from perdure.controller.clouds.queues import NoticeQueue
-from perdure.controller.clouds.sold import Sold
-from perdure.recovery.market import FaultKind, Market, Offer
+from perdure.controller.clouds.base.account_checks import Finding
+from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.notice_queue import NoticeQueue
+from perdure.controller.clouds.base.protocol import (
+    Disk,
+    EventuallyConsistent,
+    Fault,
+    HostRequirements,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+)
+from perdure.controller.clouds.pricing.cache import OfferCache
+from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
+from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
+from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
 
 log = structlog.get_logger(__name__)
 
-CALLS_AT_ONCE = 16
-# A place that was found may be gone: it is looked for again before the next launch there.
-_PLACE_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
-# The second: with other words, such as an agent that has changed since.
-_IT_EXISTS = {"PreconditionFailed", "PropertyChangeNotAllowed"}
+MAX_CONCURRENT_CALLS = 16
+# The group or network may have been deleted: the next launch looks it up again.
+_NETWORK_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
+# The second: the machine exists with other properties, for example because the agent has changed since.
+_MACHINE_EXISTS = {"PreconditionFailed", "PropertyChangeNotAllowed"}
 
 T = TypeVar("T")
-Told = TypeVar("Told")
+R = TypeVar("R")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible`, `Telling` and `Hosting`. `cache`: where what it sells is kept."""
+    """A `Cloud` that is `Interruptible`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
 
     ignores: frozenset[str] = frozenset()
 
     def __init__(self, cache: OfferCache, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
         self.name = name
         self.settings = settings
-        self._connections = Connections(settings, clock)
-        self._places = Places(settings, self._connections)
-        self._ended = Ended(clock)
-        source = Source(
+        self._connections = AzureConnections(settings, clock)
+        self._networks = Networks(settings, self._connections)
+        self._tombstones = AzureTombstones(clock)
+        source = PriceSource(
             name,
             catalog.TYPES,
             self.regions,
             self._crawl,
             catalog.on_demand_price,
             faults.classify,
-            table=catalog.sold,
-            table_regions=tuple(catalog.REGIONS),
-            table_of=catalog.TYPED,
+            fallback=catalog.fallback,
+            fallback_regions=tuple(catalog.REGIONS),
+            catalog_month=catalog.CATALOG_MONTH,
             only=settings.regions,
         )
         self.prices = PriceList(source, cache, clock)
@@ -71,7 +83,7 @@ class AzureCloud:
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices are Azure's retail prices, without what you have agreed upon with it"
+        prices = "prices are Azure's retail prices, without your discounts"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
         return [prices, *images, *self.prices.notes()]
 
@@ -83,209 +95,212 @@ class AzureCloud:
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         region = request.offer.region
-        names = [launching.name_of(request.owner.token, rank) for rank in range(request.num_nodes)]
-        # A name that was bought before is not bought again, though Azure may have forgotten it since.
-        before = self.describe(region, self._ended.known(names))
-        subnet = self._places.subnet(region)
+        names = [launch_request.name_of(request.owner.token, rank) for rank in range(request.num_nodes)]
+        # Names that this process has launched are not launched again, although Azure may have deleted them since.
+        existing = self.describe(region, self._tombstones.known(names))
+        subnet = self._networks.subnet(region)
         bodies = {
-            name: launching.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
+            name: launch_request.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
             for rank, name in enumerate(names)
-            if name not in {instance.id for instance in before}
+            if name not in {instance.id for instance in existing}
         }
-        begun = _all_at_once(lambda item: self._create(region, *item), bodies.items())
-        bought = [one for one in begun if isinstance(one, Instance)]
-        failed = [one for one in begun if isinstance(one, Exception)]
+        results = _parallel(lambda item: self._create(region, *item), bodies.items())
+        launched = [result for result in results if isinstance(result, Instance)]
+        failed = [result for result in results if isinstance(result, Exception)]
         if failed:
-            raise self._give_up(region, names, failed)
-        self._ended.bought(bought, is_spot=request.offer.market is Market.SPOT)
-        return sorted((*before, *bought), key=lambda instance: instance.rank)
+            raise self._undo_launch(region, names, failed)
+        self._tombstones.record_launched(launched, is_spot=request.offer.market is Market.SPOT)
+        return sorted((*existing, *launched), key=lambda instance: instance.rank)
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
-        names = [id for id in ids if launching.is_name(id)]
-        found = [_result(one) for one in _all_at_once(lambda name: self._get(region, name), names)]
-        seen = {instance.id: instance for instance in found if instance is not None}
-        return [*seen.values(), *self._ended.not_found(region, [name for name in names if name not in seen])]
+        names = [id for id in ids if launch_request.is_name(id)]
+        results = [_unwrap(result) for result in _parallel(lambda name: self._get(region, name), names)]
+        existing = {instance.id: instance for instance in results if instance is not None}
+        missing = [name for name in names if name not in existing]
+        return [*existing.values(), *self._tombstones.describe_missing(region, missing)]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        listed = _all_at_once(self._list, self.regions())
-        return [one for some in listed for one in _result(some) if one.owner.controller == controller]
+        results = _parallel(self._list, self.regions())
+        return [one for result in results for one in _unwrap(result) if one.owner.controller == controller]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
-        names = [id for id in ids if launching.is_name(id)]
-        self._ended.asked(region, names)
-        for one in _all_at_once(lambda name: self._delete(region, name), names):
-            _result(one)
+        names = [id for id in ids if launch_request.is_name(id)]
+        self._tombstones.record_termination(region, names)
+        for result in _parallel(lambda name: self._delete(region, name), names):
+            _unwrap(result)
 
     def classify(self, error: Exception) -> Fault:
         return faults.classify(error)
 
-    # ---- what only some clouds can do ----
+    # ---- the optional protocols ----
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
-        return [StorageQueue(self.name, url, self._connections.storage) for url in self.settings.notice_queues]
+        return [StorageQueue(self.name, url, self._connections.storage) for url in self.settings.interruption_queues]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
-        """Azure alone says how long the notice is (30 seconds at least), and when it comes."""
+        """Azure determines the notice (at least 30 seconds) and when it begins."""
         machines = self._connections.client().virtual_machines
-        machines.simulate_eviction(self._places.group(region), instance_id)
+        machines.simulate_eviction(self._networks.group(region), instance_id)
 
-    def found_here(self) -> Mapping[str, str]:
+    def environment_settings(self) -> Mapping[str, str]:
         return {"subscription": self._connections.subscription}
 
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
-        kept = self._kept(name, region)
-        if (found := kept.find_disk()) is not None:
-            return found
-        self._places.forget(region)  # with its group the disk is not found, either
-        self._places.subnet(region)
-        return kept.make_disk(zone, gib)
+        resources = self._controller_resources(name, region)
+        if (disk := resources.find_disk()) is not None:
+            return disk
+        self._networks.forget(region)  # the disk may be missing because its group was deleted
+        self._networks.subnet(region)
+        return resources.create_disk(zone, gib)
 
-    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
-        region, name = request.offer.region, launching.name_of(request.owner.token, 0)
-        if before := self.describe(region, self._ended.known([name])):
-            return before[0]
+    def launch_host(self, request: LaunchRequest, needs: HostRequirements) -> Instance:
+        region, name = request.offer.region, launch_request.name_of(request.owner.token, 0)
+        if existing := self.describe(region, self._tombstones.known([name])):
+            return existing[0]
         try:
-            made = self._stand(request, needs, name)
-        except NotYet:
+            launched = self._launch_host(request, needs, name)
+        except EventuallyConsistent:
             raise
         except Exception as error:
-            told = self._in_our_words(region, error)
-            raise NotYet(str(told)) if faults.is_passing(told) else told from error
-        self._ended.bought([made], is_spot=False)
-        return made
+            translated = self._translate(region, error)
+            raise EventuallyConsistent(str(translated)) if faults.is_transient(translated) else translated from error
+        self._tombstones.record_launched([launched], is_spot=False)
+        return launched
 
-    def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - it has the disk from its birth on
+    def attach_disk(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - the machine is created with the disk
         if instance.state is not InstanceState.RUNNING:
             return None
-        return self._kept(instance.owner.controller, instance.region).address()
+        return self._controller_resources(instance.owner.controller, instance.region).address()
 
-    def leave(self, name: str, region: str) -> None:
-        self._kept(name, region).leave()
+    def release(self, name: str, region: str) -> None:
+        self._controller_resources(name, region).release()
 
     def remove_disk(self, name: str, region: str) -> None:
-        self._kept(name, region).remove_disk()
+        self._controller_resources(name, region).remove_disk()
 
     def check(self) -> Sequence[Finding]:
-        return Checking(self.settings, self._connections, self.regions).findings()
+        return AzureAccountCheck(self.settings, self._connections, self.regions).findings()
 
     # ---- private ----
 
     def regions(self) -> Sequence[str]:
-        """The regions that are used: those of the configuration, or all that the catalog knows."""
+        """The regions in use: the configured ones, or all of the built-in table."""
         return self.settings.regions or tuple(catalog.REGIONS)
 
-    def _stand(self, request: LaunchRequest, needs: Standing, name: str) -> Instance:
+    def _launch_host(self, request: LaunchRequest, needs: HostRequirements, name: str) -> Instance:
         region = request.offer.region
-        kept, subnet = self._kept(request.owner.controller, region), self._places.subnet(region)
-        identity = identities.identity(self._connections, self._places.path(region), region, needs.role)
-        kept.require_interface(needs, subnet, is_public=self.settings.wants_public_ip(region))
-        kept.require_disk(name)
-        of_node = launching.virtual_machine(request, 0, self.settings, subnet=subnet, name=name)
-        return self._create(region, name, standing.virtual_machine(of_node, needs, kept, identity=identity))
+        resources, subnet = self._controller_resources(request.owner.controller, region), self._networks.subnet(region)
+        identity = managed_identity.identity(self._connections, self._networks.path(region), region, needs.role)
+        resources.require_interface(needs, subnet, is_public=self.settings.wants_public_ip(region))
+        resources.require_disk(name)
+        of_node = launch_request.virtual_machine(request, 0, self.settings, subnet=subnet, name=name)
+        return self._create(region, name, controller_host.virtual_machine(of_node, needs, resources, identity=identity))
 
-    def _kept(self, name: str, region: str) -> standing.Kept:
-        return standing.Kept(self._connections, self._places.path(region), region, name)
+    def _controller_resources(self, name: str, region: str) -> controller_host.ControllerResources:
+        return controller_host.ControllerResources(self._connections, self._networks.path(region), region, name)
 
-    def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
-        return market.crawl_region(self._connections, region)
+    def _crawl(self, region: str, now: float) -> RegionCatalog:  # noqa: ARG002 - prices here have no time of day
+        return region_prices.fetch(self._connections, region)
 
     def _create(self, region: str, name: str, body: dict[str, object]) -> Instance:
-        """Begin it, unless a machine of this name is there: then that is the one which was bought before."""
+        """Start the creation, unless a machine of this name exists: then an earlier call has created it."""
         from azure.core import MatchConditions
         from azure.core.exceptions import HttpResponseError
         from azure.mgmt.compute.models import VirtualMachine
 
-        machines, group = self._connections.client().virtual_machines, self._places.group(region)
+        machines, group = self._connections.client().virtual_machines, self._networks.group(region)
         try:
-            told = machines.begin_create_or_update(
+            machine = machines.begin_create_or_update(
                 group, name, VirtualMachine(body), match_condition=MatchConditions.IfMissing, polling=False
             ).result()
         except HttpResponseError as error:
-            if faults.code_of(error) not in _IT_EXISTS:
+            if faults.code_of(error) not in _MACHINE_EXISTS:
                 raise
-            told = machines.get(group, name, expand="instanceView")
-        instance = reading.read(told, self.name)
-        assert instance is not None, f"{name} came back without the tags that it was made with"
+            machine = machines.get(group, name, expand="instanceView")
+        instance = parse.instance(machine, self.name)
+        assert instance is not None, f"Azure returned {name} without its tags"
         return instance
 
-    def _give_up(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
-        """What to raise. Refused for good: what was begun is given back. In doubt: it is asked for again as it is."""
-        if any(faults.code_of(error) in _PLACE_IS_MISSING for error in failed):
-            self._places.forget(region)
-        failed = [self._in_our_words(region, error) for error in failed]
-        refused = [error for error in failed if faults.classify(error).kind is not FaultKind.FIND_OUT]
-        if not refused:
+    def _undo_launch(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
+        """The exception to raise. After a definite rejection, the other machines are terminated. If all errors are
+        ambiguous, they stay, since the launch is repeated."""
+        if any(faults.code_of(error) in _NETWORK_IS_MISSING for error in failed):
+            self._networks.forget(region)
+        failed = [self._translate(region, error) for error in failed]
+        rejected = [error for error in failed if faults.classify(error).kind is not FaultKind.AMBIGUOUS]
+        if not rejected:
             return failed[0]
         if len(names) > 1:
-            with suppress(Exception):  # the sweep ends what is left
+            with suppress(Exception):  # the sweep terminates the others
                 self.terminate(region, names)
-            self._ended.forget(names)
-        return refused[0]
+            self._tombstones.forget(names)
+        return rejected[0]
 
-    def _in_our_words(self, region: str, error: Exception) -> Exception:
-        """A network of ours that is missing is made again; one of the user's is for the user to correct."""
+    def _translate(self, region: str, error: Exception) -> Exception:
+        """Perdure's own network is created again if it is missing; the user has to correct a configured one."""
         own = self.settings.subnets.get(region)
         if own is None or faults.code_of(error) != "InvalidResourceReference":
             return error
-        return Refused("SubnetNotFound", f"azure.subnets.{region} is {own}: {error}")
+        return CloudRejected("SubnetNotFound", f"azure.subnets.{region} is {own}: {error}")
 
     def _get(self, region: str, name: str) -> Instance | None:
-        """None if it is not there."""
+        """None if it does not exist."""
         from azure.core.exceptions import ResourceNotFoundError
 
         machines = self._connections.client().virtual_machines
         try:
-            told = machines.get(self._places.group(region), name, expand="instanceView")
+            machine = machines.get(self._networks.group(region), name, expand="instanceView")
         except ResourceNotFoundError:
             return None
-        instance = reading.read(told, self.name)
+        instance = parse.instance(machine, self.name)
         if instance is not None:
-            self._ended.shown(instance, is_spot=reading.is_spot(told))
+            self._tombstones.record_seen(instance, is_spot=parse.is_spot(machine))
             if instance.gone_reason is Reason.NO_CAPACITY:
-                log.warning("azure.creation_failed", machine=name, zone=instance.zone, error=reading.trouble(told))
+                problem = parse.creation_error(machine)
+                log.warning("azure.creation_failed", machine=name, zone=instance.zone, error=problem)
         return instance
 
     def _list(self, region: str) -> list[Instance]:
-        """All that are ours there, page by page; none where there is not even a group."""
+        """All machines in the region's group, page by page; none if there is no group."""
         from azure.core.exceptions import ResourceNotFoundError
 
         machines = self._connections.client().virtual_machines
         try:
-            told = list(machines.list(self._places.group(region)))
+            listed = list(machines.list(self._networks.group(region)))
         except ResourceNotFoundError:
             return []
-        read = [(reading.read(one, self.name), reading.is_spot(one)) for one in told]
-        for instance, is_spot in read:
+        pairs = [(parse.instance(machine, self.name), parse.is_spot(machine)) for machine in listed]
+        for instance, is_spot in pairs:
             if instance is not None:
-                self._ended.shown(instance, is_spot=is_spot)
-        return [instance for instance, _ in read if instance is not None]
+                self._tombstones.record_seen(instance, is_spot=is_spot)
+        return [instance for instance, _ in pairs if instance is not None]
 
     def _delete(self, region: str, name: str) -> None:
-        """By force: what the machine had to say, its agent has said. One that is not there is a success."""
+        """Forced, since the agent has already sent everything. A missing machine is a success."""
         from azure.core.exceptions import ResourceNotFoundError
 
         machines = self._connections.client().virtual_machines
         with suppress(ResourceNotFoundError):
-            machines.begin_delete(self._places.group(region), name, force_deletion=True, polling=False)
+            machines.begin_delete(self._networks.group(region), name, force_deletion=True, polling=False)
 
 
-def _all_at_once(call: Callable[[T], Told], over: Iterable[T]) -> list[Told | Exception]:
-    """What each call gives or raises, in order."""
+def _parallel(function: Callable[[T], R], arguments: Iterable[T]) -> list[R | Exception]:
+    """Call `function` for each argument, in parallel. Returns results and exceptions, in order."""
 
-    def caught(one: T) -> Told | Exception:
+    def call(argument: T) -> R | Exception:
         try:
-            return call(one)
-        except Exception as error:  # noqa: BLE001 - handed to the caller
+            return function(argument)
+        except Exception as error:  # noqa: BLE001 - returned to the caller
             return error
 
-    each = list(over)
-    if len(each) <= 1:
-        return [caught(one) for one in each]
-    with ThreadPoolExecutor(min(len(each), CALLS_AT_ONCE), thread_name_prefix="azure") as pool:
-        return list(pool.map(caught, each))
+    arguments = list(arguments)
+    if len(arguments) <= 1:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(len(arguments), MAX_CONCURRENT_CALLS), thread_name_prefix="azure") as pool:
+        return list(pool.map(call, arguments))
 
 
-def _result(told: Told | Exception) -> Told:
-    if isinstance(told, Exception):
-        raise told
-    return told
+def _unwrap(result: R | Exception) -> R:
+    if isinstance(result, Exception):
+        raise result
+    return result

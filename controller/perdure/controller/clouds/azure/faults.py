@@ -1,4 +1,4 @@
-"""What Azure's errors mean, as data.
+"""The meaning of Azure's errors, as data.
 
 Codes: learn.microsoft.com/azure/virtual-machines/error-codes-spot, …/azure-resource-manager/troubleshooting/
 common-deployment-errors, and the allocation failures of …/troubleshoot/azure/virtual-machines.
@@ -9,49 +9,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perdure.controller.clouds import faulting
-from perdure.controller.clouds.base import Fault
-from perdure.controller.clouds.faulting import Refused, Row, Table
-from perdure.recovery.market import FaultKind
+from perdure.controller.clouds.base import faults
+from perdure.controller.clouds.base.faults import CloudRejected, FaultRule, FaultTable
+from perdure.controller.clouds.base.protocol import Fault
+from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
 
-_NO_SPOT_S = 3600.0  # a size that a zone does not sell now stays so for a while
+_NO_SPOT_S = 3600.0  # a size that a zone does not offer now will be unavailable for a while
 _LONG_S = 24 * 3600.0
 
-_FULL = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
-_FULL_REGION = Row(FaultKind.AVOID_REGION, Reason.NO_CAPACITY)
+_FULL = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
+_FULL_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.NO_CAPACITY)
 _ASK_FOR_MORE = "ask Azure for a higher quota in this region, or allow others"
-_QUOTA = Row(FaultKind.AVOID_REGION, Reason.QUOTA, hint=_ASK_FOR_MORE)
-_QUOTA_OF_MARKET = Row(FaultKind.AVOID_REGION, Reason.QUOTA, any_type=True, hint=_ASK_FOR_MORE)
-_QUOTA_OF_REGION = Row(FaultKind.AVOID_REGION, Reason.QUOTA, any_market=True, any_type=True, hint=_ASK_FOR_MORE)
-_NO_QUOTA_AT_ALL = Row(FaultKind.AVOID_REGION, Reason.QUOTA, _LONG_S, hint=_ASK_FOR_MORE)
-_THROTTLED = Row(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
-_PASSING = Row(FaultKind.FIND_OUT, Reason.NO_CAPACITY)
-_WRONG = Row(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
-_WRONG_FOR_SPOT = Row(FaultKind.GIVE_UP, Reason.BAD_REQUEST)
-_WRONG_IN_REGION = Row(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, _LONG_S, any_market=True, any_type=True)
-_CREDENTIALS = Row(
+_QUOTA = FaultRule(FaultKind.AVOID_REGION, Reason.QUOTA, hint=_ASK_FOR_MORE)
+_QUOTA_OF_MARKET = FaultRule(FaultKind.AVOID_REGION, Reason.QUOTA, any_type=True, hint=_ASK_FOR_MORE)
+_QUOTA_OF_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.QUOTA, any_market=True, any_type=True, hint=_ASK_FOR_MORE)
+_NO_QUOTA_AT_ALL = FaultRule(FaultKind.AVOID_REGION, Reason.QUOTA, _LONG_S, hint=_ASK_FOR_MORE)
+_THROTTLED = FaultRule(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
+_AMBIGUOUS = FaultRule(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY)
+_WRONG = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
+_WRONG_FOR_SPOT = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST)
+_WRONG_IN_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, _LONG_S, any_market=True, any_type=True)
+_CREDENTIALS = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
     any_type=True,
     hint="give the controller working Azure credentials (`az account show` must succeed where it runs)",
 )
-_SUBSCRIPTION = Row(
+_SUBSCRIPTION = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
     any_type=True,
     hint="name a subscription in azure.subscription that is enabled, and that the controller may use",
 )
-_NOT_ALLOWED = Row(
+_NOT_ALLOWED = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
     any_type=True,
     hint="give the controller a role that allows what deploy/iam/azure-controller.json lists",
 )
-_NOT_REGISTERED = Row(
+_NOT_REGISTERED = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_REQUEST,
     any_market=True,
@@ -59,46 +59,46 @@ _NOT_REGISTERED = Row(
     hint="run `az provider register -n Microsoft.Compute` and `-n Microsoft.Network` once",
 )
 
-CODES: dict[str, Row] = {
-    # no room
-    "SkuNotAvailable": Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, _NO_SPOT_S),
-    "ZonalAllocationFailed": Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, any_market=True),
+CODES: dict[str, FaultRule] = {
+    # no capacity
+    "SkuNotAvailable": FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, _NO_SPOT_S),
+    "ZonalAllocationFailed": FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, any_market=True),
     "OverconstrainedZonalAllocationRequest": _FULL,
     "AllocationFailed": _FULL_REGION,
     "OverconstrainedAllocationRequest": _FULL_REGION,
-    "SpotPriceGreaterThanProvidedMaxPrice": Row(FaultKind.AVOID_ZONE, Reason.PRICE, 600.0),
-    # quotas: each region has its own, and spot's is apart from that of the families; `MESSAGES` tells more
+    "SpotPriceGreaterThanProvidedMaxPrice": FaultRule(FaultKind.AVOID_ZONE, Reason.PRICE, 600.0),
+    # quotas: per region, with one for spot and one per family; `MESSAGES` distinguishes them
     "QuotaExceeded": _QUOTA,
     "ResourceQuotaExceeded": _QUOTA_OF_REGION,
     "PublicIPCountLimitReached": _QUOTA_OF_REGION,
     "IPv4StandardSkuPublicIpCountLimitReached": _QUOTA_OF_REGION,
-    "SubnetIsFull": Row(FaultKind.AVOID_REGION, Reason.NO_CAPACITY, 600.0, any_market=True, any_type=True),
-    # too fast: nothing happened
+    "SubnetIsFull": FaultRule(FaultKind.AVOID_REGION, Reason.NO_CAPACITY, 600.0, any_market=True, any_type=True),
+    # throttled: nothing happened
     "TooManyRequests": _THROTTLED,
     "RateLimitExceeded": _THROTTLED,
     "SubscriptionRequestsThrottled": _THROTTLED,
     "ResourceCollectionRequestsThrottled": _THROTTLED,
     "OperationNotAllowedDueToThrottling": _THROTTLED,
     "ServerBusy": _THROTTLED,
-    # Azure's own trouble, or two calls at once: it may have happened, the same name tells
-    "InternalServerError": _PASSING,
-    "InternalExecutionError": _PASSING,
-    "InternalOperationError": _PASSING,
-    "NetworkingInternalOperationError": _PASSING,
-    "RetryableError": _PASSING,
-    "RetryableErrorDueToAnotherOperation": _PASSING,
-    "AnotherOperationInProgress": _PASSING,
-    "OperationPreempted": _PASSING,
-    "Conflict": _PASSING,
-    "ServerTimeout": _PASSING,
-    "GatewayTimeout": _PASSING,
-    "OperationTimedOut": _PASSING,
-    "ServiceUnavailable": _PASSING,
-    # what was just made is not ready everywhere at once
-    "ReferencedResourceNotProvisioned": _PASSING,
-    "InvalidResourceReference": _PASSING,
-    "ResourceGroupNotFound": _PASSING,
-    "SubnetNotFound": Row(
+    # internal errors of Azure, or concurrent calls: the call may have succeeded; repeat it with the same name
+    "InternalServerError": _AMBIGUOUS,
+    "InternalExecutionError": _AMBIGUOUS,
+    "InternalOperationError": _AMBIGUOUS,
+    "NetworkingInternalOperationError": _AMBIGUOUS,
+    "RetryableError": _AMBIGUOUS,
+    "RetryableErrorDueToAnotherOperation": _AMBIGUOUS,
+    "AnotherOperationInProgress": _AMBIGUOUS,
+    "OperationPreempted": _AMBIGUOUS,
+    "Conflict": _AMBIGUOUS,
+    "ServerTimeout": _AMBIGUOUS,
+    "GatewayTimeout": _AMBIGUOUS,
+    "OperationTimedOut": _AMBIGUOUS,
+    "ServiceUnavailable": _AMBIGUOUS,
+    # eventual consistency: a new resource is not visible everywhere yet
+    "ReferencedResourceNotProvisioned": _AMBIGUOUS,
+    "InvalidResourceReference": _AMBIGUOUS,
+    "ResourceGroupNotFound": _AMBIGUOUS,
+    "SubnetNotFound": FaultRule(
         FaultKind.AVOID_REGION,
         Reason.BAD_REQUEST,
         _LONG_S,
@@ -106,8 +106,10 @@ CODES: dict[str, Row] = {
         any_type=True,
         hint="correct azure.subnets in config.yaml",
     ),
-    "ResourceGroupBeingDeleted": Row(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 600.0, any_market=True, any_type=True),
-    # who we are, and what we may do
+    "ResourceGroupBeingDeleted": FaultRule(
+        FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 600.0, any_market=True, any_type=True
+    ),
+    # credentials and permissions
     "ClientAuthenticationError": _CREDENTIALS,
     "AuthenticationFailed": _CREDENTIALS,
     "InvalidAuthenticationToken": _CREDENTIALS,
@@ -148,11 +150,11 @@ CODES: dict[str, Row] = {
     "DiskSizeSmallerThanImage": _WRONG,
 }
 
-# For codes that come in many kinds; the longest that fits counts.
-PREFIXES: dict[str, Row] = {"Invalid": _WRONG, "Missing": _WRONG}
+# By the start of a code; the longest match counts.
+PREFIXES: dict[str, FaultRule] = {"Invalid": _WRONG, "Missing": _WRONG}
 
-# Codes that mean several things, told apart by what the message holds (in lower case); the first that fits counts.
-MESSAGES: tuple[tuple[str, str, Row], ...] = tuple(
+# (code, text in the lower-case message, rule), for codes with several meanings; the first match counts.
+MESSAGES: tuple[tuple[str, str, FaultRule], ...] = tuple(
     (code, held, row)
     for code in ("OperationNotAllowed", "QuotaExceeded")
     for held, row in (
@@ -164,7 +166,7 @@ MESSAGES: tuple[tuple[str, str, Row], ...] = tuple(
     )
 )
 
-# Another machine has it still. Azure keeps an interface for a machine that was not made for 180 seconds.
+# Another machine still uses the resource. Azure reserves an interface for 180 seconds after a failed creation.
 IN_USE = {
     "InUseNetworkSecurityGroupCannotBeDeleted",
     "NicInUse",
@@ -175,7 +177,7 @@ IN_USE = {
     "RetryableErrorDueToAnotherOperation",
 }
 
-# By the answer's status, where it holds no code of Azure's.
+# The code for a status, for responses without a code of Azure's.
 STATUSES: dict[int, str] = {
     401: "AuthenticationFailed",
     403: "Forbidden",
@@ -189,48 +191,48 @@ STATUSES: dict[int, str] = {
     504: "GatewayTimeout",
 }
 
-# Exceptions of the SDK's own, by class name: nothing was sent, or nobody let us in.
-EXCEPTIONS: dict[str, Row] = {
+# The SDK's own exceptions, by class name: nothing was sent, or authentication failed.
+EXCEPTIONS: dict[str, FaultRule] = {
     "CredentialUnavailableError": _CREDENTIALS,
     "ClientAuthenticationError": _CREDENTIALS,
     "ServiceRequestError": _THROTTLED,
     "SerializationError": _WRONG,
 }
 
-TABLE = Table(CODES, PREFIXES, EXCEPTIONS)
+TABLE = FaultTable(CODES, PREFIXES, EXCEPTIONS)
 
 
 def code_of(error: Exception) -> str:
-    """Azure's code of an error; the class's name where Azure has not spoken."""
-    if isinstance(error, Refused):
+    """Azure's code of an error; the name of the exception's class if Azure did not respond."""
+    if isinstance(error, CloudRejected):
         return error.code
-    told = getattr(getattr(error, "error", None), "code", None) or _headers(error).get("x-ms-error-code")  # Storage's
+    code = getattr(getattr(error, "error", None), "code", None) or _headers(error).get("x-ms-error-code")  # Storage's
     status = getattr(error, "status_code", None)
-    return str(told or STATUSES.get(status or 0) or type(error).__name__)
+    return str(code or STATUSES.get(status or 0) or type(error).__name__)
 
 
 def classify(error: Exception) -> Fault:
-    code, told = code_of(error), _message(error)
-    row = row_of(code, told) or TABLE.row(code, error)
-    fault = faulting.fault(row, code, told)
-    return replace(fault, retry_after_s=_retry_after_s(error)) if row is _THROTTLED else fault
+    code, message = code_of(error), _message(error)
+    rule = rule_for_message(code, message) or TABLE.rule(code, error)
+    fault = faults.to_fault(rule, code, message)
+    return replace(fault, retry_after_s=_retry_after_s(error)) if rule is _THROTTLED else fault
 
 
-def row_of(code: str, message: str) -> Row | None:
-    """What `MESSAGES` says; None if nothing."""
-    held = message.lower()
-    return next((row for of, part, row in MESSAGES if of == code and part in held), None)
+def rule_for_message(code: str, message: str) -> FaultRule | None:
+    """The rule of `MESSAGES`; None if there is none."""
+    lower = message.lower()
+    return next((rule for other, part, rule in MESSAGES if other == code and part in lower), None)
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether it is about something that was made a moment ago, or is gone in a moment: the same call again may do."""
+def is_transient(error: Exception) -> bool:
+    """Whether the error is about a resource that was just created, or is being deleted: a repeated call may succeed."""
     code = code_of(error)
-    slow = code == "FailedIdentityOperation" and "was not found" in _message(error)
-    return slow or code in IN_USE or CODES.get(code) is _PASSING
+    is_new_identity = code == "FailedIdentityOperation" and "was not found" in _message(error)
+    return is_new_identity or code in IN_USE or CODES.get(code) is _AMBIGUOUS
 
 
-def is_not_there(error: Exception) -> bool:
-    """Whether what was asked about does not exist."""
+def is_not_found(error: Exception) -> bool:
+    """Whether the resource does not exist."""
     return getattr(error, "status_code", None) == 404
 
 
@@ -239,9 +241,9 @@ def _message(error: Exception) -> str:
 
 
 def _retry_after_s(error: Exception) -> float | None:
-    """Azure's own word, in seconds; None without one."""
-    told = _headers(error).get("Retry-After", "")
-    return float(told) if told.isdecimal() else None
+    """Azure's Retry-After header, in seconds; None without one."""
+    seconds = _headers(error).get("Retry-After", "")
+    return float(seconds) if seconds.isdecimal() else None
 
 
 def _headers(error: Exception) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
-"""Google Compute Engine. Its SDK takes seconds and much memory to import: that is done when a call is about to be made.
+"""Google Compute Engine. Its SDK takes seconds and much memory to import: the first call does that.
 
-`cloud` is the `Cloud`; it asks `connections` for clients. What is sold `market` puts together: what zones have is read
-by `machines`, prices by `billing`, both by the words of `families`; until then `catalog` has a table. What is bought is
-put into words by `launching`, read back by `reading` (machines) and `history` (what became of those that are no more),
-and what goes wrong is in `faults`.
+`cloud` implements `Cloud` and `sdk/connections` makes its clients. `pricing/region` combines machine types
+(`machine_types`) and prices (`retail_prices`), both with the names of `machine_families`; `catalog` has the built-in
+table. `machines/launch_request` builds the body of a launch, `machines/parse` reads instances back,
+`machines/tombstones` finds out what became of deleted ones, and `faults` classifies errors.
 """

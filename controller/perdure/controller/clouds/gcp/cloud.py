@@ -1,72 +1,84 @@
-"""Compute Engine as a `Cloud`. Every call is made once, with a time-out; what it means when it fails, `faults` says."""
+"""Compute Engine as a `Cloud`. Every call is made once, with a time-out; `faults` classifies failures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from perdure.controller.clock import Clock
-from perdure.controller.clouds.base import Disk, Fault, Instance, InstanceState, LaunchRequest, NotYet, Standing
-from perdure.controller.clouds.checks import Finding
-from perdure.controller.clouds.faulting import Refused
-from perdure.controller.clouds.fresh import Fresh
-from perdure.controller.clouds.gcp import accounts, catalog, faults, history, launching, market, reading, standing
-from perdure.controller.clouds.gcp.billing import PriceBook
-from perdure.controller.clouds.gcp.checking import Checking
-from perdure.controller.clouds.gcp.connections import Connections
-from perdure.controller.clouds.gcp.memory import Memory
+from perdure.controller.clouds.base.account_checks import Finding
+from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.notice_queue import NoticeQueue
+from perdure.controller.clouds.base.protocol import (
+    Disk,
+    EventuallyConsistent,
+    Fault,
+    HostRequirements,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+)
+from perdure.controller.clouds.base.recent_launches import RecentLaunches
+from perdure.controller.clouds.gcp import controller_host, faults
+from perdure.controller.clouds.gcp.account_check import GcpAccountCheck
+from perdure.controller.clouds.gcp.iam import service_account
+from perdure.controller.clouds.gcp.machines import launch_request, parse, tombstones
+from perdure.controller.clouds.gcp.machines.tombstones import GcpTombstones
 from perdure.controller.clouds.gcp.notices import PubSubQueue
+from perdure.controller.clouds.gcp.pricing import catalog, region_prices
+from perdure.controller.clouds.gcp.pricing.retail_prices import GooglePriceList
+from perdure.controller.clouds.gcp.sdk.connections import GcpConnections
 from perdure.controller.clouds.gcp.settings import GcpSettings
-from perdure.controller.clouds.offercache import OfferCache
-from perdure.controller.clouds.pricelist import PriceList, Source
-from perdure.controller.clouds.queues import NoticeQueue
-from perdure.controller.clouds.sold import Sold
-from perdure.recovery.market import Offer
+from perdure.controller.clouds.pricing.cache import OfferCache
+from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
+from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
+from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.view import Offer
 
-NAMES_AT_ONCE = 50
-CALLS_AT_ONCE = 8
-# The service would hold a call that waits for an operation for two minutes. A daemon that is told to stop waits for its
-# calls, and a launch that takes longer is asked for again by its token.
+NAMES_PER_CALL = 50
+MAX_CONCURRENT_CALLS = 8
+# How long to wait for an operation. The service would wait for two minutes, but a stopping daemon waits for its calls.
+# A launch that takes longer is repeated with its token.
 WAIT_S = 25.0
-MOST_GOES = 16
+MAX_LAUNCH_TRIES = 16
 T = TypeVar("T")
 LINKS = "https://www.googleapis.com/compute/v1"
 
 
 class GcpCloud:
-    """A `Cloud` that is `Interruptible`, `Telling` and `Hosting`. `cache`: where what it sells is kept."""
+    """A `Cloud` that is `Interruptible`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
 
     ignores: frozenset[str] = frozenset()
 
     def __init__(self, cache: OfferCache, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"
         self.settings = settings
-        self._connections = Connections(settings, clock)
-        source = Source(
+        self._connections = GcpConnections(settings, clock)
+        source = PriceSource(
             self.name,
             catalog.TYPES,
             self._regions,
             self._crawl,
             catalog.on_demand_price,
             faults.classify,
-            table=catalog.sold,
-            table_regions=tuple(catalog.REGION_FACTORS),
-            table_of=catalog.TYPED,
+            fallback=catalog.fallback,
+            fallback_regions=tuple(catalog.REGION_FACTORS),
+            catalog_month=catalog.CATALOG_MONTH,
             only=settings.regions,
         )
         self.prices = PriceList(source, cache, clock)
-        self._fresh = Fresh(clock)
-        self._memory = Memory()
-        self._book = PriceBook(self._connections, clock)
+        self._recent = RecentLaunches(clock)
+        self._tombstones = GcpTombstones()
+        self._price_list = GooglePriceList(self._connections, clock)
 
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices are Google's list prices, without what you have agreed upon with it"
-        if trouble := self._book.trouble:
-            prices = f"prices are from a table, and estimated outside us-central1: {trouble}"
-        images = [] if self.settings.image else ["machines run Ubuntu 24.04, with NVIDIA's driver where there are GPUs"]
+        prices = "prices are Google's list prices, without your discounts"
+        if problem := self._price_list.problem:
+            prices = f"prices come from the built-in table, and are estimates outside us-central1: {problem}"
+        images = [] if self.settings.image else ["machines run Ubuntu 24.04, with NVIDIA's driver on those with GPUs"]
         return [prices, *images, *self.prices.notes()]
 
     def unusable(self) -> str | None:
@@ -76,132 +88,134 @@ class GcpCloud:
         return self.prices.offers()
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
-        for go in range(MOST_GOES):
+        for attempt in range(MAX_LAUNCH_TRIES):
             try:
-                operation = self._bulk_insert(request, go)
+                operation = self._bulk_insert(request, attempt)
             except Exception as error:
                 if faults.code_of(error) not in faults.EXISTS:
                     raise
-                # The token has bought so long ago that Google has forgotten the request, but not the machines.
-                return self._bought(request, go)
-            if history.is_done(operation) and operation.error.errors:
-                continue  # an earlier call came to nothing, which is all that its request's id stands for from now on
-            self._settle(request, go, operation)
-            return self._bought(request, go)
-        raise Refused(faults.SUMMARY, f"{request.offer.zone} has refused this launch {MOST_GOES} times")
+                # The token launched the machines so long ago that Google no longer knows the request, only the names.
+                return self._launched(request, attempt)
+            if tombstones.is_done(operation) and operation.error.errors:
+                continue  # an earlier call failed: Google returns that result for its request id from now on
+            self._wait_for_launch(request, attempt, operation)
+            return self._launched(request, attempt)
+        raise CloudRejected(faults.SUMMARY, f"{request.offer.zone} has rejected this launch {MAX_LAUNCH_TRIES} times")
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
-        places = {id: place for id in ids if (place := reading.place_of(id, region)) is not None}
+        places = {id: place for id in ids if (place := parse.place_of(id, region)) is not None}
         zones = {zone for zone, _ in places.values()}
-        seen = {
-            one.id: one
+        listed = {
+            instance.id: instance
             for zone in zones
-            for one in self._find(zone, [name for where, name in places.values() if where == zone])
+            for instance in self._find(zone, [name for other, name in places.values() if other == zone])
         }
-        missing = [id for id in places if id not in seen]
-        fresh = {one.id: one for one in self._fresh.among(region, missing)}
-        gone = _each(missing, self._tombstone)
-        return [*seen.values(), *(buried or fresh[id] for id, buried in gone.items() if buried or id in fresh)]
+        missing = [id for id in places if id not in listed]
+        recent = {instance.id: instance for instance in self._recent.find(region, missing)}
+        gone = _parallel(missing, self._tombstone)
+        return [*listed.values(), *(dead or recent[id] for id, dead in gone.items() if dead or id in recent)]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        labelled = f'labels.{launching.LABEL}controller = "{launching.label(controller)}"'
+        labelled = f'labels.{launch_request.LABEL}controller = "{launch_request.label(controller)}"'
         request = {"project": self._connections.project, "filter": labelled}
-        found: list[Any] = []
-        for scope, told in self._connections.instances.aggregated_list(request=request, **self._connections.once):
-            if getattr(told.warning, "code", "") == "UNREACHABLE":
-                raise Refused("UNREACHABLE", f"{scope} does not tell which machines are there")
-            found += told.instances
-        return [one for one in self._read(found) if one.owner.controller == controller]
+        resources: list[Any] = []
+        for scope, part in self._connections.instances.aggregated_list(request=request, **self._connections.once):
+            if getattr(part.warning, "code", "") == "UNREACHABLE":
+                raise CloudRejected("UNREACHABLE", f"the machines of {scope} are temporarily unknown")
+            resources += part.instances
+        return [instance for instance in self._parse(resources) if instance.owner.controller == controller]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
-        _each([id for id in ids if reading.place_of(id, region)], self._delete)
+        _parallel([id for id in ids if parse.place_of(id, region)], self._delete)
 
     def classify(self, error: Exception) -> Fault:
         return faults.classify(error)
 
-    # ---- what only some clouds can do ----
+    # ---- the optional protocols ----
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
-        return [PubSubQueue(self.name, name, self._connections.session) for name in self.settings.notice_queues]
+        return [PubSubQueue(self.name, name, self._connections.session) for name in self.settings.interruption_queues]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:  # noqa: ARG002
-        """Google's own rehearsal. It gives the notice that Google gives, whatever `notice_s` says."""
-        place = reading.place_of(instance_id, region)
-        found = self._list(place[0], f'name = "{place[1]}"') if place else []
-        if place is None or not found:
-            raise Refused("notFound", f"there is no machine {instance_id}")
-        if found[0].scheduling.provisioning_model != "SPOT":
-            raise Refused("invalid", f"{instance_id} is no spot machine: Google takes none but those")
+        """Google's own simulation, which ignores `notice_s`."""
+        place = parse.place_of(instance_id, region)
+        resources = self._list(place[0], f'name = "{place[1]}"') if place else []
+        if place is None or not resources:
+            raise CloudRejected("notFound", f"there is no machine {instance_id}")
+        if resources[0].scheduling.provisioning_model != "SPOT":
+            raise CloudRejected(
+                "invalid", f"{instance_id} is not a spot machine: Google simulates preemptions of those only"
+            )
         target = {"project": self._connections.project, "zone": place[0], "instance": place[1]}
         self._connections.instances.simulate_maintenance_event_unary(request=target, **self._connections.once)
 
-    def found_here(self) -> Mapping[str, str]:
+    def environment_settings(self) -> Mapping[str, str]:
         return {"project": self._connections.project}
 
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
-        return standing.state_disk(self._connections, name, region, zone, gib)
+        return controller_host.state_disk(self._connections, name, region, zone, gib)
 
-    def stand(self, request: LaunchRequest, needs: Standing) -> Instance:
-        zone, (name,) = request.offer.zone, launching.names(request, 0)
-        if (gone := self._tombstone(reading.id_of(zone, name))) is not None:
+    def launch_host(self, request: LaunchRequest, needs: HostRequirements) -> Instance:
+        zone, (name,) = request.offer.zone, launch_request.names(request, 0)
+        if (gone := self._tombstone(parse.id_of(zone, name))) is not None:
             return gone
         connections, controller = self._connections, request.owner.controller
-        account = accounts.account(connections, needs.role)
-        standing.open_port(connections, controller, needs, self.settings)
-        address = standing.address(connections, controller, request.offer.region, self.settings)
-        standing.require_disk(connections, needs.disk, name)
-        of_node, project = launching.properties(request, self.settings), connections.project
-        body = standing.instance(of_node, request, needs, project=project, address=address, account=account)
+        account = service_account.account(connections, needs.role)
+        controller_host.open_port(connections, controller, needs, self.settings)
+        address = controller_host.address(connections, controller, request.offer.region, self.settings)
+        controller_host.require_disk(connections, needs.disk, name)
+        of_node, project = launch_request.properties(request, self.settings), connections.project
+        body = controller_host.instance(of_node, request, needs, project=project, address=address, account=account)
         try:
-            self._settle(request, 0, standing.insert(connections, zone, body))
+            self._wait_for_launch(request, 0, controller_host.insert(connections, zone, body))
         except Exception as error:
             code = faults.code_of(error)
-            if standing.is_unheard_of(error) or code in (faults.PENDING, *faults.IN_USE):
-                raise NotYet(str(error)) from error
+            if controller_host.is_new_account_unknown(error) or code in (faults.PENDING, *faults.IN_USE):
+                raise EventuallyConsistent(str(error)) from error
             if code not in faults.EXISTS:
                 raise
-        (bought,) = self._bought(request, 0)
-        return bought
+        (launched,) = self._launched(request, 0)
+        return launched
 
-    def settle(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - it has the disk from its birth on
+    def attach_disk(self, instance: Instance, disk: Disk) -> str | None:  # noqa: ARG002 - the machine is created with the disk
         if instance.state is not InstanceState.RUNNING:
             return None
-        return standing.address(self._connections, instance.owner.controller, instance.region, self.settings)
+        return controller_host.address(self._connections, instance.owner.controller, instance.region, self.settings)
 
-    def leave(self, name: str, region: str) -> None:
-        standing.leave(self._connections, name, region)
+    def release(self, name: str, region: str) -> None:
+        controller_host.release(self._connections, name, region)
 
     def remove_disk(self, name: str, region: str) -> None:
-        standing.remove_disk(self._connections, name, region)
+        controller_host.remove_disk(self._connections, name, region)
 
     def check(self) -> Sequence[Finding]:
-        return Checking(self.settings, self._connections).findings()
+        return GcpAccountCheck(self.settings, self._connections).findings()
 
     # ---- launching ----
 
-    def _bulk_insert(self, request: LaunchRequest, go: int) -> Any:
-        body = launching.bulk_insert(request, self.settings, go)
+    def _bulk_insert(self, request: LaunchRequest, attempt: int) -> Any:
+        body = launch_request.bulk_insert(request, self.settings, attempt)
         call = {
             "project": self._connections.project,
             "zone": request.offer.zone,
-            "request_id": launching.request_id(request, go),
+            "request_id": launch_request.request_id(request, attempt),
             "bulk_insert_instance_resource_resource": body,
         }
         return self._connections.instances.bulk_insert_unary(request=call, **self._connections.once)
 
-    def _settle(self, request: LaunchRequest, go: int, operation: Any) -> None:
-        """Until the operation is done. Raises Refused if it failed, or is not done after `WAIT_S`."""
+    def _wait_for_launch(self, request: LaunchRequest, attempt: int, operation: Any) -> None:
+        """Wait until the operation is done. Raises CloudRejected if it fails, or takes longer than `WAIT_S`."""
         zone = request.offer.zone
         operation = self._wait(zone, operation)
-        if not history.is_done(operation):
-            raise Refused(faults.PENDING, f"operation {operation.name} in {zone} is not done yet")
+        if not tombstones.is_done(operation):
+            raise CloudRejected(faults.PENDING, f"operation {operation.name} in {zone} is not done yet")
         failure = self._failure(zone, operation)
         if failure is not None and failure.code not in faults.EXISTS:
-            self._give_back(request, go)
+            self._undo_launch(request, attempt)
             raise failure
 
     def _wait(self, zone: str, operation: Any) -> Any:
-        if history.is_done(operation):
+        if tombstones.is_done(operation):
             return operation
         waited = {"project": self._connections.project, "zone": zone, "operation": operation.name}
         try:
@@ -211,27 +225,26 @@ class GcpCloud:
                 raise
             return operation
 
-    def _failure(self, zone: str, operation: Any) -> Refused | None:
-        """Where the whole names no cause, one of its parts does."""
+    def _failure(self, zone: str, operation: Any) -> CloudRejected | None:
+        """The cause of a failure. If a bulk operation does not name it, one of its parts does."""
         failure = faults.failure_of(_errors(operation))
         if failure is None or failure.code != faults.SUMMARY or not operation.operation_group_id:
             return failure
         parts = self._operations(zone, f'operationGroupId = "{operation.operation_group_id}"')
         return faults.failure_of([error for part in parts for error in _errors(part)]) or failure
 
-    def _give_back(self, request: LaunchRequest, go: int) -> None:
-        """Google ends the machines of a bulk insert that came to nothing. This makes sure."""
-        zone = request.offer.zone
-        left = [reading.id_of(zone, one.name) for one in self._list(zone, _any_of(launching.names(request, go)))]
-        self.terminate(request.offer.region, left)
+    def _undo_launch(self, request: LaunchRequest, attempt: int) -> None:
+        """Google terminates the machines of a failed bulk insert. This makes sure."""
+        zone, names = request.offer.zone, launch_request.names(request, attempt)
+        self.terminate(request.offer.region, [parse.id_of(zone, one.name) for one in self._list(zone, _any_of(names))])
 
-    def _bought(self, request: LaunchRequest, go: int) -> list[Instance]:
-        """The machines of a launch that was done: as they are, or what became of them."""
-        zone, names = request.offer.zone, launching.names(request, go)
-        seen = {one.id: one for one in self._find(zone, names)}
-        unseen = [
+    def _launched(self, request: LaunchRequest, attempt: int) -> list[Instance]:
+        """The machines of a completed launch, in their present state."""
+        zone, names = request.offer.zone, launch_request.names(request, attempt)
+        listed = {instance.id: instance for instance in self._find(zone, names)}
+        missing = [
             Instance(
-                id=reading.id_of(zone, name),
+                id=parse.id_of(zone, name),
                 rank=rank,
                 owner=request.owner,
                 state=InstanceState.PENDING,
@@ -241,54 +254,55 @@ class GcpCloud:
                 instance_type=request.offer.instance_type,
             )
             for rank, name in enumerate(names)
-            if reading.id_of(zone, name) not in seen
+            if parse.id_of(zone, name) not in listed
         ]
-        self._memory.remember(unseen)
-        gone = _each([one.id for one in unseen], self._tombstone)
-        bought = [*seen.values(), *(gone[one.id] or one for one in unseen)]
-        self._fresh.remember(one for one in bought if one.state is not InstanceState.GONE)
-        return bought
+        self._tombstones.record_seen(missing)
+        gone = _parallel([instance.id for instance in missing], self._tombstone)
+        launched = [*listed.values(), *(gone[instance.id] or instance for instance in missing)]
+        self._recent.add(instance for instance in launched if instance.state is not InstanceState.GONE)
+        return launched
 
-    # ---- looking ----
+    # ---- describing ----
 
     def _find(self, zone: str, names: Sequence[str]) -> list[Instance]:
-        found: list[Any] = []
-        for start in range(0, len(names), NAMES_AT_ONCE):
-            found += self._list(zone, _any_of(names[start : start + NAMES_AT_ONCE]))
-        return self._read(found)
+        resources: list[Any] = []
+        for start in range(0, len(names), NAMES_PER_CALL):
+            resources += self._list(zone, _any_of(names[start : start + NAMES_PER_CALL]))
+        return self._parse(resources)
 
-    def _list(self, zone: str, wanted: str) -> list[Any]:
-        request = {"project": self._connections.project, "zone": zone, "filter": wanted}
+    def _list(self, zone: str, filter_text: str) -> list[Any]:
+        request = {"project": self._connections.project, "zone": zone, "filter": filter_text}
         return list(self._connections.instances.list(request=request, **self._connections.once))
 
-    def _read(self, told: Iterable[Any]) -> list[Instance]:
-        """Those that say whose they are; why they end, for those that do."""
-        found = [one for one in map(reading.read, told) if one is not None]
-        self._memory.remember(found)
-        fates = _each([one.id for one in found if one.state is InstanceState.ENDING], self._fate)
-        return [history.ending(one, fates[one.id]) if one.id in fates else one for one in found]
+    def _parse(self, resources: Iterable[Any]) -> list[Instance]:
+        """The instances that have an owner, with the reasons of those that are ENDING."""
+        instances = [one for one in map(parse.instance, resources) if one is not None]
+        self._tombstones.record_seen(instances)
+        ending = [one.id for one in instances if one.state is InstanceState.ENDING]
+        lifespans = _parallel(ending, self._lifespan)
+        return [replace(i, gone_reason=lifespans[i.id].reason) if i.id in lifespans else i for i in instances]
 
     def _tombstone(self, id: str) -> Instance | None:
-        """A machine that is not there any more; None if nothing tells that it has ended."""
-        if (known := self._memory.tombstone(id)) is not None:
+        """The tombstone of a machine that is not listed any more; None without proof that it has ended."""
+        if (known := self._tombstones.get(id)) is not None:
             return known
-        told = self._fate(id)
-        if told.reason is None:
+        lifespan = self._lifespan(id)
+        if lifespan.reason is None:
             return None
-        buried = history.tombstone(id, told, self._memory.last_seen(id))
-        self._memory.bury(buried)
-        return buried
+        tombstone = tombstones.tombstone(id, lifespan, self._tombstones.last_seen(id))
+        self._tombstones.add(tombstone)
+        return tombstone
 
-    def _fate(self, id: str) -> history.Fate:
+    def _lifespan(self, id: str) -> tombstones.Lifespan:
         zone, _, name = id.partition("/")
         link = f"{LINKS}/projects/{self._connections.project}/zones/{zone}/instances/{name}"
-        return history.fate(self._operations(zone, f'targetLink = "{link}"'))
+        return tombstones.lifespan(self._operations(zone, f'targetLink = "{link}"'))
 
-    def _operations(self, zone: str, wanted: str) -> Iterator[Any]:
-        request = {"project": self._connections.project, "zone": zone, "filter": wanted}
+    def _operations(self, zone: str, filter_text: str) -> Iterator[Any]:
+        request = {"project": self._connections.project, "zone": zone, "filter": filter_text}
         return iter(self._connections.operations.list(request=request, **self._connections.once))
 
-    # ---- small ----
+    # ---- helpers ----
 
     def _delete(self, id: str) -> None:
         zone, _, name = id.partition("/")
@@ -300,20 +314,20 @@ class GcpCloud:
                 raise
 
     def _regions(self) -> Sequence[str]:
-        """The regions that are used: those of the configuration, or all of the project."""
-        return self.settings.regions or market.regions(self._connections)
+        """The regions in use: the configured ones, or all of the project."""
+        return self.settings.regions or region_prices.list_regions(self._connections)
 
-    def _crawl(self, region: str, now: float) -> Sold:  # noqa: ARG002 - prices here have no time of day
-        return market.crawl_region(self._connections, self._book, region)
+    def _crawl(self, region: str, now: float) -> RegionCatalog:  # noqa: ARG002 - prices here have no time of day
+        return region_prices.fetch(self._connections, self._price_list, region)
 
 
-def _each(ids: Sequence[str], do: Callable[[str], T]) -> dict[str, T]:
-    """Side by side. All are done, whatever happens to one; then the first error is raised."""
+def _parallel(ids: Sequence[str], function: Callable[[str], T]) -> dict[str, T]:
+    """Call `function` for each id, in parallel. Completes all calls before it raises the first error."""
     if len(ids) < 2:
-        return {id: do(id) for id in ids}
-    with ThreadPoolExecutor(min(len(ids), CALLS_AT_ONCE), thread_name_prefix="gcp-calls") as pool:
-        asked = {id: pool.submit(do, id) for id in ids}
-    return {id: one.result() for id, one in asked.items()}
+        return {id: function(id) for id in ids}
+    with ThreadPoolExecutor(min(len(ids), MAX_CONCURRENT_CALLS), thread_name_prefix="gcp-calls") as pool:
+        futures = {id: pool.submit(function, id) for id in ids}
+    return {id: future.result() for id, future in futures.items()}
 
 
 def _any_of(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""What Compute Engine's errors mean, as data: of calls (`reason`) and of operations that fail later (`code`).
+"""The meaning of Compute Engine's errors, as data: of calls (`reason`) and of operations that fail later (`code`).
 
-Codes: cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and …/api/errors. One that is not here
-may stand for anything: the launch may have happened, so its token is asked for again.
+Codes: cloud.google.com/compute/docs/troubleshooting/troubleshooting-vm-creation and …/api/errors. An unlisted code may
+mean anything. The launch may have succeeded, so it is repeated with its token.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from perdure.controller.clouds import faulting
-from perdure.controller.clouds.base import Fault
-from perdure.controller.clouds.faulting import Refused, Row, Table
-from perdure.recovery.market import FaultKind
+from perdure.controller.clouds.base import faults
+from perdure.controller.clouds.base.faults import CloudRejected, FaultRule, FaultTable
+from perdure.controller.clouds.base.protocol import Fault
+from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
 
-_FULL = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
-_QUOTA = Row(FaultKind.AVOID_REGION, Reason.QUOTA, hint="ask Google for a higher quota in this region, or allow others")
-_THROTTLED = Row(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
-_BUSY = Row(FaultKind.RETRY_LATER, Reason.NO_CAPACITY)
-_PASSING = Row(FaultKind.FIND_OUT, Reason.NO_CAPACITY)
-_WRONG = Row(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
-_NO_ADDRESSES = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 30.0, any_market=True, any_type=True)
-_NOT_HERE = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True, any_type=True)
-_NOT_SOLD_HERE = Row(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True)
-_CREDENTIALS = Row(
+_FULL = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
+_QUOTA = FaultRule(
+    FaultKind.AVOID_REGION, Reason.QUOTA, hint="ask Google for a higher quota in this region, or allow others"
+)
+_THROTTLED = FaultRule(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
+_BUSY = FaultRule(FaultKind.RETRY_LATER, Reason.NO_CAPACITY)
+_AMBIGUOUS = FaultRule(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY)
+_WRONG = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
+_NO_ADDRESSES = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 30.0, any_market=True, any_type=True)
+_NOT_HERE = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True, any_type=True)
+_NOT_OFFERED_HERE = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 24 * 3600.0, any_market=True)
+_CREDENTIALS = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
@@ -33,65 +35,65 @@ _CREDENTIALS = Row(
     hint="give the controller working Google credentials (`gcloud auth application-default print-access-token` must "
     "succeed where it runs), or name a key file in gcp.credentials",
 )
-_NOT_ALLOWED = Row(
+_NOT_ALLOWED = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
     any_type=True,
     hint="allow what deploy/iam/gcp-controller.yaml lists",
 )
-_NOT_SET_UP = Row(
+_NOT_SET_UP = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
     any_market=True,
     any_type=True,
     hint="enable billing and the Compute Engine API for the project (`gcloud services enable compute.googleapis.com`)",
 )
-_NO_NETWORK = Row(
+_NO_NETWORK = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_REQUEST,
     any_market=True,
     any_type=True,
-    hint="make one (`gcloud compute networks create default`), or name one in gcp.network",
+    hint="create one (`gcloud compute networks create default`), or name one in gcp.network",
 )
-_NO_SUBNET = Row(
+_NO_SUBNET = FaultRule(
     FaultKind.AVOID_REGION,
     Reason.BAD_REQUEST,
     24 * 3600.0,
     any_market=True,
     any_type=True,
-    hint="make one in this region, or name one in gcp.subnets",
+    hint="create one in this region, or name one in gcp.subnets",
 )
 
-# A bulk insert that came to nothing says this beside the cause, and now and then without one.
+# A failed bulk insert has this code in addition to the cause, and sometimes alone.
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
-# What was begun is not done yet.
+# The operation is not done yet.
 PENDING = "OPERATION_PENDING"
-# What is to be made is there already; what is to be ended is not.
+# The resource to create exists already; the resource to delete does not exist.
 EXISTS = ("alreadyExists", "RESOURCE_ALREADY_EXISTS")
 MISSING = ("notFound", "HTTP 404")
-# Another machine has it still, or it is being made.
+# Another machine still uses the resource, or it is being created.
 IN_USE = ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "resourceNotReady")
-# The answer did not come in time.
+# The response did not come in time.
 TIMED_OUT = ("ReadTimeout",)
 
-CODES: dict[str, Row] = {
-    # no room
+CODES: dict[str, FaultRule] = {
+    # no capacity
     "ZONE_RESOURCE_POOL_EXHAUSTED": _FULL,
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": _FULL,
     "STOCKOUT": _FULL,
     "insufficientCapacity": _FULL,
     SUMMARY: _FULL,
-    "UNSUPPORTED_OPERATION": _FULL,  # it was given, and taken back before it ran
+    "UNSUPPORTED_OPERATION": _FULL,  # Google took the capacity back before the machine ran
     "RESOURCE_NOT_READY": _FULL,
     "RESOURCE_NOT_FOUND": _FULL,
     "RESOURCE_OPERATION_RATE_EXCEEDED": _FULL,
     "IP_SPACE_EXHAUSTED": _NO_ADDRESSES,
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": _NO_ADDRESSES,
-    # quotas: each region has its own, and spot's are apart from on-demand's
+    # quotas: per region, and separate for spot and on-demand
     "QUOTA_EXCEEDED": _QUOTA,
     "quotaExceeded": _QUOTA,
-    # too fast: nothing happened
+    # throttled: nothing happened
     "rateLimitExceeded": _THROTTLED,
     "userRateLimitExceeded": _THROTTLED,
     "RATE_LIMIT_EXCEEDED": _THROTTLED,
@@ -100,18 +102,18 @@ CODES: dict[str, Row] = {
     "resourceInUseByAnotherResource": _BUSY,
     "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": _BUSY,
     "UNREACHABLE": _THROTTLED,
-    # Google's own trouble: it may have happened, the same token tells
-    PENDING: _PASSING,
-    "backendError": _PASSING,
-    "internalError": _PASSING,
-    "INTERNAL_ERROR": _PASSING,
-    "HTTP 500": _PASSING,
-    "HTTP 502": _PASSING,
-    "HTTP 503": _PASSING,
-    "HTTP 504": _PASSING,
-    "alreadyExists": _PASSING,
-    "RESOURCE_ALREADY_EXISTS": _PASSING,
-    # who we are, and what we may do
+    # internal errors of Google: the call may have succeeded; repeat it with its token
+    PENDING: _AMBIGUOUS,
+    "backendError": _AMBIGUOUS,
+    "internalError": _AMBIGUOUS,
+    "INTERNAL_ERROR": _AMBIGUOUS,
+    "HTTP 500": _AMBIGUOUS,
+    "HTTP 502": _AMBIGUOUS,
+    "HTTP 503": _AMBIGUOUS,
+    "HTTP 504": _AMBIGUOUS,
+    "alreadyExists": _AMBIGUOUS,
+    "RESOURCE_ALREADY_EXISTS": _AMBIGUOUS,
+    # credentials and permissions
     "authError": _CREDENTIALS,
     "unauthorized": _CREDENTIALS,
     "HTTP 401": _CREDENTIALS,
@@ -125,7 +127,7 @@ CODES: dict[str, Row] = {
     "BILLING_DISABLED": _NOT_SET_UP,
     "billingNotEnabled": _NOT_SET_UP,
     "UREQ_PROJECT_BILLING_NOT_FOUND": _NOT_SET_UP,
-    # where it should stand
+    # the network
     "VPC_NOT_FOUND": _NO_NETWORK,
     "SUBNET_NOT_FOUND_FOR_VPC": _NO_SUBNET,
     # the request itself
@@ -140,11 +142,11 @@ CODES: dict[str, Row] = {
     "HTTP 404": _WRONG,
 }
 
-# (what is found in the message, row): where one code stands for several things.
-MESSAGES: tuple[tuple[str, Row], ...] = (
+# (pattern of the message, rule), for codes with several meanings.
+MESSAGES: tuple[tuple[str, FaultRule], ...] = (
     (
         "GPUS_ALL_REGIONS",
-        Row(
+        FaultRule(
             FaultKind.AVOID_CLOUD,
             Reason.QUOTA,
             any_market=True,
@@ -152,47 +154,47 @@ MESSAGES: tuple[tuple[str, Row], ...] = (
         ),
     ),
     ("is not found or access is unauthorized", _NOT_HERE),
-    # The built-in table does not know which zone has what.
-    ("Machine type .*does not exist in zone", _NOT_SOLD_HERE),
-    ("/(machineTypes|acceleratorTypes)/[^ ]* was not found", _NOT_SOLD_HERE),
+    # The built-in table assumes that every zone sells every type.
+    ("Machine type .*does not exist in zone", _NOT_OFFERED_HERE),
+    ("/(machineTypes|acceleratorTypes)/[^ ]* was not found", _NOT_OFFERED_HERE),
     ("network/default' was not found", _NO_NETWORK),
 )
 
-# Exceptions of the libraries', by class name: nothing was sent, or no connection came about.
-CLIENT_SIDE: dict[str, Row] = {
+# The libraries' own exceptions, by class name: nothing was sent, or the connection failed.
+CLIENT_SIDE: dict[str, FaultRule] = {
     "DefaultCredentialsError": _CREDENTIALS,
     "RefreshError": _CREDENTIALS,
     "MalformedError": _CREDENTIALS,
     "ConnectTimeout": _THROTTLED,
-    "TransportError": _THROTTLED,  # of the service that gives tokens: the call itself was not made
+    "TransportError": _THROTTLED,  # of the token service: the call itself was not made
 }
 
-TABLE = Table(CODES, exceptions=CLIENT_SIDE)
+TABLE = FaultTable(CODES, exceptions=CLIENT_SIDE)
 
 
 def classify(error: Exception) -> Fault:
-    code, told = code_of(error), _message(error)
-    row = next((row for words, row in MESSAGES if re.search(words, told)), None)
-    return faulting.fault(row or TABLE.row(code, error), code, told)
+    code, message = code_of(error), _message(error)
+    rule = next((rule for pattern, rule in MESSAGES if re.search(pattern, message)), None)
+    return faults.to_fault(rule or TABLE.rule(code, error), code, message)
 
 
 def code_of(error: Exception) -> str:
-    """Google's code of an error: the first that `CODES` knows. The class's name where Google has not spoken."""
-    if isinstance(error, Refused):
+    """Google's code of an error: the first one in `CODES`. The exception's class name if Google did not respond."""
+    if isinstance(error, CloudRejected):
         return error.code
-    told = list(_codes(error))
-    return next((code for code in told if code in CODES), told[0] if told else type(error).__name__)
+    codes = list(_codes(error))
+    return next((code for code in codes if code in CODES), codes[0] if codes else type(error).__name__)
 
 
-def failure_of(errors: Iterable[Mapping[str, Any]]) -> Refused | None:
-    """What an operation's errors (`code`, `message`) come to: the cause, rather than the summary."""
-    told = [(str(one.get("code") or "?"), str(one.get("message") or "")) for one in errors]
-    told.sort(key=lambda one: one[0] == SUMMARY)
-    return Refused(told[0][0], told[0][1] or told[0][0]) if told else None
+def failure_of(errors: Iterable[Mapping[str, Any]]) -> CloudRejected | None:
+    """The cause among an operation's errors (`code`, `message`), in preference to the summary."""
+    pairs = [(str(error.get("code") or "?"), str(error.get("message") or "")) for error in errors]
+    pairs.sort(key=lambda pair: pair[0] == SUMMARY)
+    return CloudRejected(pairs[0][0], pairs[0][1] or pairs[0][0]) if pairs else None
 
 
 def _codes(error: Exception) -> Iterator[str]:
-    if reason := getattr(error, "reason", None):  # of google.rpc.ErrorInfo, which says more where it is there
+    if reason := getattr(error, "reason", None):  # of google.rpc.ErrorInfo, which is more specific
         yield str(reason)
     for one in getattr(error, "errors", None) or ():
         if isinstance(one, Mapping) and one.get("reason"):

@@ -1,16 +1,16 @@
-"""Spot capacity and prices as they were recorded: `local.capacity_trace`, played back faster than it happened.
+"""Recorded spot capacity and prices, played back faster than real time: `local.capacity_trace`.
 
     local:
       capacity_trace:
         paths: [/data/traces/aws-v100]   # files as `perdure simulate` reads them, or folders of them
-        unavailable_is: 1                # what a value means: see docs/simulator.md
+        unavailable_is: 1                # the meaning of a value: see docs/guides/simulate.md
         speed: 600                       # ten minutes of the trace, and of the controller's time, in a second
-        start: 120h                      # where in the traces to begin; default 0
-        notice: 2m                       # how long before a machine is taken it is told; default: it is not
-        spot_price: 0.9                  # where the files have no prices; also on_demand_price
+        start: 120h                      # where to begin in the traces; default 0
+        notice: 2m                       # how long before a preemption the machine gets its notice; default: no notice
+        spot_price: 0.9                  # for files without prices; also on_demand_price
 
-A machine's host knows from the start when it will be taken, and takes it, whether a controller lives or not.
-On-demand can always be had. When the traces have ended, what was last stands.
+A machine's host knows the time of its preemption from the start and carries it out, even without a controller.
+On-demand capacity is unlimited. After the end of the traces, their last values stay in force.
 """
 
 from __future__ import annotations
@@ -20,38 +20,61 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perdure.controller.clouds.section import Section, SettingsError
-from perdure.sdk.deadlines import DURATION, read_duration, seconds
-from perdure.sdk.problems import Refused
+from perdure.controller.clouds.base.config_section import Section, SectionError
+from perdure.controller.runtime.config.config_key import ConfigKey, child_names
+from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
+from perdure.sdk.spec.problems import InvalidValue
 
 if TYPE_CHECKING:
     from perdure.recovery.simulate.traces import ZoneTrace
 
-_KNOWN = ("paths", "unavailable_is", "speed", "start", "notice", "spot_price", "on_demand_price")
-_FASTEST = 3600.0
+_MAX_SPEED = 3600.0
+
+_PATH = "local.capacity_trace"
+TRACE_KEYS = (
+    ConfigKey(f"{_PATH}.paths", "list of paths", "required", "Trace files, or folders of them, to play back."),
+    ConfigKey(
+        f"{_PATH}.unavailable_is",
+        "0 or 1",
+        "required",
+        "1: the value 1 means that a zone has no capacity; 0: values count available machines.",
+    ),
+    ConfigKey(
+        f"{_PATH}.speed", "number", "1", f"How many times faster than real time it plays, at most {_MAX_SPEED:g}."
+    ),
+    ConfigKey(f"{_PATH}.start", "duration", "0", "Where in the traces playback starts, such as 120h."),
+    ConfigKey(
+        f"{_PATH}.notice", "duration", "0 (no notice)", "How long before its interruption a machine is notified."
+    ),
+    ConfigKey(f"{_PATH}.spot_price", "number", "that of the files", "The spot price if the files have none.", "USD/h"),
+    ConfigKey(
+        f"{_PATH}.on_demand_price",
+        "number",
+        "that of the files",
+        "The on-demand price if the files have none.",
+        "USD/h",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class CapacityTrace:
-    """`speed`: seconds of the trace in one of the world. `start_s`: where in the traces their playback begins.
-
-    `is_counted`: the traces tell how many machines there were; else a zone has all that are asked for, or none.
-    """
+    """The traces of all zones and how to play them back."""
 
     zones: tuple[ZoneTrace, ...]
-    speed: float
-    is_counted: bool
-    start_s: float = 0.0
+    speed: float  # seconds of the trace per second of real time
+    is_counted: bool  # the traces count machines; otherwise a zone has unlimited capacity or none
+    start_s: float = 0.0  # where in the traces the playback begins
     notice_s: float = 0.0
 
-    def played(self, since: float) -> Playback:
-        """The traces as they go on from `since` on, in epoch seconds of the controller's clock."""
+    def playback(self, since: float) -> Playback:
+        """The traces played from `since` on (epoch seconds of the controller's clock)."""
         begin, _ = self.span
         return Playback(self, begin + self.start_s - since)
 
     @property
     def span(self) -> tuple[float, float]:
-        """From when to when all zones were recorded."""
+        """The first and the last moment for which all zones have records."""
         from perdure.recovery.simulate.traces import common_span
 
         return common_span(self.zones)
@@ -59,39 +82,38 @@ class CapacityTrace:
 
 @dataclass(frozen=True)
 class Playback:
-    """Questions are asked, and answered, in the controller's time; `ahead_s` leads from there to the traces'."""
+    """A running playback. All times are the controller's; adding `offset_s` gives the traces' time."""
 
     trace: CapacityTrace
-    ahead_s: float
+    offset_s: float
 
     def spot_price(self, zone: str, now: float) -> float:
-        return self._zone(zone).price(now + self.ahead_s)
+        return self._zone(zone).price(now + self.offset_s)
 
     def free(self, zone: str, count: int, used: Collection[int], now: float) -> list[int] | None:
-        """Places for `count` machines, beside those `used`; None if there are not as many.
+        """Numbers of `count` free slots besides those in `used`; None if there are fewer.
 
-        A place is there as long as the zone's capacity is as high as its number. A zone that has given notice sells no
-        more of what it will take.
+        Slot N exists while the zone's capacity is at least N. Slots that end within the notice are not free.
         """
         if not self.trace.is_counted:
-            return [1] * count if self._room(zone, now) else None
-        free = [place for place in range(1, self._room(zone, now) + 1) if place not in used]
+            return [1] * count if self._capacity(zone, now) else None
+        free = [slot for slot in range(1, self._capacity(zone, now) + 1) if slot not in used]
         return free[:count] if len(free) >= count else None
 
     def sells(self, zone: str, instance_type: str) -> bool:
         return self._zone(zone).instance_type == instance_type
 
-    def taken_at(self, zone: str, place: int, now: float) -> float:
-        """When a machine in that place, bought now, is taken; infinity if never."""
-        return self._zone(zone).changes_at(place, now + self.ahead_s) - self.ahead_s
+    def preempted_at(self, zone: str, slot: int, now: float) -> float:
+        """When a machine that is launched now in that slot is preempted; infinity if never."""
+        return self._zone(zone).next_change(slot, now + self.offset_s) - self.offset_s
 
-    def at_h(self, now: float) -> tuple[float, float]:
-        """How many hours into the traces it is, and how many they last."""
+    def position_h(self, now: float) -> tuple[float, float]:
+        """(hours since the begin of the traces, hours that the traces last)."""
         begin, end = self.trace.span
-        return (now + self.ahead_s - begin) / 3600, (end - begin) / 3600
+        return (now + self.offset_s - begin) / 3600, (end - begin) / 3600
 
-    def _room(self, zone: str, now: float) -> int:
-        trace, at = self._zone(zone), now + self.ahead_s
+    def _capacity(self, zone: str, now: float) -> int:
+        trace, at = self._zone(zone), now + self.offset_s
         return min(trace.counts[trace.tick(at)], trace.counts[trace.tick(at + self.trace.notice_s)])
 
     def _zone(self, name: str) -> ZoneTrace:
@@ -99,30 +121,31 @@ class Playback:
 
 
 def read_speed(local: object) -> float | None:
-    """How fast the `local:` section wants the controller's time to run; None where it has no trace. Raises
-    SettingsError."""
+    """The speed of the controller's time that the `local:` section sets; None without a trace. Raises SettingsError."""
     section = Section({} if local is None else local, "local")
     if "capacity_trace" not in section.values:
         return None
-    speed = section.part("capacity_trace").number("speed", 1.0, above=0)
-    if speed > _FASTEST:
-        fix = f"write {_FASTEST:g} or less"
-        raise SettingsError(f"{speed:g} leaves machines no time to start", where="local.capacity_trace.speed", fix=fix)
+    speed = section.subsection("capacity_trace").number("speed", 1.0, above=0)
+    if speed > _MAX_SPEED:
+        fix = f"write {_MAX_SPEED:g} or less"
+        raise SectionError(f"{speed:g} leaves machines no time to start", where="local.capacity_trace.speed", fix=fix)
     return speed
 
 
 def read_trace(local: Section) -> CapacityTrace:
-    """The trace that a section names, with its files read. Raises SettingsError, which names the field."""
-    # The simulator is loaded by those alone who play a trace.
+    """Read the trace that a section names. Raises SettingsError, which names the field."""
+    # Only a controller that plays a trace imports the simulator.
     from perdure.recovery.simulate.files import load
     from perdure.recovery.simulate.traces import BadTrace, common_span
 
     speed = read_speed(local.values) or 1.0
-    section = Section(local.values["capacity_trace"], f"{local.where}.capacity_trace", known=_KNOWN)
+    section = Section(
+        local.values["capacity_trace"], f"{local.where}.capacity_trace", known=child_names(TRACE_KEYS, _PATH)
+    )
     unavailable_is = section.values.get("unavailable_is")
     if unavailable_is not in (0, 1) or isinstance(unavailable_is, bool):
-        fix = "write 1 where the value 1 means that none can be had, 0 where values count machines"
-        raise SettingsError("it has to be told", where=f"{section.where}.unavailable_is", fix=fix)
+        fix = "write 1 if the value 1 means that the zone has no capacity, 0 if values count machines"
+        raise SectionError("it must be 0 or 1", where=f"{section.where}.unavailable_is", fix=fix)
     try:
         zones = load(
             _paths(section),
@@ -132,8 +155,8 @@ def read_trace(local: Section) -> CapacityTrace:
         )
         common_span(zones)
     except BadTrace as error:
-        fix = "see docs/simulator.md for what a trace is"
-        raise SettingsError(str(error), where=f"{section.where}.paths", fix=fix) from error
+        fix = "see docs/guides/simulate.md for the format of traces"
+        raise SectionError(str(error), where=f"{section.where}.paths", fix=fix) from error
     return CapacityTrace(
         zones=zones,
         speed=speed,
@@ -147,7 +170,7 @@ def _paths(section: Section) -> list[Path]:
     paths = section.values.get("paths")
     if not isinstance(paths, list) or not paths or not all(isinstance(p, str) and p for p in paths):
         fix = "write a list of files or folders: [/data/traces]"
-        raise SettingsError(f"{paths!r} is no list of paths", where=f"{section.where}.paths", fix=fix)
+        raise SectionError(f"{paths!r} is not a list of paths", where=f"{section.where}.paths", fix=fix)
     return [Path(path).expanduser() for path in paths]
 
 
@@ -159,6 +182,6 @@ def _duration(section: Section, name: str) -> float:
     if name not in section.values:
         return 0.0
     try:
-        return seconds(read_duration(section.values[name]))
-    except Refused as error:
-        raise SettingsError(str(error), where=f"{section.where}.{name}", fix=f"write {DURATION}") from error
+        return seconds(parse_duration(section.values[name]))
+    except InvalidValue as error:
+        raise SectionError(str(error), where=f"{section.where}.{name}", fix=f"write {DURATION}") from error

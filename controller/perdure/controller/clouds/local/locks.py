@@ -1,7 +1,8 @@
-"""Locks on files that last exactly as long as somebody has them open.
+"""File locks that last exactly as long as some process has the file open.
 
-An open-file-description lock belongs to the open file: it is inherited across fork and exec, ends when the last holder
-closes or dies, and can be asked about without being taken. So a lock tells who lives, and no reused process id lies.
+An open-file-description lock belongs to the open file. It is inherited across fork and exec, it ends when the last
+holder closes the file or dies, and it can be queried without being taken. So a lock proves that its holder lives, which
+a process id, which may be reused, does not.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _FLOCK = "hhqqi4x"  # struct flock with 64-bit offsets: type, whence, start, len
 
 
 def hold(path: str, *, wait: bool = True) -> int:
-    """Open `path` (made if missing) and lock it; the file descriptor holds the lock.
+    """Open `path` (created if missing) and lock it. The returned file descriptor holds the lock.
 
-    Raises BlockingIOError if somebody holds it and `wait` is false.
+    Raises BlockingIOError if another process holds the lock and `wait` is false.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -32,20 +33,20 @@ def hold(path: str, *, wait: bool = True) -> int:
 
 
 def is_held(path: str) -> bool:
-    """Whether anybody holds the lock. A file that does not exist is not held."""
+    """Whether any process holds the lock. False if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
+        result = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0))
     finally:
         os.close(fd)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    return bool(struct.unpack(_FLOCK, result)[0] != fcntl.F_UNLCK)
 
 
 def wait_until_free(path: str, timeout_s: float) -> bool:
-    """Wait until nobody holds the lock, or the file is gone; whether that came in time."""
+    """Wait until the lock is free or the file is gone. False if that takes longer than `timeout_s`."""
     until = time.monotonic() + timeout_s
     pause = threading.Event()
     while is_held(path):

@@ -1,9 +1,9 @@
-"""The zones as they are right now: the settings, changed by `PERDURE_HOME/local/zones.json` while the daemon runs.
+"""The current zones: the settings, overridden by `PERDURE_HOME/local/zones.json`, which may change at any time.
 
-    {"local-east-a": {"capacity": 0}, "local-east-b": {"refuse": {"code": "InsufficientInstanceCapacity"}}}
+    {"local-east-a": {"capacity": 0}, "local-east-b": {"launch_error": {"code": "InsufficientInstanceCapacity"}}}
 
-Fields are those of a zone in the settings. A file that can not be used changes nothing: the last that could be stands,
-and `problem` says why. It is no reason to do without the cloud, whose machines need looking after.
+The fields are those of a zone in the settings. An invalid file changes nothing: the last valid one applies, and
+`problem` returns the error. The cloud stays usable, since its machines have to be managed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from perdure.controller.clock import Clock
 from perdure.controller.clouds.local.capacity import Playback
-from perdure.controller.clouds.local.settings import SPOT_SHARE, LocalSettings, Section, SettingsError, Zone
-from perdure.recovery.market import Market, Offer
+from perdure.controller.clouds.local.settings import SPOT_SHARE, LocalSettings, Section, SectionError, Zone
+from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.view import Market, Offer
 
 
 class Zones:
-    """Shared by threads. With a `playback`, spot prices are as recorded at the `clock`'s moment."""
+    """Thread-safe. With a `playback`, spot prices are those recorded for the `clock`'s time."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Zones:
         self._clock, self._playback = clock, playback
         self._spot_prices: list[float] = []
         self._lock = threading.Lock()
-        self._read: object = ()  # what the file looked like when it was last read
+        self._stat: object = ()  # of the file when it was last read
         self._zones = {zone.name: zone for zone in settings.zones}
         self._offers = self._list_offers()
         self._problem: str | None = None
@@ -51,11 +51,11 @@ class Zones:
     def offers(self) -> Sequence[Offer]:
         with self._lock:
             self._refresh()
-            self._follow_prices()
+            self._update_spot_prices()
             return self._offers
 
     def problem(self) -> str | None:
-        """Why the file is not followed; None when it is, or when there is none."""
+        """Why the file is ignored; None if it is valid, or if there is none."""
         with self._lock:
             self._refresh()
             return self._problem
@@ -63,21 +63,24 @@ class Zones:
     def _refresh(self) -> None:
         try:
             stat = self._path.stat()
-            seen: object = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            current: object = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
         except FileNotFoundError:
-            seen = None
-        if seen == self._read:
+            current = None
+        if current == self._stat:
             return
-        self._read = seen
+        self._stat = current
         try:
-            self._zones = self._changed(None if seen is None else self._path.read_bytes())
+            self._zones = self._overridden(None if current is None else self._path.read_bytes())
         except (OSError, ValueError) as error:
-            self._problem = f"{self._path}: {error}; mend or remove it"
+            self._problem = f"{self._path} is ignored: {error}; correct or remove it"
+            import structlog  # the machines' side of this package runs without it
+
+            structlog.get_logger(__name__).warning("local_zones.invalid", problem=self._problem)
             return
         self._problem = None
         self._offers, self._spot_prices = self._list_offers(), []
 
-    def _follow_prices(self) -> None:
+    def _update_spot_prices(self) -> None:
         if self._clock is None or self._playback is None:
             return
         now = self._clock.now()
@@ -90,12 +93,12 @@ class Zones:
                 for o in self._list_offers()
             )
 
-    def _changed(self, text: bytes | None) -> dict[str, Zone]:
+    def _overridden(self, text: bytes | None) -> dict[str, Zone]:
         zones = {zone.name: zone for zone in self._settings.zones}
         for name, change in Section(json.loads(text) if text else {}, "zones.json").values.items():
             if name not in zones:
-                raise SettingsError("no such zone", where=name, fix=f"use one of {', '.join(zones)}")
-            zones[name] = zones[name].changed_by(change, name)
+                raise SectionError("no such zone", where=name, fix=f"use one of {', '.join(zones)}")
+            zones[name] = zones[name].with_overrides(change, name)
         return zones
 
     def _list_offers(self) -> tuple[Offer, ...]:
@@ -104,16 +107,16 @@ class Zones:
                 cloud=self._cloud,
                 region=zone.region,
                 zone=zone.name,
-                instance_type=kind.name,
+                instance_type=instance_type.name,
                 market=market,
-                price_per_hour=round(kind.price_per_hour * zone.price_factor * share, 6),
-                on_demand_price_per_hour=round(kind.price_per_hour * zone.price_factor, 6),
-                vcpus=kind.vcpus,
-                memory_gib=kind.memory_gib,
-                accelerators=kind.accelerators,
+                price_per_hour=round(instance_type.price_per_hour * zone.price_factor * share, 6),
+                on_demand_price_per_hour=round(instance_type.price_per_hour * zone.price_factor, 6),
+                vcpus=instance_type.vcpus,
+                memory_gib=instance_type.memory_gib,
+                accelerators=instance_type.accelerators,
             )
             for zone in self._zones.values()
-            for kind in self._settings.instance_types
-            if self._playback is None or self._playback.sells(zone.name, kind.name)
+            for instance_type in self._settings.instance_types
+            if self._playback is None or self._playback.sells(zone.name, instance_type.name)
             for market, share in ((Market.SPOT, SPOT_SHARE), (Market.ON_DEMAND, 1.0))
         )

@@ -1,4 +1,4 @@
-"""Alembic's entry: the connection is handed in by `database.migrate`."""
+"""Alembic's entry point. `database.migrate` passes the connection."""
 
 from __future__ import annotations
 

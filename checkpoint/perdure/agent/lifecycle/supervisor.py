@@ -1,0 +1,382 @@
+"""The node's state machine: wait → files and mounts → setup → ready → run → flush → ended, and its interruptions.
+
+One thread runs it. After a restart it continues from what is on the disk: a stage that has begun is adopted, not
+started again. Work that may block (downloads, mounts, flushing) runs in a `BackgroundTask`, so that a drain never waits
+for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from perdure.agent import clock
+from perdure.agent.lifecycle.background_task import BackgroundTask
+from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
+from perdure.agent.lifecycle.hooks import DOWN, PREEMPTION, HookRunner, event_of_drain
+from perdure.agent.link.outbox import Outbox
+from perdure.agent.node_spec import NodeSpec
+from perdure.agent.paths import NodePaths
+from perdure.agent.state_file import reserve_disk_space, write_json
+from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
+from perdure.agent.workload.environment import WORKDIR, home_dir, workload_env
+from perdure.agent.workload.stage import Stage, StageResult
+
+FLUSH_SHARE, FLUSH_MIN_S = 0.25, 2.0
+NOTHING_TO_FLUSH_S = 0.5
+FLUSH_OVERTIME_S = 1.0
+MOUNT_CHECK_S = 5.0  # how long the check of the mounts after a failed stage may take
+KILL_S, RUNNER_KILL_S = 4.0, 0.5  # of KILL_S, how long the runner has to kill its processes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the node's part of the task ended; the fields go into the report."""
+
+    exit_code: int | None = None
+    failed_stage: str | None = None
+    interrupted: bool = False
+    message: str = ""
+
+
+class Orphaned(Exception):
+    """Nothing runs here, and no controller has answered for `power_off_after_s`."""
+
+
+class NodeFailed(Exception):
+    """The node cannot go on; `outcome` is what to report."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class Supervisor:
+    """Runs one node from its start to `ended`.
+
+    `before_end` is called once, right before `ended` is reported. `is_orphaned`: whether no controller has answered for
+    `power_off_after_s`.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        desired: DesiredState,
+        storage: NodeStorage,
+        outbox: Outbox,
+        *,
+        paths: NodePaths,
+        library: Path,
+        before_end: Callable[[], object],
+        log: Callable[[str], None],
+        is_orphaned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._spec = spec
+        self._desired = desired
+        self._storage = storage
+        self._outbox = outbox
+        self._paths = paths
+        self._library = library
+        self._before_end = before_end
+        self._log = log
+        self._is_orphaned = is_orphaned
+        self._setup_stage = self._make_stage("setup", allow_background=True)
+        self._run_stage = self._make_stage("run", allow_background=False)
+        self._stages = (self._run_stage, self._setup_stage)
+        self._hooks = HookRunner(
+            spec.hooks,
+            desired,
+            make_stage=lambda name: self._make_stage(name, allow_background=False),
+            log=paths.append_to_job_log,
+        )
+        self._replaced_mounts: dict[str, list[str]] = {}  # stage that had begun before → paths mounted again under it
+
+    def restore(self) -> None:
+        """Put what an earlier agent reached into the report, before the first frame is sent."""
+        ended = self._desired.state.ended
+        if ended is not None:
+            self._outbox.update_report(**ended)
+        elif self._run_stage.has_begun or self._setup_stage.has_begun:
+            self._outbox.update_report(phase="running" if self._run_stage.has_begun else "setup")
+
+    def run(self) -> None:
+        """Run from the current state to `ended`. Raises StopNow, Orphaned."""
+        if self._desired.state.ended is not None:
+            return
+        try:
+            outcome = self._run_stages()
+        except DrainNow:
+            outcome = self._drain()
+        except NodeFailed as failed:
+            outcome = failed.outcome
+        outcome = self._check_mounts(outcome)
+        self._run_hooks(DOWN)
+        self._end_leftovers()
+        self._report_end(self._flush(outcome))
+
+    def kill(self) -> None:
+        """Kill every process of the workload, and wait for their end, at most `KILL_S` (a file system may hang)."""
+        started_at = time.monotonic()
+        stages = (*self._stages, *self._hooks.stages)
+        for stage in stages:
+            with suppress(OSError):  # the disk is full: the runner cannot be asked
+                stage.stop(kill_at=0)
+        while any(stage.is_alive() for stage in stages) and time.monotonic() - started_at < KILL_S:
+            time.sleep(0.01)
+            if time.monotonic() - started_at > RUNNER_KILL_S:
+                for stage in stages:
+                    stage.kill()
+        self._run_stage.kill_orphans()
+
+    def _run_stages(self) -> Outcome:
+        """The stages in order, without interruption. Raises StopNow, DrainNow, Orphaned, NodeFailed."""
+        self._wait_for_target("setup")
+        self._prepare()
+        self._run_one_stage(self._setup_stage, self._spec.setup, phase="setup")
+        if not self._run_stage.has_begun:
+            self._enter_phase("ready")
+        self._wait_for_target("run")
+        return self._run_one_stage(self._run_stage, self._spec.run, phase="running")
+
+    def _wait_for_target(self, target: str) -> None:
+        self._desired.wait_for(lambda: self._desired.state.directive.reaches(target) or self._is_orphaned())
+        if not self._desired.state.directive.reaches(target):
+            raise Orphaned
+
+    def _prepare(self) -> None:
+        """Fetch the files and mount the buckets. After a restart, only mount: files may have been changed since."""
+        is_first_time = not self._desired.state.prepared
+        if is_first_time:
+            self._enter_phase("mounting")
+        task = BackgroundTask("prepare", lambda: self._storage.prepare(with_files=is_first_time))
+        self._desired.wait_for(task.is_done)
+        try:
+            task.result()
+        except StorageFailed as failed:
+            if is_first_time:
+                raise NodeFailed(Outcome(failed_stage="mounts", message=str(failed))) from None
+            self._outbox.update_report(mount_lost=True, message=str(failed))
+        if not is_first_time:
+            begun = [stage.name for stage in self._stages if stage.has_begun]
+            self._replaced_mounts = {name: self._storage.new_mounts() for name in begun}
+        self._desired.update(prepared=True)
+        self._storage.watch(self._mounts_changed)
+
+    def _mounts_changed(self, mounts: list[dict[str, Any]], lost: list[str]) -> None:
+        if lost:
+            self._outbox.update_report(mounts=mounts, mount_lost=True, message=f"lost the mount at {', '.join(lost)}")
+        else:
+            self._outbox.update_report(mounts=mounts, mount_lost=False)
+
+    def _run_one_stage(self, stage: Stage, script: str | None, *, phase: str) -> Outcome:
+        """Start the stage, or adopt it, and wait for its end. Raises NodeFailed unless it exits with 0."""
+        if not script:
+            return Outcome(exit_code=0)
+        if not self._run_stage.has_begun or stage is self._run_stage:
+            self._enter_phase(phase)
+        reserve_disk_space(self._notice_path)
+        try:
+            stage.start(script, env=self._stage_env(stage.name), cwd=home_dir(os.environ) / WORKDIR)
+        except OSError as error:
+            raise NodeFailed(
+                Outcome(failed_stage=stage.name, message=f"{stage.name} cannot be started: {error}")
+            ) from None
+        result = self._desired.wait_for(stage.result)
+        assert result is not None
+        outcome = _outcome(stage.name, result)
+        if outcome.failed_stage:
+            raise NodeFailed(outcome)
+        return outcome
+
+    def _drain(self) -> Outcome:
+        """Stop the workload gracefully, but kill it when the time left is needed for flushing.
+
+        `run` first: the background processes of `setup` serve it. Hooks before that, while it still runs.
+        """
+        self._storage.cancel_prepare()
+        self._run_hooks(PREEMPTION)
+        for stage in self._stages:
+            self._stop_by_deadline(stage)
+        return self._drained_outcome()
+
+    def _run_hooks(self, event: str) -> None:
+        """Run the hooks of `event`, unless the node ends for another, or before `setup` could have begun."""
+        state = self._desired.state
+        is_drain = state.directive.reaches("drain")
+        happened = event_of_drain(state.directive, has_notice=state.notice is not None) if is_drain else DOWN
+        if event != happened or not state.prepared or not self._hooks.stages:
+            return
+        if is_drain:
+            self._announce_end()
+        self._hooks.run(
+            event,
+            env=self._stage_env("run"),
+            cwd=home_dir(os.environ) / WORKDIR,
+            stop_at=lambda: self._hooks_stop_at(event),
+        )
+
+    def _hooks_stop_at(self, event: str) -> float | None:
+        """When hooks must have ended. Before a preemption, half of the workload's time is left for its own save."""
+        if self._desired.deadline(self._spec.drain_s) is None:
+            return None
+        started_at = self._desired.state.drain_started_at
+        assert started_at is not None
+        return (started_at + self._kill_at()) / 2 if event == PREEMPTION else self._kill_at()
+
+    def _announce_end(self) -> None:
+        """Tell the workload when and why it must end."""
+        deadline = self._desired.deadline(self._spec.drain_s)
+        until = None if deadline is None else clock.to_wall(deadline)
+        notice = {"deadline": until, "reason": self._desired.state.directive.reason}
+        with suppress(OSError):  # the disk is full: the workload still gets SIGTERM
+            write_json(self._notice_path, notice)
+
+    def _stop_by_deadline(self, stage: Stage) -> None:
+        """Stop `stage` by the deadline, and again whenever the deadline moves: a notice may shorten a drain."""
+        while stage.is_alive():
+            deadline = self._desired.deadline(self._spec.drain_s)
+            self._announce_end()
+            stage.stop(kill_at=self._kill_at())
+            self._desired.wait_for(self._has_ended_or_deadline_moved(stage, deadline), drainable=False)
+
+    def _has_ended_or_deadline_moved(self, stage: Stage, deadline: float | None) -> Callable[[], bool]:
+        return lambda: not stage.is_alive() or self._desired.deadline(self._spec.drain_s) != deadline
+
+    def _kill_at(self) -> float:
+        """When the workload must be killed, so that enough time is left to flush what it saved."""
+        deadline = self._desired.deadline(self._spec.drain_s)
+        started_at = self._desired.state.drain_started_at
+        assert deadline is not None
+        assert started_at is not None
+        whole_s = max(0.0, deadline - started_at)
+        reserve_s = max(FLUSH_MIN_S, FLUSH_SHARE * whole_s) if self._spec.mounts else NOTHING_TO_FLUSH_S
+        return deadline - min(reserve_s, whole_s / 2)
+
+    def _drained_outcome(self) -> Outcome:
+        """The outcome of a drain. A stage that had ended by itself keeps its own outcome."""
+        for stage in self._stages:
+            result = stage.result() if stage.has_begun else None
+            if result is None:
+                continue
+            outcome = _outcome(stage.name, result)
+            if outcome.interrupted or outcome.failed_stage or stage is self._run_stage:
+                return outcome
+        return Outcome(interrupted=True)
+
+    def _check_mounts(self, outcome: Outcome) -> Outcome:
+        """Report lost mounts with a stage that failed: a program may end at its first I/O error, before `watch` looks.
+
+        A mount that a restarted agent replaced counts as lost for the stages that had begun before. A mount that hangs
+        does not: its check is given up.
+        """
+        if outcome.failed_stage not in ("setup", "run") or not self._desired.state.prepared:
+            return outcome
+        lost: list[str] = []
+        task = BackgroundTask("mount check", lambda: lost.extend(self._storage.find_lost_mounts()))
+        give_up_at = time.monotonic() + MOUNT_CHECK_S
+        self._desired.wait_for(lambda: task.is_done() or time.monotonic() >= give_up_at, drainable=False)
+        lost += self._replaced_mounts.get(outcome.failed_stage, [])
+        if not lost:
+            return outcome
+        message = f"lost the mount at {', '.join(sorted(set(lost)))}"
+        self._outbox.update_report(mount_lost=True, message=message)
+        return replace(outcome, message=f"{outcome.message}; {message}")
+
+    def _end_leftovers(self) -> None:
+        """End the background processes of `setup`: they served `run`, and must not outlive it."""
+        for stage in self._stages:
+            if stage.is_alive():
+                stage.stop(kill_at=clock.now() + FLUSH_MIN_S / 2)
+        self._desired.wait_for(lambda: not any(stage.is_alive() for stage in self._stages), drainable=False)
+
+    def _flush(self, outcome: Outcome) -> Outcome:
+        """Upload what was written, after every kind of ending. A deadline may arrive meanwhile."""
+        if not self._desired.state.prepared:
+            return outcome
+        self._enter_phase("flushing")
+        deadline = self._desired.deadline(self._spec.drain_s)
+        task = BackgroundTask("flush", lambda: self._storage.flush(deadline))
+
+        def is_over() -> bool:
+            current_deadline = self._desired.deadline(self._spec.drain_s)
+            return task.is_done() or (
+                current_deadline is not None and clock.now() > current_deadline + FLUSH_OVERTIME_S
+            )
+
+        self._desired.wait_for(is_over, drainable=False)
+        try:
+            if not task.is_done():
+                raise StorageFailed("flushing did not end by the deadline")
+            task.result()
+        except StorageFailed as failed:
+            # Nothing may be written once this node has ended, and there is no time left to upload the cache.
+            BackgroundTask("unmount", self._storage.unmount).wait(FLUSH_OVERTIME_S)
+            message = f"{outcome.message}; {failed}" if outcome.message else str(failed)
+            return replace(outcome, failed_stage=outcome.failed_stage or "flush", message=message)
+        return outcome
+
+    def _report_end(self, outcome: Outcome) -> None:
+        self._log(f"ended: {outcome}")
+        self._before_end()
+        lost = self._outbox.report.mount_lost
+        ended = replace(self._outbox.report, phase="ended", **asdict(outcome), mounts=self._storage.last_snapshot)
+        if lost and not outcome.message:
+            ended = replace(ended, message=self._outbox.report.message)
+        self._desired.update(ended=asdict(ended))
+        self._outbox.update_report(**asdict(ended))
+
+    def _enter_phase(self, phase: str) -> None:
+        self._log(f"phase: {phase}")
+        self._outbox.update_report(phase=phase, mounts=self._storage.last_snapshot)
+
+    def _stage_env(self, stage: str) -> dict[str, str]:
+        return workload_env(
+            stage,
+            self._spec,
+            self._desired.state.directive,
+            environ=os.environ,
+            run_dir=self._paths.run_dir,
+            library=self._library,
+        )
+
+    @property
+    def _notice_path(self) -> Path:
+        """The file that announces the end to the workload."""
+        return self._paths.run_dir / "notice.json"
+
+    def _make_stage(self, name: str, *, allow_background: bool) -> Stage:
+        marker = ("PERDURE_RUN_DIR", str(self._paths.run_dir))
+        directory = self._paths.stage(name)
+        return Stage(
+            name,
+            directory,
+            log=self._paths.log,
+            library=self._library,
+            marker=marker,
+            allow_background=allow_background,
+        )
+
+
+def _outcome(stage: str, result: StageResult) -> Outcome:
+    if result.stopped:
+        return Outcome(exit_code=result.exit_code, interrupted=True, message=result.message)
+    if result.exit_code == 0:
+        return Outcome(exit_code=0, message=result.message)
+    return Outcome(
+        result.exit_code, failed_stage=stage, message=result.message or _describe_exit(stage, result.exit_code)
+    )
+
+
+def _describe_exit(stage: str, exit_code: int | None) -> str:
+    if exit_code is not None and exit_code > 128:
+        try:
+            return f"{stage} exited with code {exit_code} (killed by {signal.Signals(exit_code - 128).name})"
+        except ValueError:
+            pass
+    return f"{stage} exited with code {exit_code}"

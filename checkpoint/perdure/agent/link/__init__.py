@@ -1,0 +1,1 @@
+"""The connection to the controller: what is sent, received and acknowledged."""

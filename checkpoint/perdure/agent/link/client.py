@@ -1,0 +1,128 @@
+"""The client for the controller's node API: three downloads and the channel, authorized by the attempt's token.
+
+It ignores the environment's proxies: the channel cannot use one, and a node that can download but not connect would be
+worse than one that can do neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import socket
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from perdure.agent.link import tls
+from perdure.agent.link.websocket import Disconnected, UpgradeRefused, WebSocket
+
+TIMEOUT_S = 15.0
+CHUNK_BYTES = 1 << 20
+
+
+class TokenRevoked(Exception):
+    """The controller rejected this node's token (401): nothing may continue to run here."""
+
+
+class ControllerRejected(Exception):
+    """The controller rejected the request, and a retry will not help."""
+
+
+class Unreachable(Exception):
+    """No answer, or an error that may pass."""
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """Opens https:// URLs over `tls.TlsConnection`."""
+
+    def __init__(self, fingerprint: str | None) -> None:
+        super().__init__()
+        self._fingerprint = fingerprint
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(partial(tls.TlsConnection, fingerprint=self._fingerprint), req)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: they would send the token to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class ControllerClient:
+    """Calls one controller. Every method but `own_address` raises TokenRevoked, ControllerRejected or Unreachable."""
+
+    def __init__(self, endpoint: str, token: str, rank: int, *, fingerprint: str | None = None) -> None:
+        """`fingerprint`: SHA-256 of the only certificate to trust, if the endpoint uses TLS."""
+        self._base = endpoint.rstrip("/") + "/agent/v1"
+        self._headers = {"Authorization": f"Bearer {token}", "Perdure-Rank": str(rank)}
+        self._fingerprint = fingerprint
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Https(fingerprint), _NoRedirects())
+
+    def spec(self) -> dict[str, Any]:
+        """The node spec as received."""
+        try:
+            with self._open("/spec") as response:
+                value = json.loads(response.read())
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise Unreachable(f"reading the node spec: {error}") from None
+        if not isinstance(value, dict):
+            raise ControllerRejected("the node spec is not a JSON object")
+        return value
+
+    def download(self, kind: str, digest: str, path: Path) -> None:
+        """Download a file of `kind` ("artifacts", "uploads") to `path`: with the right sha256, or not at all."""
+        temporary = path.with_name(path.name + ".part")
+        sha256 = hashlib.sha256()
+        try:
+            with self._open(f"/{kind}/{digest}") as response, open(temporary, "wb") as file:
+                for chunk in iter(lambda: response.read(CHUNK_BYTES), b""):
+                    sha256.update(chunk)
+                    file.write(chunk)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"downloading {kind}/{digest[:12]}: {error}") from None
+        if sha256.hexdigest() != digest:
+            raise Unreachable(f"downloading {kind}/{digest[:12]}: the content has another digest")
+        os.replace(temporary, path)
+
+    def open_channel(self) -> WebSocket:
+        try:
+            return WebSocket.connect(self._base + "/channel", self._headers, fingerprint=self._fingerprint)
+        except UpgradeRefused as refused:
+            if refused.status == 401:
+                raise TokenRevoked from None
+            raise Unreachable(str(refused)) from None
+        except (OSError, Disconnected) as error:
+            raise Unreachable(f"connecting: {error}") from None
+
+    def own_address(self) -> str:
+        """This machine's address on the route to the controller; "" without a route. Sends nothing."""
+        parts = urlsplit(self._base)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError:
+            return ""
+
+    def _open(self, path: str) -> Any:
+        request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 (Config checked the scheme)
+        try:
+            return self._opener.open(request, timeout=TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 401:
+                raise TokenRevoked from None
+            if 400 <= error.code < 500 and error.code not in (408, 409, 425, 429):
+                raise ControllerRejected(f"the controller answered {error.code} to {path[:40]}") from None
+            raise Unreachable(f"the controller answered {error.code} to {path[:40]}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"calling the controller: {error}") from None

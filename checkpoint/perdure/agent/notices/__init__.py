@@ -1,0 +1,1 @@
+"""Where interruption notices enter: the metadata services of clouds."""

@@ -1,0 +1,59 @@
+"""The agent's folder on the node's disk and the files in it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class NodePaths:
+    """Paths below `root`, the agent's state folder."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "agent.lock"
+
+    @property
+    def log(self) -> Path:
+        """The output of `setup` and `run`, and the agent's messages to the user. Append-only."""
+        return self.root / "log"
+
+    @property
+    def run_dir(self) -> Path:
+        """Shared with the workload, which finds it in `PERDURE_RUN_DIR`."""
+        return self.root / "run"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints.jsonl"
+
+    def stage(self, name: str) -> Path:
+        return self.root / "stages" / name
+
+    def create(self) -> None:
+        """Create the folders, readable by this user alone: the node spec holds secrets. Raises OSError."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        self.run_dir.mkdir(exist_ok=True)
+
+    def append_to_job_log(self, line: str) -> None:
+        """Append a line of the agent to the job's log, in one write. On a full disk the line is dropped."""
+        descriptor = os.open(str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            with suppress(OSError):
+                os.write(descriptor, f"perdure: {line}\n".encode())
+        finally:
+            os.close(descriptor)

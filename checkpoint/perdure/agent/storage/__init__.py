@@ -1,0 +1,1 @@
+"""Buckets, mounts and files on the node."""

@@ -1,0 +1,59 @@
+"""The workload's environment: the machine's variables, the task's, and those of this node."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+
+from perdure.agent.node_spec import NodeSpec
+from perdure.agent.state_file import Directive
+
+RUN_DIR = "PERDURE_RUN_DIR"
+WORKDIR = "sky_workdir"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def home_dir(environ: Mapping[str, str]) -> Path:
+    """The node's home folder, also where the boot script has set no HOME."""
+    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def node_path(path: str, environ: Mapping[str, str]) -> Path:
+    """A path of the task on this node: `~` is the node's home, a relative path is below the workdir."""
+    home = home_dir(environ)
+    if path == "~" or path.startswith("~/"):
+        return home / path[2:]
+    return home / WORKDIR / path
+
+
+def workload_env(
+    stage: str, spec: NodeSpec, directive: Directive, *, environ: Mapping[str, str], run_dir: Path, library: Path
+) -> dict[str, str]:
+    """The whole environment of `stage` ("setup" or "run"), without the agent's settings and, above all, its token."""
+    env = {name: value for name, value in environ.items() if not name.startswith("PERDURE_")}
+    env.setdefault("PATH", DEFAULT_PATH)
+    env["HOME"] = str(home_dir(environ))
+    env["PYTHONUNBUFFERED"] = "1"
+    env.update(spec.env)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(library), env.get("PYTHONPATH")]))
+    env.update(_skypilot_variables(stage, spec, directive))
+    env[RUN_DIR] = str(run_dir)
+    env["PERDURE_GENERATION"] = str(spec.generation)
+    env["PERDURE_NODE_RANK"] = str(spec.rank)
+    return env
+
+
+def _skypilot_variables(stage: str, spec: NodeSpec, directive: Directive) -> dict[str, str]:
+    """SkyPilot's variables; `setup` has different names for them."""
+    prefix = "SKYPILOT_SETUP_" if stage == "setup" else "SKYPILOT_"
+    values = {
+        prefix + "NODE_RANK": str(spec.rank),
+        prefix + "NODE_IPS": "\n".join(directive.node_ips),
+        prefix + "NUM_GPUS_PER_NODE": str(spec.gpus_per_node),
+        "SKYPILOT_NUM_NODES": str(spec.num_nodes),
+    }
+    if stage == "run":
+        values["SKYPILOT_INTERNAL_JOB_ID"] = str(spec.job_id)
+    return values

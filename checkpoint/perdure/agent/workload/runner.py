@@ -1,0 +1,271 @@
+"""The process that runs one script, stores the output of its processes, waits for them, and stops them.
+
+It stops them with SIGTERM, in the order that `stop_order` gives, then with SIGKILL. It has its own session.
+
+The agent may be killed and started again: the script does not notice and loses no output, because its pipe ends here.
+The runner is a child subreaper: the script's background processes (`&`, nohup, setsid) become its children, so no child
+left means that nothing of the script is left.
+
+Files in its folder: `lock` (held while it lives), `runner.json` (its pid), `begun` (~/.bashrc has been sourced),
+`stop.json` (the agent's request to stop), `result.json` (how the script ended). The job is read as JSON from stdin,
+since the environment holds secrets.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from perdure.agent import clock
+from perdure.agent.state_file import read_json, reserve_disk_space, write_json
+from perdure.agent.workload import stop_order
+
+PR_SET_CHILD_SUBREAPER = 36
+F_SETPIPE_SZ = 1031
+PIPE_BYTES = 1 << 20
+READ_BYTES = 1 << 18
+READS_PER_STEP = 16
+IDLE_POLL_S, STOPPING_POLL_S = 0.25, 0.02
+LEFTOVER_GRACE_S = 2.0
+# How long a reader such as `tee` may go on after the program that saved has ended: a busy machine schedules it late.
+OUTPUT_DRAIN_S = 1.0
+ALREADY_RUNNING = 75
+
+# ~/.bashrc may do anything: print, fail, change options and folders, and even end the shell (then it is left out).
+_SOURCE_RC = "if [ -f ~/.bashrc ]; then source ~/.bashrc >/dev/null 2>&1 </dev/null || true; fi; set +eu +o pipefail; "
+
+
+def main() -> int:
+    """Run the job on stdin: {"script", "cwd", "log", "directory", "env", "allow_background"}."""
+    try:
+        job = json.load(sys.stdin)
+    except ValueError:
+        return 1  # the agent died while writing; the next one sends the job again
+    directory = Path(job["directory"])
+    lock = take_lock(directory)
+    if lock is None:
+        return ALREADY_RUNNING
+    if not (directory / "result.json").exists():
+        Runner(job, directory).run()
+    return 0
+
+
+def take_lock(directory: Path) -> int | None:
+    """The lock's descriptor; None when another runner lives. A lock ends with its holder, unlike a pid in a file."""
+    descriptor = os.open(str(directory / "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+    except OSError:
+        os.close(descriptor)
+        return None
+
+
+class Runner:
+    """Runs one script. `allow_background`: its background processes may outlive it, until the agent stops them."""
+
+    def __init__(self, job: dict[str, Any], directory: Path) -> None:
+        self._job = job
+        self._directory = directory
+        self._log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._pipe, self._pipe_end = os.pipe()
+        os.set_blocking(self._pipe, False)
+        with suppress(OSError):  # a smaller pipe only means more reads
+            fcntl.fcntl(self._pipe, F_SETPIPE_SZ, PIPE_BYTES)
+        self._wake = _wake_on_signals()
+        self._script: subprocess.Popen[bytes] | None = None
+        self._exit_code: int | None = None
+        self._ended = False
+        self._is_result_written = False
+        self._was_stopped = False
+        self._kill_at: float | None = None
+        self._alive_at_stop: frozenset[tuple[int, int]] | None = None
+        self._signalled: frozenset[tuple[int, int]] = frozenset()
+        self._saving_until = 0.0
+        self._bytes_lost = 0
+
+    def run(self) -> None:
+        """Run until no process of the script is left."""
+        write_json(self._directory / "runner.json", {"pid": os.getpid()})
+        reserve_disk_space(self._directory / "result.json")
+        _become_subreaper()
+        self._read_stop()
+        if self._was_stopped:
+            self._write_result(None)
+            return
+        self._start(with_rc=True)
+        while self._reap():
+            self._signal_processes()
+            self._wait_for_events()
+            self._read_stop()
+            self._copy_output()
+        self._copy_output()
+        self._write_result(self._exit_code)
+        while not self._is_result_written:
+            time.sleep(IDLE_POLL_S)  # the disk is full, and an exit code must not be lost
+            self._write_result(self._exit_code)
+
+    def _start(self, *, with_rc: bool) -> None:
+        script, begun = self._job["script"], shlex.quote(str(self._directory / "begun"))
+        launcher = (_SOURCE_RC if with_rc else "") + f': >{begun}; cd {shlex.quote(self._job["cwd"])} && source "$0"'
+        try:
+            self._script = subprocess.Popen(
+                [shutil.which("bash") or "bash", "-c", launcher, script],
+                stdin=subprocess.DEVNULL,
+                stdout=self._pipe_end,
+                stderr=self._pipe_end,
+                cwd="/",
+                env=self._job["env"],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._append_to_log(f"perdure: bash cannot be started on this node: {error}\n".encode())
+            self._ended, self._exit_code = True, 127
+
+    def _reap(self) -> bool:
+        """Collect ended children; False when none is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if self._script is not None and pid == self._script.pid:
+                self._on_script_exit(_exit_code(status))
+                if not self._ended:
+                    return True  # the script was started again
+
+    def _on_script_exit(self, exit_code: int) -> None:
+        self._script, script = None, self._script
+        assert script is not None
+        script.returncode = exit_code  # we waited for it, not Popen
+        if not (self._directory / "begun").exists() and not self._was_stopped and not self._ended:
+            self._append_to_log(b"perdure: ~/.bashrc ended the shell; going on without it\n")
+            (self._directory / "begun").touch()
+            self._start(with_rc=False)
+            return
+        self._ended, self._exit_code = True, exit_code
+        self._copy_output()
+        if self._job["allow_background"]:
+            self._write_result(exit_code)
+        elif self._kill_at is None:
+            self._kill_at = clock.now() + LEFTOVER_GRACE_S
+
+    def _write_result(self, exit_code: int | None) -> None:
+        if self._is_result_written:
+            return
+        result = {"exit_code": exit_code, "stopped": self._was_stopped, "at": time.time()}
+        result["bytes_lost"] = self._bytes_lost
+        with suppress(OSError):
+            write_json(self._directory / "result.json", result)
+            self._is_result_written = True
+
+    def _read_stop(self) -> None:
+        """Read the agent's request to stop. A later request may have another time."""
+        request = read_json(self._directory / "stop.json")
+        if request is not None:
+            self._kill_at = float(request["kill_at"])
+            self._was_stopped = self._was_stopped or not self._ended
+
+    def _signal_processes(self) -> None:
+        """One round of a stop: SIGTERM to the processes that are due, SIGKILL to all once the time is over."""
+        if self._kill_at is None:
+            return
+        root, now = os.getpid(), clock.now()
+        tree = stop_order.descendants(root)
+        if now >= self._kill_at:
+            for pid in tree:
+                _kill(pid, signal.SIGKILL)
+            return
+        if self._alive_at_stop is None:
+            self._alive_at_stop = frozenset(process.key for process in tree.values())
+        if stop_order.is_saving(tree, root):
+            self._saving_until = now + OUTPUT_DRAIN_S
+        saving = now < self._saving_until
+        for process in stop_order.to_signal(
+            tree, root, alive_at_stop=self._alive_at_stop, signalled=self._signalled, saving=saving
+        ):
+            _kill(process.pid, signal.SIGTERM)
+            self._signalled |= {process.key}
+
+    def _wait_for_events(self) -> None:
+        """Wait for output, a signal (a child's end, a request to stop), or the next round."""
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        poll.poll(1000 * (IDLE_POLL_S if self._kill_at is None else STOPPING_POLL_S))
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+
+    def _copy_output(self) -> None:
+        """Copy a bounded amount, so that a flood of output does not delay the handling of signals."""
+        for _ in range(READS_PER_STEP):
+            try:
+                data = os.read(self._pipe, READ_BYTES)
+            except BlockingIOError:
+                return
+            self._append_to_log(data)
+
+    def _append_to_log(self, data: bytes) -> None:
+        """Append to the log. A full disk loses output, never the workload; the log says how much was lost."""
+        if self._bytes_lost:
+            note = f"\nperdure: {self._bytes_lost} bytes of output were lost: the node's disk was full\n".encode()
+            if _append(self._log, note):
+                self._bytes_lost += len(data)
+                return
+            self._bytes_lost = 0
+        self._bytes_lost = _append(self._log, data)
+
+
+def _append(descriptor: int, data: bytes) -> int:
+    """Write `data` as far as the disk has space; returns the number of bytes that were not written."""
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        pass
+    return len(left)
+
+
+def _exit_code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _become_subreaper() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def _wake_on_signals() -> int:
+    """A pipe that becomes readable at every signal.
+
+    Signals get a handler instead of SIG_IGN, so that the script starts with every signal's default action.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda *_: None)
+    return read_end
+
+
+def _kill(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

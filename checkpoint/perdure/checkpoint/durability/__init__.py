@@ -1,0 +1,1 @@
+"""Whether the bucket has a checkpoint, and how that is known."""

@@ -1,0 +1,1 @@
+"""The layout of a checkpoint on disk: manifest, digests, names."""

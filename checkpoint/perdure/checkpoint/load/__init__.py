@@ -1,0 +1,1 @@
+"""Finds, verifies and loads a checkpoint, newest first."""

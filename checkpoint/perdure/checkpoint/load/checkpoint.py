@@ -1,0 +1,97 @@
+"""A checkpoint in its directory: the manifests of one step together. `verify` compares them with the files.
+
+A step may have several manifests: two functions that save parts of it side by side, or a step saved twice. The
+checkpoint is the union of their files; where two list the same file, the newer one's record counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from perdure.checkpoint.durability.file_version import FileVersion
+from perdure.checkpoint.durability.mounts import MountSnapshot
+from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format.manifest import FileRecord, Manifest, ManifestDamaged, ManifestEntry
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One step of one prefix."""
+
+    root: str
+    prefix: str
+    step: int
+    manifests: tuple[Manifest, ...]
+    damage: str | None = None  # what is wrong with its manifests; None if all are valid
+
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        """Path relative to the save_dir → what was committed."""
+        return {record.path: record for one in self.manifests for record in one.files}
+
+    @property
+    def file_versions(self) -> dict[str, FileVersion | None]:
+        """Absolute paths of its files and manifests, each with the content that was committed."""
+        files = {os.path.join(self.root, path): record.version for path, record in self.files.items()}
+        return {**files, **{manifest.path_of(self.root, one.name): None for one in self.manifests}}
+
+    @property
+    def all_paths(self) -> list[str]:
+        """Absolute paths of its files and manifests."""
+        return list(self.file_versions)
+
+
+def newest_first(
+    root: str, prefix: str | None = None, *, cache: dict[str, Manifest] | None = None
+) -> Iterator[Checkpoint]:
+    """The saved steps of `prefix` (of every prefix when None). Each step is read when the iterator reaches it.
+
+    A manifest in `cache` is not read again; the others are added to it. Raises CheckpointUnavailable.
+    """
+    yield from assemble(root, manifest.list_manifests(root), prefix, cache={} if cache is None else cache)
+
+
+def assemble(
+    root: str,
+    entries: Iterable[ManifestEntry],
+    prefix: str | None = None,
+    *,
+    cache: dict[str, Manifest],
+    mounts: MountSnapshot | None = None,
+) -> Iterator[Checkpoint]:
+    """As `newest_first`, of manifests that were listed already."""
+    chosen = [entry for entry in entries if prefix in (None, entry.prefix)]
+    chosen.sort(key=lambda entry: (entry.step, entry.prefix), reverse=True)
+    for (step, owner), group in groupby(chosen, key=lambda entry: (entry.step, entry.prefix)):
+        yield _assemble_step(root, owner, step, group, cache, mounts)
+
+
+def read_step(root: str, prefix: str, step: int) -> Checkpoint:
+    """One step as it is now. A step whose manifests are gone is damaged. Raises CheckpointUnavailable."""
+    entries = [entry for entry in manifest.list_manifests(root) if (entry.prefix, entry.step) == (prefix, step)]
+    if not entries:
+        return Checkpoint(root, prefix, step, (), "its manifest was removed")
+    return _assemble_step(root, prefix, step, entries, {}, None)
+
+
+def _assemble_step(
+    root: str,
+    prefix: str,
+    step: int,
+    entries: Iterable[ManifestEntry],
+    cache: dict[str, Manifest],
+    mounts: MountSnapshot | None,
+) -> Checkpoint:
+    manifests: list[Manifest] = []
+    damage: str | None = None
+    for entry in entries:
+        try:
+            if entry.name not in cache:
+                cache[entry.name] = manifest.load(root, entry.name, mounts)
+            manifests.append(cache[entry.name])
+        except ManifestDamaged as error:
+            damage = str(error)
+    return Checkpoint(root, prefix, step, tuple(sorted(manifests, key=lambda one: one.order)), damage)

@@ -1,0 +1,54 @@
+"""What this process has read of a directory of checkpoints and need not read again."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from perdure.checkpoint.format.manifest import Manifest
+from perdure.checkpoint.load.checkpoint import Checkpoint
+
+_RECENT_COUNT = 8
+
+
+@dataclass
+class DirectoryCache:
+    """The cache of one save_dir. Unless a comment says otherwise, sets hold names of manifests."""
+
+    #: Held during a save. The files that a call wrote can be identified only while no other call writes.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    #: Names of the files beside and including the manifests, as last listed, with this process's changes since.
+    names: set[str] = field(default_factory=set)
+    #: Manifests that were read or written so far, by name. The content under a name never changes.
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    #: The last manifests that this process committed.
+    recent: deque[Manifest] = field(default_factory=lambda: deque(maxlen=_RECENT_COUNT))
+    #: Committed by this process, and not yet seen in the bucket.
+    pending_upload: deque[Manifest] = field(default_factory=deque)
+    #: Seen in the bucket.
+    durable: set[str] = field(default_factory=set)
+    #: Refused by a load.
+    damaged: set[str] = field(default_factory=set)
+    #: Paths of files for which the warning about overwriting was logged.
+    warned: set[str] = field(default_factory=set)
+    warned_of_unknown_durability: bool = False
+
+    def is_damaged(self, checkpoint: Checkpoint) -> bool:
+        return any(one.name in self.damaged for one in checkpoint.manifests)
+
+    def mark_damaged(self, checkpoint: Checkpoint) -> None:
+        self.damaged.update(one.name for one in checkpoint.manifests)
+
+    def mark_whole(self, checkpoint: Checkpoint) -> None:
+        self.damaged.difference_update(one.name for one in checkpoint.manifests)
+
+
+_caches: dict[str, DirectoryCache] = {}
+_lock = threading.Lock()
+
+
+def for_directory(root: str) -> DirectoryCache:
+    """The one cache of the directory with this absolute path."""
+    with _lock:
+        return _caches.setdefault(root, DirectoryCache())

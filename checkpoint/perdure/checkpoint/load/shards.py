@@ -1,0 +1,103 @@
+"""The files of a state: one part per process that saves, each under a name of its own (`format.part_names`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.checkpoint.durability import status
+from perdure.checkpoint.errors import CheckpointError, retry_transient
+from perdure.checkpoint.format import manifest, part_names, sampling
+from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.state import container, streams
+from perdure.checkpoint.state.container import Layout
+from perdure.checkpoint.state.tree import Flat
+
+
+class ForeignCheckpoint(CheckpointError):
+    """The checkpoint was not saved by a Checkpointer."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes that a part will hold, in pieces."""
+
+    size: int  # bytes, in total
+    pieces: Iterable[memoryview]
+
+
+def write_part(root: str, prefix: str, step: int, rank: int, world_size: int, content: Content) -> FileRecord:
+    """Write one process's part; when this returns it is on the disk under its final name. Raises OSError."""
+    name = part_names.new_name(prefix, step, rank, world_size)
+    os.makedirs(root, exist_ok=True)
+    temporary = os.path.join(root, part_names.Writer.current().temporary_name(prefix))
+    written = streams.write_synced(temporary, content.pieces, size_hint=content.size)
+    try:
+        os.replace(temporary, os.path.join(root, name))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    manifest.sync_directory(root)
+    return FileRecord(name, *written)
+
+
+def read_part(root: str, record: FileRecord, verify: str = sampling.FULL) -> Any:
+    """The state of one part. It is compared with its digest, by the mode `verify` of `sampling`, before it is parsed.
+
+    Raises streams.DamagedFile, CheckpointUnavailable, and CheckpointError when a framework is missing.
+    """
+    path = os.path.join(root, record.path)
+    try:
+        data = retry_transient(lambda: streams.read_verified(status.readable_path(path), record, verify), path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise streams.DamagedFile(f"{record.path} is missing") from None
+    return container.parse(data)
+
+
+def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
+    """The parts of a checkpoint in the order of ranks.
+
+    Raises ForeignCheckpoint, and streams.DamagedFile for a damaged manifest.
+    """
+    if checkpoint.damage:
+        raise streams.DamagedFile(checkpoint.damage)
+    files = checkpoint.manifests[-1].files
+    names = [part_names.rank_and_world(record.path) for record in files]
+    by_rank = {name[0]: record for name, record in zip(names, files) if name}
+    worlds = {name[1] for name in names if name}
+    if None in names or len(worlds) != 1 or sorted(by_rank) not in ([0], list(range(*worlds))):
+        raise ForeignCheckpoint(
+            f"step {checkpoint.step} in {checkpoint.root} was not saved by Checkpointer; load it with "
+            "@load_checkpoint, or save under another prefix"
+        )
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def remove_leftovers(root: str, prefix: str) -> None:
+    """Remove the unfinished parts of `prefix` whose writers are known to be dead (`Writer.is_dead`).
+
+    Parts that a living process may still be writing stay. Raises OSError.
+    """
+    observer = part_names.Writer.current()
+    with os.scandir(root) as entries:
+        for entry in entries:
+            writer = part_names.parse_temporary(entry.name, prefix)
+            if writer is not None and writer.is_dead(observer):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+
+
+def make_content(flat: Flat, layout: Layout) -> Content:
+    """A state as a part. Arrays that are in memory in the form in which they are written are not copied."""
+    return Content(layout.size, _pieces(flat, layout))
+
+
+def _pieces(flat: Flat, layout: Layout) -> Iterator[memoryview]:
+    yield memoryview(layout.header)
+    for number, _, _ in layout.places():
+        yield flat.arrays[number].view()

@@ -1,0 +1,1 @@
+"""Several processes that save and load together."""

@@ -1,0 +1,1 @@
+"""Writes a checkpoint: staging, manifest, background work and pruning."""

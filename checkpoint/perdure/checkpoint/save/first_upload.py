@@ -1,0 +1,37 @@
+"""The first checkpoint of a series: it is committed only after the bucket has its files.
+
+A manifest is small and may reach the bucket long before its files. If the machine were lost in between, the bucket
+would hold a single step that cannot be loaded, and every later start would have to refuse it. From the second manifest
+on there is an older checkpoint to fall back to, so nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from perdure.checkpoint import notice
+from perdure.checkpoint.save.save_directory import SaveDirectory
+
+logger = logging.getLogger("perdure.checkpoint")
+
+LIMIT_S = 60.0
+
+
+def wait_if_first(directory: SaveDirectory, prefix: str, paths: Sequence[str]) -> float:
+    """Wait until the bucket has `paths` if `prefix` has no manifest yet; returns the seconds waited.
+
+    The wait ends after `LIMIT_S` or at the deadline of a notice, with a warning.
+    """
+    if not directory.is_on_mount or directory.has_series(prefix):
+        return 0.0
+    began, deadline = time.monotonic(), notice.deadline()
+    limit_s = LIMIT_S if deadline is None else max(0.0, min(LIMIT_S, deadline - time.time()))
+    if directory.wait_durable(paths, timeout_s=limit_s) is False:
+        logger.warning(
+            "the first checkpoint in %s has not reached the bucket within %.0f s; it is committed all the same, and "
+            "cannot be loaded elsewhere until it has",
+            *(directory.root, limit_s),
+        )
+    return time.monotonic() - began

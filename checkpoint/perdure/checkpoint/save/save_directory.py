@@ -1,0 +1,109 @@
+"""`SaveDirectory`: the view that one save has of its directory. Made once at the beginning of the save and passed down.
+
+The mounts are read once. The manifests are listed once, and once more right before anything is deleted on the strength
+of the listing (`forget_listing`), because another process may have committed a manifest while the user's function ran.
+What this process commits and deletes itself is entered into the listing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+
+from perdure.checkpoint.durability import status
+from perdure.checkpoint.durability.file_version import Versions
+from perdure.checkpoint.durability.mounts import MountSnapshot
+from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format.file_changes import OWN_DIR
+from perdure.checkpoint.format.manifest import Manifest, ManifestEntry
+from perdure.checkpoint.load import checkpoint, directory_cache
+from perdure.checkpoint.load.checkpoint import Checkpoint
+
+
+class SaveDirectory:
+    """The directory `root` (absolute) during one save."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.cache = directory_cache.for_directory(root)
+        self._is_listed = False
+
+    @classmethod
+    def open(cls, root: str) -> SaveDirectory:
+        """The directory, once its mount is known to be there. Raises CheckpointUnavailable."""
+        directory = cls(root)
+        directory.mounts.require_mounted(root)
+        return directory
+
+    @cached_property
+    def mounts(self) -> MountSnapshot:
+        """The mounts of this node, read at the first use. Raises CheckpointUnavailable."""
+        return MountSnapshot()
+
+    @cached_property
+    def is_on_mount(self) -> bool:
+        """Whether it lies on a bucket's mount, where files are uploaded some time after they were written."""
+        return self.mounts.find(self.root) is not None
+
+    # --- manifests: one listing -------------------------------------------------------------------------------
+
+    def entries(self) -> list[ManifestEntry]:
+        """Every manifest, newest step first. Raises CheckpointUnavailable when the directory cannot be read."""
+        return manifest.manifests_among(self._names())
+
+    def forget_listing(self) -> None:
+        """The next use lists the manifests again, and sees what other processes have committed."""
+        self._is_listed = False
+
+    def has_series(self, prefix: str) -> bool:
+        """Whether there is a manifest of `prefix`. Raises CheckpointUnavailable."""
+        return any(entry.prefix == prefix for entry in self.entries())
+
+    def checkpoints(self, prefix: str | None = None) -> Iterator[Checkpoint]:
+        """As `checkpoint.newest_first`. Manifests that this process has read or written are not read again."""
+        return checkpoint.assemble(self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts)
+
+    def commit(self, new: Manifest) -> Manifest:
+        """Write `new` under a name of its own; returns it with that name. Raises OSError."""
+        committed = manifest.commit(self.root, new)
+        self.cache.names.add(committed.name)
+        self.cache.manifests[committed.name] = committed
+        self.cache.recent.append(committed)
+        return committed
+
+    def delete(self, name: str) -> None:
+        """Remove a manifest, or the record of a started save. Succeeds if it is gone already. Raises OSError."""
+        manifest.delete(self.root, name)
+        self.cache.names.discard(name)
+        self.cache.manifests.pop(name, None)
+
+    def mark_started(self, prefix: str, step: int) -> None:
+        """Record that a save has begun (`manifest.mark_started`). Raises OSError."""
+        self.cache.names.add(manifest.mark_started(self.root, prefix, step))
+
+    def delete_started(self) -> None:
+        """Remove every record of a started save. Raises OSError and CheckpointUnavailable."""
+        for name in manifest.started_among(self._names()):
+            self.delete(name)
+
+    def sync(self) -> None:
+        """Flush the deletion of manifests to the disk. Raises OSError."""
+        manifest.sync_directory(os.path.join(self.root, OWN_DIR))
+
+    def _names(self) -> tuple[str, ...]:
+        if not self._is_listed:
+            self.cache.names = set(manifest.list_names(self.root))
+            self._is_listed = True
+        return tuple(self.cache.names)
+
+    # --- mounts: one read ----------------------------------------------------------------------------------
+
+    def is_durable(self, paths: Versions) -> bool | None:
+        return status.is_durable(paths, self.mounts)
+
+    def wait_durable(self, paths: Versions, *, timeout_s: float) -> bool | None:
+        return status.wait_durable(paths, timeout_s=timeout_s, mounts=self.mounts)
+
+    def readable_path(self, path: str) -> str:
+        return status.readable_path(path, self.mounts)

@@ -1,0 +1,297 @@
+"""Saves what the user's function writes: call it once, find out which files it wrote, commit them.
+
+This is one of two paths to a checkpoint. `save` serves `@save_checkpoint` and the Lightning plugin, where other code
+writes the files. `Checkpointer._commit` writes the files itself, one part per process (`Folders._commit` is like it).
+All build the commit record with `build_manifest`, write it with `SaveDirectory.commit`, and end with `finish`,
+which reports the commit through `durability.journal`.
+
+A save has three phases, each with its own failure. The call: its exception passes through, and the files it wrote stay
+uncommitted. The commit: CheckpointError; the call is not repeated. The clean-up (old checkpoints, superseded
+manifests): only warnings. A step that is saved again keeps its old manifest until the new one is committed. If the call
+fails half-way, a load can still tell from the old manifest whether the old files are intact.
+
+Files are read once right after they were written, for their digests. They come from the page cache, and on a mount with
+write-back from rclone's own copy, since reading them through the mount would start the write-back delay anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from perdure.checkpoint.durability import journal
+from perdure.checkpoint.durability.file_version import MAX_GROWING_BYTES, FileVersion, have_replaced
+from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable
+from perdure.checkpoint.format import digest, file_changes, manifest, sampling, step_names
+from perdure.checkpoint.format.file_changes import Stamp
+from perdure.checkpoint.format.manifest import FileRecord, Manifest
+from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.directory_cache import DirectoryCache
+from perdure.checkpoint.load.verify import find_file_damage
+from perdure.checkpoint.save import first_upload, prune
+from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.save_directory import SaveDirectory
+
+logger = logging.getLogger("perdure.checkpoint")
+
+T = TypeVar("T")
+
+_JOB = re.compile(r"_(?P<id>\d+)-\d+$")  # the end of a task ID: the job's number and the task's index in it
+_MAX_READS = 3  # a file that differs every time it is read is still being written
+_FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Checkpoints of one prefix in one directory."""
+
+    root: str
+    prefix: str
+    keep: Keep | None  # None: all
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    ignore: Sequence[str] = ()  # patterns of files that are no part of a checkpoint
+    saves_whole_step: bool = False  # one save holds all of its step; otherwise several functions may save parts of it
+
+
+def save(series: Series, step: int, call: Callable[[], T], directory: SaveDirectory | None = None) -> T:
+    """Call `call` and commit what it wrote under `series.root` as the checkpoint of `step`; returns what it returned.
+
+    `directory`: the save's view of `series.root`, where the caller has one already.
+
+    Raises what `call` raises; CheckpointUnavailable when the directory's mount is missing (then `call` is not called);
+    CheckpointError when `call` wrote nothing, an empty file, or something that cannot be committed.
+    """
+    directory = directory or SaveDirectory.open(series.root)
+    with directory.cache.lock:
+        before = _prepare(series, step, directory)
+        result = call()
+        committed = _commit(series, step, before, directory)
+        logger.info("saved step %d in %s (%d files)", step, series.root, len(committed.files))
+        finish(series, committed, directory)
+    return result
+
+
+def _prepare(series: Series, step: int, directory: SaveDirectory) -> dict[str, Stamp]:
+    try:
+        os.makedirs(series.root, exist_ok=True)
+        before = file_changes.scan(series.root, series.ignore)
+        if not directory.entries():
+            directory.mark_started(series.prefix, step)
+    except OSError as error:
+        raise CheckpointUnavailable(f"saving step {step}: {series.root} cannot be used: {error}") from error
+    file_changes.wait_for_clock_tick(before)
+    return before
+
+
+def _commit(series: Series, step: int, before: dict[str, Stamp], directory: SaveDirectory) -> Manifest:
+    root = series.root
+    try:
+        written = file_changes.changed(before, file_changes.scan(root, series.ignore))
+        _require_content(series, step, written)
+        algorithm = digest.preferred_algorithm()
+        records = [
+            _digest_file(directory, path, algorithm, may_grow=not step_names.is_named_after(path, step))
+            for path in written
+        ]
+        own = [record for record in records if not _belongs_to_another(record, step, directory.cache)]
+        if not own:
+            raise _nothing_written(series, step)
+        for folder in sorted({os.path.dirname(os.path.join(root, record.path)) for record in own}):
+            manifest.sync_directory(folder)
+        first_upload.wait_if_first(directory, series.prefix, [os.path.join(root, record.path) for record in own])
+        committed = directory.commit(build_manifest(series, step, own))
+    except OSError as error:
+        raise CheckpointError(
+            f"committing step {step} in {root}: {error}. What the function wrote does not count as a checkpoint; make "
+            "room or repair the disk, then save again."
+        ) from error
+    _warn_of_overwritten(directory, committed, before)
+    return committed
+
+
+def _require_content(series: Series, step: int, written: Mapping[str, Stamp]) -> None:
+    if not written:
+        raise _nothing_written(series, step)
+    empty = [path for path, stamp in written.items() if stamp.size == 0]
+    if empty:
+        raise CheckpointError(
+            f"saving step {step}: {', '.join(empty)} in {series.root} is empty, so the step is not committed. If it is "
+            f"meant to be, leave it out of checkpoints: save_checkpoint(..., ignore=[{os.path.basename(empty[0])!r}])."
+        )
+
+
+def _nothing_written(series: Series, step: int) -> CheckpointError:
+    return CheckpointError(
+        f"saving step {step}: the function returned, but no file under {series.root} was created or changed. Write the "
+        "checkpoint below that directory (not behind a symbolic link), or pass the directory it writes to as save_dir."
+    )
+
+
+def _digest_file(directory: SaveDirectory, path: str, algorithm: str, *, may_grow: bool) -> FileRecord:
+    absolute, previous = os.path.join(directory.root, path), ""
+    for _ in range(_MAX_READS):
+        seen = os.stat(absolute)
+        before, version = Stamp.from_stat(seen), FileVersion.from_stat(seen)
+        content = directory.readable_path(absolute)
+        current = digest.hash_file(content, algorithm, length=before.size, sync=True)
+        seen = os.stat(absolute)
+        after = Stamp.from_stat(seen)
+        # A mount may set the time of a file a moment after it was closed; equal content twice is proof enough.
+        if after == before or (after.size == before.size and current == previous):
+            if after != before:
+                version = FileVersion.from_stat(seen)
+            sample = sampling.hash_sample(content, algorithm, before.size)
+            times = (version.earliest_ns, version.latest_ns)
+            crc32 = digest.crc32_of(content, before.size) if may_grow and before.size <= MAX_GROWING_BYTES else -1
+            return FileRecord(path, before.size, current, algorithm, sample, times, crc32)
+        previous = current
+    raise CheckpointError(
+        f"{absolute} is still being written after the save function returned: let the function wait for its writers. "
+        f"If the file is a log, leave it out of checkpoints: save_checkpoint(..., ignore=[{os.path.basename(path)!r}])."
+    )
+
+
+def _belongs_to_another(record: FileRecord, step: int, cache: DirectoryCache) -> bool:
+    """Whether the file is named after another step and is as that step saved it: its time changed, its content did
+    not."""
+    if step_names.is_named_after(record.path, step):
+        return False
+    others = (other for other in cache.recent if step_names.is_named_after(record.path, other.step))
+    return any(record in other.files for other in others)
+
+
+def build_manifest(
+    series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
+) -> Manifest:
+    """The commit record of `records`, with what is known of this process."""
+    generation, task_id = os.environ.get("PERDURE_GENERATION", ""), os.environ.get("SKYPILOT_TASK_ID")
+    world_size = os.environ.get("WORLD_SIZE", "")
+    return Manifest(
+        prefix=series.prefix,
+        step=step,
+        created_at=datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        files=tuple(records),
+        metadata=json.loads(json.dumps(dict(series.metadata), default=str)),
+        written_by={
+            "task_id": task_id,
+            "job_id": int(job["id"]) if (job := _JOB.search(task_id or "")) else None,
+            "generation": int(generation) if generation.isdigit() else None,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "world_size": int(world_size) if world_size.isdigit() else None,
+        },
+        versions=_versions(),
+        metrics=dict(metrics or {}),
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Of the interpreter, and of the frameworks that the program has imported."""
+    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
+    return {
+        "python": sys.version.partition(" ")[0],
+        **{name: str(version) for name, version in loaded.items() if version is not None},
+    }
+
+
+def _warn_of_overwritten(directory: SaveDirectory, committed: Manifest, before: Mapping[str, Stamp]) -> None:
+    """Warn once per file that saving it under the same name at every step leaves no older step to fall back to."""
+    root, cache = directory.root, directory.cache
+    overwritten = committed.paths & before.keys() - cache.warned
+    for older in cache.recent:
+        for record in older.files:
+            if older.step == committed.step or record.path not in overwritten or record.path in cache.warned:
+                continue
+            cache.warned.add(record.path)
+            if find_file_damage(root, record, older.step, snapshot=directory.mounts):
+                logger.warning(
+                    "saving step %d overwrote %s, which is part of step %d: only the newest step can be loaded. Put "
+                    "the step into the file's name, or leave the file out: save_checkpoint(..., ignore=[%r]).",
+                    *(committed.step, record.path, older.step, os.path.basename(record.path)),
+                )
+
+
+def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> None:
+    """Report the commit to the agent, remove other manifests of the step, then surplus checkpoints.
+
+    Raises nothing: the step is saved. Call it with the lock of `directory.cache` held.
+    """
+    root = series.root
+    manifest_path = manifest.path_of(root, committed.name)
+    files = {record.path: record.version for record in sorted(committed.files, key=lambda record: record.path)}
+    journal.record(committed.step, journal.COMMITTED, manifest_path, directory=root, files=files)
+    _forget_replaced(directory, committed)
+    directory.cache.pending_upload.append(committed)
+    try:
+        _delete_unreadable(directory, committed)
+        directory.delete_started()
+        for durable in _pop_durable(directory):
+            _delete_superseded(series, durable, directory)
+    except (OSError, CheckpointUnavailable) as error:
+        logger.warning("removing what step %d replaces from %s: %s", committed.step, root, error)
+    if series.keep is not None:
+        prune.remove_surplus(directory, series.prefix, just_saved=committed.step, keep=series.keep)
+
+
+def _delete_unreadable(directory: SaveDirectory, committed: Manifest) -> None:
+    """Remove damaged manifests of the step that was saved anew: because of them a load would refuse the step."""
+    for entry in directory.entries():
+        if (entry.prefix, entry.step) == (committed.prefix, committed.step) and entry.name != committed.name:
+            try:
+                manifest.load(directory.root, entry.name, directory.mounts)
+            except manifest.ManifestDamaged:
+                directory.delete(entry.name)
+
+
+def _delete_superseded(series: Series, durable: Manifest, directory: SaveDirectory) -> None:
+    """Remove other saves of the same step, now that the bucket has the one that replaces them."""
+    for entry in directory.entries():
+        if (entry.prefix, entry.step) != (durable.prefix, durable.step) or entry.name == durable.name:
+            continue
+        try:
+            other = manifest.load(directory.root, entry.name, directory.mounts)
+        except manifest.ManifestDamaged:
+            continue
+        if entry.name in directory.cache.damaged or _replaces(series, durable, other):
+            directory.delete(entry.name)
+            if series.saves_whole_step:
+                prune.remove_files(directory, Checkpoint(directory.root, other.prefix, other.step, (other,)))
+
+
+def _replaces(series: Series, new: Manifest, other: Manifest) -> bool:
+    """Whether nothing of `other` is needed any more. True for at most one of two processes that save the same step. Of
+    two attempts it is true for the later one, because a machine that was given up may still be saving."""
+    if series.saves_whole_step:
+        return other.order < new.order
+    is_covered = other.paths <= new.paths
+    return is_covered and (other.order < new.order or not set(other.files) <= set(new.files))
+
+
+def _forget_replaced(directory: SaveDirectory, committed: Manifest) -> None:
+    """Forget the uploads of saves that were removed, or whose files `committed` has overwritten."""
+    root, cache = directory.root, directory.cache
+    new = committed.file_versions(root)
+    for one in list(cache.pending_upload):
+        if one.name not in cache.manifests or have_replaced(new, one.file_versions(root)):
+            cache.pending_upload.remove(one)
+
+
+def _pop_durable(directory: SaveDirectory) -> list[Manifest]:
+    """Of this process's saves, those that have reached the bucket since the last call. Off the mounts a save is durable
+    at once. The agent watches the uploads itself."""
+    cache = directory.cache
+    durable = []
+    for one in list(cache.pending_upload):
+        if directory.is_durable(one.file_versions(directory.root)):
+            cache.pending_upload.remove(one)
+            durable.append(one)
+            if directory.is_on_mount:
+                cache.durable.add(one.name)
+    return durable

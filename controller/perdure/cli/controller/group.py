@@ -1,0 +1,240 @@
+"""`perdure controller`: start, stop and inspect the controller. Only `start` starts one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import click
+
+from perdure.cli.client import outdated_config
+from perdure.cli.controller.hosting import down, up, upgrade
+from perdure.cli.errors import Failure, warn
+from perdure.cli.lazy import CONTEXT
+from perdure.cli.output.progress import spinner
+from perdure.sdk.connection import discovery, endpoint
+from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
+from perdure.sdk.connection.endpoint import Endpoint, NoController
+
+STOP_TIMEOUT_S = 30.0
+NOT_RUNNING = "The controller is not running; it starts on first use."
+
+
+@click.group(
+    context_settings=CONTEXT,
+    epilog="""\b
+Examples:
+  perdure controller status
+  perdure controller logs --follow
+  perdure controller stop                running jobs continue; the next start picks them up
+  perdure controller up --infra aws/us-east-1
+""",
+)
+def controller() -> None:
+    """Start, stop and inspect the controller.
+
+    It runs on this computer, with its state in PERDURE_HOME (~/.perdure by default), or on a machine of its own that
+    `up` creates.
+    """
+
+
+for _command in (up, upgrade, down):
+    controller.add_command(_command)
+
+
+@controller.command()
+def start() -> None:
+    """Start the controller if it is not running."""
+    target = discovery.find()
+    if target is None:
+        with spinner("Starting the controller"):
+            target = discovery.ensure()
+        click.echo(f"The controller is running at {target.url} (process {target.pid}).")
+    elif target.home is None:
+        _require_healthy(target)
+        click.echo(f"The controller at {target.url} ({_machine(target) or 'PERDURE_ENDPOINT'}) is already running.")
+    else:
+        click.echo(f"The controller is already running at {target.url} (process {target.pid}).")
+    _warn_on_version_mismatch(target)
+
+
+@controller.command()
+@click.option("-y", "--yes", is_flag=True, help="Skip confirmation, which only a remote controller needs.")
+def stop(yes: bool) -> None:
+    """Stop the controller. Running jobs continue; the next start picks them up."""
+    target = _find_unless_token_lost()
+    if target is None:
+        _terminate_unresponsive()
+        return
+    if _machine(target):
+        raise Failure(
+            "the controller runs on a machine of its own, which would restart it\n"
+            "  to shut it down: perdure controller down"
+        )
+    if target.home is None:
+        from perdure.cli.output.confirm import confirm
+
+        confirm(f"Stop the controller at {target.url} for all its users?", yes=yes, default=False)
+    try:
+        Client(target).stop_controller()
+    except ApiError as error:
+        if error.status != 401 or target.home is None:
+            raise
+        _terminate_unresponsive()
+        return
+    if target.pid is not None:
+        _wait_for_exit(target.pid)
+    click.echo("The controller is stopped; running jobs continue.")
+
+
+@controller.command(short_help="Move the controller from SQLite to PostgreSQL.")
+@click.option("--to", required=True, metavar="URL", help="A new, empty database: postgresql://user@host/database.")
+def migrate(to: str) -> None:
+    """Move the controller on this computer from SQLite to PostgreSQL, which several controllers can share.
+
+    The controller is stopped first; running jobs continue. All data is copied, compared and committed in one
+    transaction, so an interrupted move changes nothing. See docs/guides/several-controllers.md.
+    """
+    home = endpoint.home_dir()
+    if (pid := discovery.recorded_pid(home)) is not None:
+        os.kill(pid, signal.SIGTERM)
+        _wait_for_exit(pid)
+        click.echo("The controller is stopped; running jobs continue.")
+    command = [sys.executable, "-P", "-m", "perdure.controller", "migrate", "--home", str(home), "--to", to]
+    raise SystemExit(subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode)
+
+
+@controller.command()
+def status() -> None:
+    """Show the controller's status. Exits with 1 if it is not running."""
+    target = discovery.find()
+    if target is None:
+        pid = discovery.recorded_pid(endpoint.home_dir())
+        click.echo(f"The controller (process {pid}) is running, but does not answer." if pid else NOT_RUNNING)
+        raise SystemExit(1)
+    try:
+        info = Client(target).controller()
+    except ConnectionLost as error:
+        if machine := _machine(target):
+            raise Failure(
+                f"{error.message}: {machine}\n  to recover it with its state: perdure controller up"
+            ) from error
+        raise
+    jobs = ", ".join(f"{n} {name}" for name, n in info["jobs"].items() if n) or "none"
+    from perdure.cli.output.text import ago, local_time, money
+
+    facts = {
+        "version": info["version"],
+        "id": info["id"],
+        "process": str(info["pid"]),
+        "started": f"{local_time(info['started_at'])} ({ago(info['started_at'], time.time())})",
+        "home": info["home"],
+        "jobs": jobs,
+    }
+    if probes := info.get("probes"):
+        spent, budget = money(probes["cost_usd"]), money(probes["budget_usd"])
+        facts["probes"] = f"{probes['count']} in the last day, {spent} of {budget} spent"
+    if overdue := info.get("overdue"):
+        facts["health"] = f"it does not keep up: {overdue}; see `perdure controller logs`"
+    if info.get("rejected_frames") or info.get("set_aside"):
+        facts["rejected"] = f"{info['rejected_frames']} invalid frames of nodes, {info['set_aside']} events set aside"
+    if machine := _machine(target):
+        facts["machine"] = machine
+    if target.fingerprint:
+        facts["TLS"] = f"sha256:{target.fingerprint}"
+    click.echo(f"The controller is running at {target.url}")
+    for name, value in facts.items():
+        click.echo(f"  {name:<9} {value}")
+    _warn_on_version_mismatch(target, info["version"])
+    if note := outdated_config(info):
+        warn(note)
+
+
+@controller.command()
+@click.option("--follow/--no-follow", "-f", default=False, help="Follow the log until Ctrl-C.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines; 0 shows all."
+)
+def logs(follow: bool, tail: int) -> None:
+    """Show the controller's log, or its last stderr output if it is not running."""
+    target = discovery.find()
+    if target is None:
+        click.echo(NOT_RUNNING, err=True)
+        if last := discovery.stderr_tail(endpoint.home_dir(), tail or 100):
+            click.echo(last)
+        raise SystemExit(1)
+    try:
+        with Client(target).controller_logs(follow=follow, tail=tail or None) as stream:
+            for chunk in stream:
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        click.echo()
+
+
+def _machine(target: Endpoint) -> str | None:
+    """The machine of a controller created by `up` on this computer; None for any other controller."""
+    from perdure.sdk.connection import hosted_controller
+
+    record = hosted_controller.load(endpoint.home_dir())
+    if record is None or record.stage != hosted_controller.UP or record.url != target.url:
+        return None
+    return f"{record.instance} ({record.instance_type} in {record.zone}), state on {record.disk}"
+
+
+def _require_healthy(target: Endpoint) -> None:
+    from perdure.sdk.connection.health import is_healthy
+
+    if is_healthy(target):
+        return
+    if machine := _machine(target):
+        raise Failure(f"{target.url} does not answer: {machine}\n  to recover it with its state: perdure controller up")
+    raise Failure(
+        f"the controller at {target.url} (PERDURE_ENDPOINT) does not answer\n"
+        "  start it where it runs, or unset PERDURE_ENDPOINT to use a controller on this computer"
+    )
+
+
+def _warn_on_version_mismatch(target: Endpoint, version: str | None = None) -> None:
+    from perdure.cli.client import version_mismatch
+
+    try:
+        if note := version_mismatch(version or Client(target).controller()["version"]):
+            warn(note)
+    except ApiError as error:
+        warn(str(error))
+
+
+def _find_unless_token_lost() -> Endpoint | None:
+    """The controller; None also for a local one whose token is lost: its process can still be terminated."""
+    try:
+        return discovery.find()
+    except NoController:
+        if discovery.recorded_pid(endpoint.home_dir()) is None:
+            raise
+        return None
+
+
+def _terminate_unresponsive() -> None:
+    """Terminate a local controller that does not accept requests; print a message if there is none."""
+    pid = discovery.recorded_pid(endpoint.home_dir())
+    if pid is None:
+        click.echo("The controller is not running.")
+        return
+    os.kill(pid, signal.SIGTERM)
+    _wait_for_exit(pid)
+    click.echo(f"The controller (process {pid}) did not accept the request and was terminated; running jobs continue.")
+
+
+def _wait_for_exit(pid: int) -> None:
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    with spinner("Stopping the controller"):
+        while discovery.is_controller(pid):
+            if time.monotonic() > deadline:
+                raise Failure(
+                    f"the controller (process {pid}) did not exit within {STOP_TIMEOUT_S:.0f} s\n  try: kill -9 {pid}"
+                )
+            time.sleep(0.05)

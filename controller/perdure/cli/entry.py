@@ -1,0 +1,13 @@
+"""The entry point of the `perdure` script: Ctrl-C works before anything else is imported."""
+
+from __future__ import annotations
+
+from perdure.cli import interrupt
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    interrupt.exit_on_interrupt()
+    from perdure.cli.main import main
+
+    main()

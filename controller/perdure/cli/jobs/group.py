@@ -1,0 +1,31 @@
+"""`perdure jobs`: the group of commands for jobs."""
+
+from __future__ import annotations
+
+import click
+
+from perdure.cli.lazy import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "launch": LazyCommand("perdure.cli.jobs.launch:launch", "Run a task YAML or a command, and follow its logs."),
+    "queue": LazyCommand("perdure.cli.jobs.queue:queue", "List jobs with status, place, recoveries and cost."),
+    "show": LazyCommand("perdure.cli.jobs.show:show", "Show a job's attempts and timeline: what happened, and why."),
+    "logs": LazyCommand("perdure.cli.jobs.logs:logs", "Show a job's logs, and follow them through recoveries."),
+    "cancel": LazyCommand("perdure.cli.jobs.cancel:cancel", "Cancel jobs; they may save their work first."),
+    "preempt": LazyCommand("perdure.cli.jobs.preempt:preempt", "Simulate a preemption of one of a job's machines."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_at=COMMANDS,
+    epilog="""\b
+Examples:
+  perdure jobs launch train.yaml -n bert
+  perdure jobs queue
+  perdure jobs logs 3
+  perdure jobs cancel 3
+""",
+)
+def jobs() -> None:
+    """Launch, list, inspect and cancel jobs."""

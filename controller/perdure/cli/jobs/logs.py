@@ -1,0 +1,91 @@
+"""`perdure jobs logs`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.jobs import timeline
+from perdure.recovery.statuses import EXIT_NOT_FINISHED, exit_code
+from perdure.sdk import jobs
+from perdure.sdk import logs as job_logs
+from perdure.sdk.connection import api_types
+from perdure.sdk.connection.client import Client
+
+TIMELINE_POLL_S = 1.0
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure jobs logs                      the newest job, followed until it ends
+  perdure jobs logs 7 --tail 100
+  perdure jobs logs 7 eval               one task of a pipeline, by name or number
+  perdure jobs logs -n bert --no-follow > bert.log
+  perdure jobs logs 7 --controller       what the controller did for the job, and why
+
+\b
+Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it does not exist,
+103 it was cancelled.
+"""
+)
+@click.argument("job_id", type=int, required=False, metavar="[ID]")
+@click.argument("task", required=False, metavar="[TASK]")
+@click.option("-n", "--name", help="Show the newest job with this name.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Follow the logs until the job ends.")
+@click.option("--controller", is_flag=True, help="Show controller events instead of job output.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines; 0 shows all."
+)
+def logs(job_id: int | None, task: str | None, name: str | None, follow: bool, controller: bool, tail: int) -> None:
+    """Show a job's logs from its first attempt on, and follow them until it ends.
+
+    Following continues through recoveries and restarts of the controller. Ctrl-C leaves the job running.
+    """
+    from perdure.cli.client import connect
+    from perdure.cli.jobs.follow import follow as follow_job
+
+    if job_id is not None and name is not None:
+        raise Failure("ID and --name exclude each other\n  use one of them", EXIT_WRONG_INPUT)
+    client = connect()
+    selected_id = job_id if job_id is not None else jobs.newest(name, client=client)
+    job = jobs.get(selected_id, client=client)
+    index = None if task is None else _task_index(job, task)
+    if controller:
+        code = _follow_timeline(client, selected_id, follow=follow, tail=tail)
+    elif follow:
+        code = follow_job(client, selected_id, task=index, tail=tail or None)
+    else:
+        code = jobs.tail_logs(selected_id, task=index, follow=False, tail=tail or None, client=client)
+    raise SystemExit(code)
+
+
+def _task_index(job: api_types.JobDetail, task: str) -> int:
+    tasks = job.get("tasks") or [job]
+    for candidate in tasks:
+        if task in (str(candidate["task_index"]), candidate["task_name"]):
+            return candidate["task_index"]
+    choices = ", ".join(f"{candidate['task_index']} ({candidate['task_name'] or '-'})" for candidate in tasks)
+    raise Failure(f"job {job['job_id']} has no task {task!r}\n  choose from: {choices}", EXIT_WRONG_INPUT)
+
+
+def _follow_timeline(client: Client, job_id: int, *, follow: bool, tail: int) -> int:
+    """Print the job's timeline, with `follow` until the job ends; returns its exit code, 101 if it has not ended."""
+    printed = None
+    try:
+        while True:
+            job = jobs.get(job_id, client=client)
+            if printed is None:
+                printed = max(0, len(job["timeline"]) - tail) if tail else 0
+            where = timeline.places(job["attempts"])
+            for entry in job["timeline"][printed:]:
+                click.echo(timeline.line(entry, where))
+            printed = len(job["timeline"])
+            status = job_logs.status_of(job)
+            if not follow or status.is_terminal:
+                return exit_code(status)
+            time.sleep(TIMELINE_POLL_S)
+    except KeyboardInterrupt:
+        return EXIT_NOT_FINISHED

@@ -1,0 +1,233 @@
+"""`perdure jobs queue`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+import click
+
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.output import table, text
+from perdure.cli.output.table import Column
+from perdure.recovery.statuses import Status
+from perdure.sdk.connection import api_types
+
+REFRESH_S = 2.0
+MAX_WAIT_REASONS = 3
+WAITING = (Status.PENDING, Status.STARTING, Status.RECOVERING)
+UNFINISHED = (Status.RUNNING, Status.RECOVERING, Status.STARTING, Status.PENDING, Status.CANCELLING)
+COLUMNS = (
+    Column("ID"),
+    Column("TASK", drop_rank=6),
+    Column("NAME", min_width=8),
+    Column("RESOURCES", min_width=10, drop_rank=5),
+    Column("SUBMITTED", drop_rank=3),
+    Column("TOT. DURATION", drop_rank=4),
+    Column("JOB DURATION", drop_rank=2),
+    Column("#RECOVERIES", right=True, drop_rank=2),
+    Column("COST (SAVED)", drop_rank=1),
+    Column("STATUS"),
+    Column("WHERE", min_width=12, keep_end=True),
+)
+NARROW_TITLES = {"TOT. DURATION": "TOTAL", "JOB DURATION": "RAN", "#RECOVERIES": "#REC"}
+NARROW_BELOW_COLUMNS = 132
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure jobs queue
+  perdure jobs queue --watch --skip-finished
+  perdure jobs queue -s RUNNING,RECOVERING -n bert
+  perdure jobs queue -n 'train-1234*'    quote the pattern to protect it from the shell
+  perdure jobs queue -a -o json | jq '.[] | select(.cost_usd > 10) | .job_id'
+"""
+)
+@click.option("-a", "--all", "everything", is_flag=True, help="Show all jobs.")
+@click.option(
+    "-l", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show at most this many jobs."
+)
+@click.option("--skip-finished", is_flag=True, help="Hide finished jobs.")
+@click.option(
+    "-s", "--status", "statuses", metavar="STATUS[,…]", multiple=True, help="Show only jobs with these statuses."
+)
+@click.option("-n", "--name", help="Show only jobs with this name; *, ? and [a-z] are wildcards.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh the table until Ctrl-C.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+)
+def queue(
+    everything: bool,
+    limit: int,
+    skip_finished: bool,
+    statuses: tuple[str, ...],
+    name: str | None,
+    watch: bool,
+    output: str,
+) -> None:
+    """List jobs, newest first.
+
+    COST is the cost of the job's machines so far; the saving compared to on-demand is in parentheses. RAN (or JOB
+    DURATION) is how long the job's command ran.
+    """
+    from perdure.cli.client import connect
+
+    selected_statuses = _statuses(statuses)
+    client = connect()
+
+    def pages() -> Iterator[api_types.JobPage]:
+        if everything:
+            return client.job_pages(skip_finished=skip_finished, statuses=selected_statuses, name=name)
+        return iter([client.jobs(limit=limit, skip_finished=skip_finished, statuses=selected_statuses, name=name)])
+
+    none_found = _none_found(name, is_filtered=skip_finished or bool(selected_statuses)) if name else None
+
+    def table_blocks() -> Iterator[list[str]]:
+        return blocks(pages(), width=table.screen_width(), limit=None if everything else limit, none_found=none_found)
+
+    if output == "json":
+        _print_json(pages())
+    elif watch:
+        from perdure.cli.output import live_table
+
+        live_table.watch(lambda: (line for block in table_blocks() for line in block), every_s=REFRESH_S)
+    else:
+        for block in table_blocks():
+            click.echo("\n".join(block))
+
+
+def blocks(
+    pages: Iterable[api_types.JobPage], *, width: int | None, limit: int | None = None, none_found: str | None = None
+) -> Iterator[list[str]]:
+    """The summary and the table: one block of lines per page. `limit`: how many jobs were requested; None: all.
+
+    `none_found` replaces the summary if no job was found. The first page determines the width of the columns. In a pipe
+    (`width` None) later pages widen them.
+    """
+    layout: table.Layout | None = None
+    wait_reasons = _WaitReasons()
+    for page in pages:
+        jobs = _by_job(page["jobs"])
+        now = text.to_epoch(page["now"])
+        rows = [row for tasks in jobs for row in _rows(tasks, now)]
+        block = []
+        if layout is None:
+            narrow = width is not None and width < NARROW_BELOW_COLUMNS
+            columns = [_renamed(column) if narrow else column for column in COLUMNS]
+            layout = table.fit(columns, rows, width=width)
+            block = [_summary(page["counts"]), layout.titles()] if rows else [none_found or _summary(page["counts"])]
+        elif width is None:
+            layout = layout.widened(rows)
+        block += layout.lines(rows, {"STATUS": text.colored_status})
+        wait_reasons.add(page["jobs"])
+        if limit is not None:
+            block += wait_reasons.lines()
+            if len(jobs) >= limit and page["total"] > len(page["jobs"]):
+                block.append(f"Showing the newest {len(jobs)}; to see all: perdure jobs queue --all")
+        yield block
+    if limit is None and (last_lines := wait_reasons.lines()):
+        yield last_lines
+
+
+class _WaitReasons:
+    """Why jobs wait for a machine: the first reasons, and whether there are more."""
+
+    def __init__(self) -> None:
+        self._shown: list[str] = []
+        self._has_more = False
+
+    def add(self, jobs: Iterable[api_types.Job]) -> None:
+        for job in jobs:
+            if job["status"] in WAITING and job["message"]:
+                if len(self._shown) == MAX_WAIT_REASONS:
+                    self._has_more = True
+                    return
+                self._shown.append(f"Job {job['job_id']} is waiting: {job['message']}")
+
+    def lines(self) -> list[str]:
+        return self._shown + (["… and others; for the reason: perdure jobs show ID"] if self._has_more else [])
+
+
+def _print_json(pages: Iterable[api_types.JobPage]) -> None:
+    """Print one list, page by page, in the format of `json.dumps(…, indent=2)`, which is ten times slower."""
+    encoder = json.JSONEncoder(separators=(",\n    ", ": "))  # a job's fields are plain values
+    separator = "[\n"
+    for page in pages:
+        for_each = (f"  {{\n    {encoder.encode(job)[1:-1]}\n  }}" for job in page["jobs"])
+        if written := ",\n".join(for_each):
+            click.echo(separator + written, nl=False)
+            separator = ",\n"
+    click.echo("[]" if separator == "[\n" else "\n]")
+
+
+def _none_found(name: str, *, is_filtered: bool) -> str:
+    which = "No such job" if is_filtered else "No job"
+    return f"{which} has a name that matches {name!r}." if set(name) & set("*?[") else f"{which} is named {name!r}."
+
+
+def _statuses(given: Sequence[str]) -> list[str]:
+    names = [name.strip().upper() for text in given for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in Status.__members__:
+            raise Failure(f"--status: unknown status {name}\n  choose from: {', '.join(Status)}", EXIT_WRONG_INPUT)
+    return names
+
+
+def _by_job(jobs: Sequence[api_types.Job]) -> list[list[api_types.Job]]:
+    """The rows grouped by job, tasks in pipeline order; jobs keep their order."""
+    groups: dict[int, list[api_types.Job]] = {}
+    for job in jobs:
+        groups.setdefault(job["job_id"], []).append(job)
+    return [sorted(tasks, key=lambda task: task["task_index"]) for tasks in groups.values()]
+
+
+def _rows(tasks: Sequence[api_types.Job], now: float) -> list[list[str]]:
+    if len(tasks) == 1 and tasks[0]["num_tasks"] == 1:
+        return [_row(tasks[0], str(tasks[0]["job_id"]), "-", tasks[0]["name"], now)]
+    pipeline = _aggregate(tasks)
+    rows = [_row(pipeline, str(pipeline["job_id"]), "-", pipeline["name"], now)]
+    return rows + [_row(task, " ↳", str(task["task_index"]), task["task_name"] or "-", now) for task in tasks]
+
+
+def _aggregate(tasks: Sequence[api_types.Job]) -> api_types.Job:
+    """A pipeline as one row: sums, and the status of the first task that has not succeeded."""
+    current = next((task for task in tasks if task["status"] != Status.SUCCEEDED), tasks[-1])
+    pipeline = current.copy()
+    pipeline["resources"] = "-"
+    pipeline["submitted_at"] = min(task["submitted_at"] for task in tasks)
+    pipeline["job_duration_s"] = sum(task["job_duration_s"] for task in tasks)
+    pipeline["total_duration_s"] = sum(task["total_duration_s"] for task in tasks)
+    pipeline["recovery_count"] = sum(task["recovery_count"] for task in tasks)
+    pipeline["cost_usd"] = sum(task["cost_usd"] for task in tasks)
+    pipeline["on_demand_cost_usd"] = sum(task["on_demand_cost_usd"] for task in tasks)
+    if current["status"] != Status.SUCCEEDED:
+        pipeline["status"] = f"{current['status']} (task: {current['task_index']})"
+    return pipeline
+
+
+def _row(job: api_types.Job, label: str, task: str, name: str, now: float) -> list[str]:
+    return [
+        label,
+        task,
+        name,
+        job["resources"] or "-",
+        text.ago(job["submitted_at"], now),
+        text.duration(job["total_duration_s"]),
+        text.duration(job["job_duration_s"]) if job["started_at"] else "-",
+        str(job["recovery_count"]),
+        text.cost(job["cost_usd"], job["on_demand_cost_usd"]),
+        job["status"],
+        text.where(job),
+    ]
+
+
+def _summary(counts: dict[str, int]) -> str:
+    unfinished = [f"{counts[status]} {status}" for status in UNFINISHED if counts.get(status)]
+    return f"In progress tasks: {', '.join(unfinished)}" if unfinished else "No in-progress managed jobs."
+
+
+def _renamed(column: Column) -> Column:
+    from dataclasses import replace
+
+    return replace(column, title=NARROW_TITLES.get(column.title, column.title))

@@ -1,0 +1,1 @@
+"""Tables, times, prompts and progress on a terminal."""

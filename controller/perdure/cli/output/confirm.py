@@ -1,0 +1,24 @@
+"""Confirmation prompts."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+
+
+def require_terminal_or_yes(*, yes: bool) -> None:
+    """Fail early if a confirmation is needed but stdin is not a terminal. Raises `Failure`."""
+    if not yes and not sys.stdin.isatty():
+        raise Failure(
+            "this needs confirmation, but stdin is not a terminal\n  add -y to skip confirmation", EXIT_WRONG_INPUT
+        )
+
+
+def confirm(question: str, *, yes: bool, default: bool = True) -> None:
+    """Return if the user agrees, or with `yes`; else raise `Failure`."""
+    require_terminal_or_yes(yes=yes)
+    if not yes and not click.confirm(question, default=default):
+        raise Failure("aborted; nothing was changed")

@@ -1,0 +1,1 @@
+"""`perdure simulate`: `command` has the options, `simulation_output` prints the results."""

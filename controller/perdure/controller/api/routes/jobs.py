@@ -1,0 +1,265 @@
+"""Routes for jobs: plan, launch, queue, show, cancel, preempt.
+
+A launch is handed to `submit.batching`; listings come from `store.queries.job_listing`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.controller.api.auth import User
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.clouds.base.protocol import Interruptible
+from perdure.controller.cluster import peer_messages
+from perdure.controller.reconcile.work_items import JobEvent
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.queries import globs, search
+from perdure.controller.store.queries import job_listing as queries
+from perdure.controller.store.queries.globs import BadGlob, Glob
+from perdure.controller.store.queries.search import Filter
+from perdure.controller.store.records import jobs
+from perdure.controller.submit import plan as plans
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.service import Submission
+from perdure.recovery import events
+from perdure.recovery.actions import TimelineEntry
+from perdure.recovery.job import AttemptView
+from perdure.recovery.statuses import AttemptState, Status
+from perdure.sdk.connection import api_types
+from perdure.sdk.spec.problems import describe
+
+router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=error_responses(400, 401, 503))
+
+# The highest id that the database can hold. Ids begin at 1.
+_MAX_ID = 2**63 - 1
+JobId = Annotated[int, Path(ge=0, le=_MAX_ID, description="the job's id")]
+ListedId = Annotated[int, Field(ge=0, le=_MAX_ID)]
+_LAUNCHING = (Status.STARTING, Status.RECOVERING)
+_RESPONSE_FIELDS = ("job_id", "job_ids", "name", "task_ids", "warnings")
+_MAX_TASKS, _MAX_IDS = 1_000, 10_000
+
+# A cancel is safe once it is recorded. The response still waits until the queue shows it, unless that takes longer than
+# this, or there are more jobs than this.
+_CANCEL_VISIBLE_TIMEOUT_S = 2.0
+_MAX_AWAITED_CANCELS = 50
+
+
+class RequestBody(BaseModel):
+    # Strict: `true` is not the job 1, and "2" is not 2.
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JobBody(RequestBody):
+    name: str | None = Field(None, max_length=200)
+    tasks: list[dict[str, Any]] = Field(max_length=_MAX_TASKS)
+    user: str = Field("", max_length=200)
+    key: str | None = Field(None, max_length=200)
+
+
+class LaunchBody(JobBody):
+    num_jobs: int = Field(1, ge=1, le=_MAX_IDS)
+
+
+def submission(body: LaunchBody) -> Submission:
+    """The submission that a launch request describes."""
+    return Submission(body.name, body.tasks, body.user, body.key, body.num_jobs)
+
+
+class PlanBody(JobBody):
+    forecast: bool = False
+
+
+class CancelBody(RequestBody):
+    ids: list[ListedId] | None = Field(None, max_length=_MAX_IDS)
+    name: str | None = None
+    all: bool = False
+    graceful: bool = True
+    grace_s: float | None = Field(None, ge=0, le=86_400)
+
+
+class PreemptBody(RequestBody):
+    node: int = Field(0, ge=0)
+    notice_s: float | None = Field(None, ge=0, le=86_400)
+
+
+@router.post("/plan", responses=json_response(api_types.Plan))
+def plan(context: User, body: PlanBody) -> dict[str, Any]:
+    """The offers that a launch would try, in order, and what they cost. Changes nothing.
+
+    `forecast`: include the expected cost and end, which takes some seconds.
+    """
+    return plans.plan(context.compiler, body.name, body.tasks, context.clock.now(), with_forecast=body.forecast)
+
+
+@router.post("/jobs", status_code=201, responses=json_response(api_types.Submitted, status=201) | error_responses(429))
+async def launch(context: User, body: LaunchBody) -> JSONResponse:
+    """Accept one job, or `num_jobs` identical ones. Resubmitting with the same `key` returns the original job.
+
+    503 with `Retry-After`: the controller is overloaded.
+    """
+    accepted = await context.submission_batcher.submit(submission(body))
+    return JSONResponse({name: getattr(accepted, name) for name in _RESPONSE_FIELDS}, 201)
+
+
+@router.get("/jobs", responses=json_response(api_types.JobPage))
+def queue(
+    context: User,
+    *,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
+    before: Annotated[int | None, Query(ge=0, le=_MAX_ID)] = None,
+    skip_finished: bool = False,
+    status: str = "",
+    name: str | None = None,
+    ids: str = "",
+) -> JSONResponse:
+    """Jobs, newest first, with all their tasks. `name`: an exact name, or a pattern with `*`, `?` or `[a-z]`."""
+    exact_name, glob = (None, _glob(name)) if name and globs.is_glob(name) else (name, None)
+    filter_ = Filter(limit, before, skip_finished, _statuses(status), exact_name, _ids(ids), glob)
+    with context.database.connect() as conn:
+        ids_shown = search.find_ids(conn, filter_)
+        tasks = _with_blocked_reasons(context, queries.describe(conn, ids_shown, context.clock.now()))
+        counts = context.counts.by_status(conn, context.clock.now())
+    now = queries.iso(context.clock.now())
+    # Serialized here, in a worker thread: a long page would block the event loop.
+    return JSONResponse({"now": now, "jobs": tasks, "counts": counts, "total": sum(counts.values())})
+
+
+@router.get("/jobs/{job_id}", responses=json_response(api_types.JobDetail) | error_responses(404))
+def show(context: User, job_id: JobId) -> dict[str, Any]:
+    """A job with its tasks, attempts and timeline."""
+    now = context.clock.now()
+    with context.database.connect() as conn:
+        tasks = _with_blocked_reasons(context, queries.describe(conn, [job_id], now))
+        if not tasks:
+            raise no_such_job(job_id)
+        attempts = queries.attempts_of(conn, job_id, now)
+        timeline = queries.timeline(conn, job_id)
+    current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
+    return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline}
+
+
+@router.post("/jobs/cancel", responses=json_response(api_types.Cancelled))
+def cancel(context: User, body: CancelBody) -> dict[str, Any]:
+    """Cancel jobs: by id, by name, or all. The response is sent once a message to the owner of each job is recorded."""
+    if sum([body.ids is not None, body.name is not None, body.all]) != 1:
+        raise RequestRejected("say which jobs", where="ids", fix="give exactly one of ids, name and all")
+    if body.name is not None and globs.is_glob(body.name):
+        fix = f"give ids; to list them: perdure jobs queue --skip-finished --name '{body.name}'"
+        raise RequestRejected("jobs are cancelled by an exact name, not by a pattern", where="name", fix=fix)
+    grace_s = context.settings.timeouts.drain_timeout_s if body.grace_s is None else body.grace_s
+    if not body.graceful:
+        grace_s = 0.0
+    with context.database.connect() as conn:
+        unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
+        to_cancel = search.find_ids(conn, unfinished)
+        matching = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
+    event = events.CancelRequested(grace_s * context.time_scale.speed)
+    if to_cancel:
+        with context.database.begin() as conn:
+            peer_messages.send_to_owners(conn, to_cancel, event, context.clock.now())
+        failpoint("cancel.recorded")
+        with suppress(*UNAVAILABLE):  # then the messages are read a little later
+            context.peer_inbox.poll()
+    if len(to_cancel) <= _MAX_AWAITED_CANCELS:  # these events are handled after the messages
+        wait([context.inbox.submit(JobEvent(id)) for id in to_cancel], _CANCEL_VISIBLE_TIMEOUT_S)
+    return {
+        "cancelled": sorted(to_cancel),
+        "finished": sorted(set(matching) - set(to_cancel)),
+        "unknown": sorted(set(body.ids or ()) - set(matching)),
+    }
+
+
+@router.post("/jobs/{job_id}/preempt", responses=json_response(api_types.Preempted) | error_responses(404, 409))
+def preempt(context: User, job_id: JobId, body: PreemptBody) -> dict[str, Any]:
+    """Simulate an interruption of one node of a job."""
+    attempt = _running_attempt(context, job_id)
+    node = next((n for n in attempt.nodes if n.rank == body.node), None)
+    if node is None or node.instance_id is None:
+        ranks = ", ".join(str(n.rank) for n in attempt.nodes if n.instance_id)
+        raise RequestRejected(f"job {job_id} has no node {body.node}", where="node", fix=f"nodes: {ranks}", status=409)
+    cloud = context.clouds.get(attempt.offer.cloud)
+    if not isinstance(cloud, Interruptible):
+        raise RequestRejected(
+            f"the cloud {attempt.offer.cloud} cannot simulate a preemption", where="job_id", status=409
+        )
+    try:
+        cloud.interrupt(attempt.offer.region, node.instance_id, notice_s=body.notice_s)
+    except Exception as error:
+        reason = cloud.classify(error).message
+        raise RequestRejected(
+            f"the cloud {attempt.offer.cloud} rejected it: {reason}", where="job_id", status=409
+        ) from error
+    failpoint("preemption.requested")
+    how = "without notice" if body.notice_s is None else f"with a notice of {body.notice_s:g} s"
+    entry = TimelineEntry(
+        "job.preemption_simulated", rank=body.node, message=f"a preemption of node {body.node} was requested, {how}"
+    )
+    context.inbox.submit(JobEvent(job_id, notes=(entry,)))
+    return {"instance_id": node.instance_id, "zone": attempt.offer.zone}
+
+
+def _with_blocked_reasons(context: ApiContext, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Set `message` of the tasks whose launch this controller holds back to the reason."""
+    for task in tasks:
+        if task["status"] in _LAUNCHING and (
+            reason := context.launch_blocked_reason(task["job_id"], task["task_index"])
+        ):
+            task["message"] = reason
+    return tasks
+
+
+def _running_attempt(context: ApiContext, job_id: int) -> AttemptView:
+    with context.database.connect() as conn:
+        view = jobs.load(conn, [job_id]).get(job_id)
+    if view is None:
+        raise no_such_job(job_id)
+    if view.has_ended:
+        raise RequestRejected(f"job {job_id} has ended", where="job_id", status=409)
+    live = [a for t in view.tasks for a in t.attempts if a.state is not AttemptState.REQUESTED and not a.terminating]
+    if not live:
+        raise RequestRejected(
+            f"job {job_id} has no machine now", where="job_id", fix="try again when it runs", status=409
+        )
+    return live[-1]
+
+
+def no_such_job(job_id: int) -> RequestRejected:
+    return RequestRejected(f"there is no job {job_id}", where="job_id", fix="see `perdure jobs queue -a`", status=404)
+
+
+def _statuses(text: str) -> tuple[str, ...]:
+    names = tuple(word.strip().upper() for word in text.split(",") if word.strip())
+    unknown = [name for name in names if name not in Status.__members__]
+    if unknown:
+        raise RequestRejected(
+            f"unknown status {describe(unknown[0])}", where="status", fix=f"statuses: {', '.join(Status)}"
+        )
+    return names
+
+
+def _glob(pattern: str) -> Glob:
+    try:
+        return globs.parse(pattern)
+    except BadGlob as error:
+        raise RequestRejected(str(error), where="name", fix=error.fix) from error
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and len(word) <= len(str(_MAX_ID)) and int(word) <= _MAX_ID):
+            raise RequestRejected(
+                f"{describe(word)} is not a job id", where="ids", fix="give whole numbers, separated by commas"
+            )
+    if len(words) > _MAX_IDS:
+        raise RequestRejected(f"{len(words)} ids are too many", where="ids", fix=f"give at most {_MAX_IDS} at a time")
+    return tuple(int(word) for word in words)

@@ -1,0 +1,167 @@
+"""Routes that stream text: a job's transcript, and the controller's log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Row
+
+from perdure.controller.api.auth import User
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.routes.jobs import JobId, no_such_job
+from perdure.controller.api.schemas import error_responses, raw_response
+from perdure.controller.store.logs.transcript import AttemptInfo, Transcript, start_of_tail
+from perdure.controller.store.queries import job_listing, search
+from perdure.controller.store.queries.log_attempts import load_log_attempts, load_refusals
+from perdure.controller.store.queries.search import Filter
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.statuses import AttemptState, Status
+
+router = APIRouter(
+    prefix="/api/v1", tags=["logs"], responses=error_responses(400, 401, 404, 503) | raw_response("text/plain")
+)
+
+# Subscriptions wake the streams; this bounds how long a missed wake-up can go unnoticed.
+_POLL_INTERVAL_S = 1.0
+_MAX_TAIL_LINES = 10_000_000
+_ENDED = (AttemptState.STOPPED, AttemptState.GONE)
+
+
+@router.get("/jobs/{job_id}/logs", response_class=StreamingResponse)
+async def job_logs(
+    context: User,
+    job_id: JobId,
+    *,
+    task: Annotated[int | None, Query(ge=0)] = None,
+    follow: bool = False,
+    tail: Annotated[int, Query(ge=0, le=_MAX_TAIL_LINES)] = 0,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> StreamingResponse:
+    """The transcript from byte `offset`, or its last `tail` lines (0: all); with `follow`, new output as it appears."""
+    reader = _TranscriptReader(context, job_id, task)
+    if not await run_in_threadpool(reader.exists):
+        raise no_such_job(job_id)
+    if tail:
+        offset = await run_in_threadpool(_start_of_tail, _TranscriptReader(context, job_id, task), tail)
+    headers = {"Perdure-Offset": str(offset)}
+    return StreamingResponse(_stream(context, reader, offset, follow), media_type="text/plain", headers=headers)
+
+
+@router.get("/controller/logs", response_class=StreamingResponse)
+async def controller_logs(
+    context: User, follow: bool = False, tail: Annotated[int, Query(ge=0, le=_MAX_TAIL_LINES)] = 0
+) -> StreamingResponse:
+    """The controller's log; with `follow`, new lines as they appear."""
+    path = context.settings.home / "controller.log"
+    if not path.exists():
+        raise RequestRejected("the controller has not written a log yet", status=404)
+
+    async def lines() -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            yield b"".join(deque(file, maxlen=tail or None))
+            while follow:
+                await asyncio.sleep(_POLL_INTERVAL_S)
+                if data := file.read():
+                    yield data
+
+    return StreamingResponse(lines(), media_type="text/plain")
+
+
+class _TranscriptReader:
+    """Reads one job's transcript piece by piece.
+
+    `refresh` and `read_new` query the database, so they need a worker thread; so does `read_current`, unless
+    `has_buffered`.
+    """
+
+    def __init__(self, context: ApiContext, job_id: int, task: int | None) -> None:
+        self._context = context
+        self.job_id = job_id
+        self._task = task
+        self._attempts: list[AttemptInfo] = []
+        self._without_reason: set[tuple[int, int]] = set()
+        self._refusals: dict[tuple[int, int], str] = {}
+        self._transcript = Transcript(context.logs, lambda: self._attempts)
+        self.read_current = self._transcript.read_current
+
+    def exists(self) -> bool:
+        with self._context.database.connect() as conn:
+            return bool(search.find_ids(conn, Filter(ids=(self.job_id,))))
+
+    def read_new(self) -> Iterator[bytes]:
+        """The output since the last call, up to the state of the last `refresh`."""
+        return self._transcript.read_new()
+
+    @property
+    def has_buffered(self) -> bool:
+        return self._transcript.has_buffered
+
+    def refresh(self) -> bool:
+        """Load the job's attempts. Returns whether all tasks have ended, so that the log is final.
+
+        Call it before the log is read, so that nothing is missed.
+        """
+        rows = load_log_attempts(self._context.database, self.job_id)
+        has_several = len({row.task_index for row in rows}) > 1
+        shown = [row for row in rows if self._task in (None, row.task_index)]
+        self._load_refusals(shown)
+        self._attempts = [self._info(row, has_several) for row in shown if row.generation is not None]
+        return all(Status(row.status).is_terminal for row in shown)
+
+    def _load_refusals(self, rows: Sequence[Row[Any]]) -> None:
+        """Load why clouds refused attempts, if one ended since the last call without a reason of its own."""
+        ended = {(r.task_index, r.generation) for r in rows if r.state in _ENDED and r.reason is None}
+        if ended - self._without_reason:
+            self._without_reason = ended
+            self._refusals = load_refusals(self._context.database, self.job_id)
+
+    def _info(self, row: Row[Any], has_several: bool) -> AttemptInfo:
+        offer = row.offer
+        return AttemptInfo(
+            key=(self.job_id, row.task_index, row.generation),
+            num_nodes=row.nodes,
+            where=f"{offer['cloud']}/{offer['region']}/{offer['zone']} {offer['instance_type']} {offer['market']}",
+            requested_at=job_listing.iso(row.requested_at) or "",
+            task_name=row.name if has_several else "",
+            has_ended=row.state in _ENDED,
+            reason=row.reason,
+            refusal=self._refusals.get((row.task_index, row.generation)),
+        )
+
+
+def _start_of_tail(reader: _TranscriptReader, count: int) -> int:
+    reader.refresh()
+    return start_of_tail(reader.read_new(), count)
+
+
+async def _stream(context: ApiContext, reader: _TranscriptReader, skip: int, follow: bool) -> AsyncIterator[bytes]:
+    """The transcript without its first `skip` bytes; with `follow`, new output until the job ends.
+
+    New output alone costs no query of the job: only its bytes are read, or taken from a buffer.
+    """
+    with context.job_updates.subscribe(reader.job_id, _POLL_INTERVAL_S) as subscription:
+        has_changed = True
+        while True:
+            has_ended = has_changed and await run_in_threadpool(reader.refresh)
+            async for data in _new_data(reader, has_changed):
+                if skip < len(data):
+                    yield data[skip:]
+                skip = max(0, skip - len(data))
+            if has_ended or not follow:
+                return
+            has_changed = await subscription.wait()
+
+
+async def _new_data(reader: _TranscriptReader, has_changed: bool) -> AsyncIterator[bytes]:
+    if not has_changed and reader.has_buffered:
+        for data in reader.read_current():
+            yield data
+        return
+    async for data in iterate_in_threadpool(reader.read_new() if has_changed else reader.read_current()):
+        yield data

@@ -1,0 +1,89 @@
+"""Routes for uploads of users: tar.gz files, named by their sha256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Path as InPath
+from fastapi.concurrency import run_in_threadpool
+
+from perdure.controller.api.auth import User
+from perdure.controller.api.schemas import Responses, error_responses
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.blobs import TEMP_PREFIX
+from perdure.controller.submit.errors import RequestRejected
+
+router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"], responses=error_responses(400, 401, 503))
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+Digest = Annotated[str, InPath(description="a sha256 in lower-case hexadecimal", pattern=f"^{_DIGEST.pattern}$")]
+
+
+_HAVE: Responses = {200: {"description": "The upload is stored"}}
+_MISSING: Responses = {404: {"description": "The upload is not stored"}}
+_TAR_GZ = {"application/gzip": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.head("/{digest}", response_class=Response, responses=_HAVE | _MISSING)
+def has_upload(context: User, digest: Digest) -> Response:
+    """200 if the upload is stored, which also renews it; 404 if it has to be sent."""
+    return Response(status_code=200 if context.blobs.touch(validate_digest(digest), context.clock.now()) else 404)
+
+
+@router.put(
+    "/{digest}",
+    status_code=201,
+    response_class=Response,
+    responses=_HAVE | error_responses(413),
+    openapi_extra={"requestBody": {"required": True, "content": _TAR_GZ}},
+)
+async def upload(context: User, digest: Digest, request: Request) -> Response:
+    """Store the body if its digest is correct. It is written to a temporary file and renamed, so that no partial upload
+    is ever visible."""
+    if await run_in_threadpool(context.blobs.touch, validate_digest(digest), context.clock.now()):
+        return Response(status_code=200)
+    max_bytes = context.settings.max_upload_bytes
+    if int(request.headers.get("content-length", "0")) > max_bytes:
+        raise _too_large(max_bytes)
+    handle, temporary = tempfile.mkstemp(dir=context.blobs.folder, prefix=TEMP_PREFIX)
+    try:
+        sha, size = hashlib.sha256(), 0
+        with os.fdopen(handle, "wb") as file:
+            async for block in request.stream():
+                size += len(block)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                sha.update(block)
+                await run_in_threadpool(file.write, block)
+            file.flush()
+            os.fsync(file.fileno())
+        if sha.hexdigest() != digest:
+            raise RequestRejected("the uploaded bytes do not match the digest", where="digest", fix="send it again")
+        failpoint("upload.storing")
+        await run_in_threadpool(context.blobs.put, digest, Path(temporary))
+        await run_in_threadpool(context.blobs.touch, digest, context.clock.now())
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    failpoint("upload.stored")
+    return Response(status_code=201)
+
+
+def validate_digest(digest: str) -> str:
+    """Return `digest`. Raises RequestRejected if it is not a sha256, so that no name leads out of the folder."""
+    if not _DIGEST.fullmatch(digest):
+        raise RequestRejected("not a sha256 in lower-case hexadecimal", where="digest")
+    return digest
+
+
+def _too_large(max_bytes: int) -> RequestRejected:
+    return RequestRejected(
+        f"the upload is larger than {max_bytes / 2**30:g} GiB",
+        fix="exclude files that are not needed (.skyignore), or raise uploads.max_gib in the controller's config.yaml",
+        status=413,
+    )

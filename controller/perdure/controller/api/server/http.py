@@ -1,0 +1,62 @@
+"""The HTTP server: its configuration, and what happens before it accepts requests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from perdure.controller.api.server.protocols import (
+    BACKLOG,
+    MAX_MESSAGE_BYTES,
+    ConnectionAdmission,
+    HeaderTimeoutProtocol,
+    NodeWebSocketProtocol,
+)
+from perdure.controller.runtime.security.tls import Tls
+from perdure.controller.runtime.user_priority import UserPriorityGate
+
+
+class Server(uvicorn.Server):
+    """The HTTP server of a daemon.
+
+    `on_startup` is called before the first request is accepted. It returns a future; nodes are admitted once that is
+    done, because the daemon has adopted its jobs by then. `user_priority` is held meanwhile: requests wait in the
+    socket's queue.
+    """
+
+    def __init__(
+        self, app: ASGIApp, tls: Tls | None, user_priority: UserPriorityGate, *, on_startup: Callable[[], Future[None]]
+    ) -> None:
+        self._admission = ConnectionAdmission()
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            http=partial(HeaderTimeoutProtocol, admission=self._admission),  # type: ignore[arg-type]  # uvicorn only calls it
+            backlog=BACKLOG,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws=NodeWebSocketProtocol,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # nodes send heartbeats themselves
+            access_log=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=2,
+            lifespan="off",
+            server_header=False,
+            ssl_certfile=tls.cert if tls else None,
+            ssl_keyfile=tls.key if tls else None,
+        )
+        super().__init__(config)
+        self._user_priority = user_priority
+        self._on_startup = on_startup
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        with self._user_priority:
+            adopted = await asyncio.to_thread(self._on_startup)
+            adopted.add_done_callback(lambda _: self._admission.open())
+            await super().startup(sockets)

@@ -1,0 +1,115 @@
+"""Translates a launch request into the parameters of RunInstances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.controller.clouds.aws.machines import fabric
+from perdure.controller.clouds.base import tags
+from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.bootstrap.render import RankSource, render_boot_program
+from perdure.recovery.market.view import Market, Offer
+
+RANK_SOURCE = RankSource(
+    "http://169.254.169.254",
+    "/latest/meta-data/ami-launch-index",
+    token_path="/latest/api/token",  # noqa: S106
+    token_headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
+    token_header="X-aws-ec2-metadata-token",  # noqa: S106
+)
+TAG = "perdure:"
+DEFAULT_DISK_GIB = 100
+
+# SkyPilot's disk tiers as EBS volumes.
+DISK_TIERS: dict[str | None, dict[str, Any]] = {
+    None: {"VolumeType": "gp3"},
+    "none": {"VolumeType": "gp3"},
+    "low": {"VolumeType": "gp2"},
+    "medium": {"VolumeType": "gp3"},
+    "high": {"VolumeType": "gp3", "Iops": 6000, "Throughput": 500},
+    "ultra": {"VolumeType": "io2", "Iops": 16000},
+    "best": {"VolumeType": "gp3", "Iops": 16000, "Throughput": 1000},
+}
+
+# Public parameters that name the newest image of a region.
+CPU_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+
+
+@dataclass(frozen=True)
+class Image:
+    """A machine image."""
+
+    id: str
+    root_device: str  # the device name of the boot disk
+    disk_gib: int  # the minimum size of the boot disk
+
+
+def image_parameter(offer: Offer) -> str:
+    """The public parameter that names the default image for a machine."""
+    return GPU_IMAGE if offer.accelerators else CPU_IMAGE
+
+
+def wanted_image(request: LaunchRequest, images: Mapping[str, str]) -> str | None:
+    """The AMI of the task or the configuration; None if neither names one. Raises CloudRejected."""
+    named = request.image_id or images.get(request.offer.region)
+    if named is not None and not named.startswith("ami-"):
+        raise CloudRejected(
+            "InvalidAMIID.Malformed", f"image_id {named!r} is not an EC2 image: write ami-…, or remove it"
+        )
+    return named
+
+
+def run_instances(
+    request: LaunchRequest,
+    image: Image,
+    *,
+    subnet: str | None = None,
+    instance_profile: str | None = None,
+    security_group: str | None = None,
+    adapters: Sequence[int] = (),
+) -> dict[str, Any]:
+    """The parameters of RunInstances for all of the request's machines, in one batch, or none.
+
+    `adapters`: the indexes of the network cards that get an Elastic Fabric Adapter (see `fabric`).
+    """
+    offer = request.offer
+    tags = [{"Key": key, "Value": value} for key, value in tags_of(request).items()]
+    parameters: dict[str, Any] = {
+        "ClientToken": request.owner.token,
+        "ImageId": image.id,
+        "InstanceType": offer.instance_type,
+        "MinCount": request.num_nodes,
+        "MaxCount": request.num_nodes,
+        "Placement": {"AvailabilityZone": offer.zone},
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+        "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _disk(request, image)}],
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
+        "UserData": render_boot_program(request.bootstrap, RANK_SOURCE),
+    }
+    if offer.market is Market.SPOT:
+        spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+    if adapters:
+        parameters["NetworkInterfaces"] = fabric.interfaces(adapters, subnet=subnet, security_group=security_group)
+    else:
+        parameters |= {} if subnet is None else {"SubnetId": subnet}
+        parameters |= {} if security_group is None else {"SecurityGroupIds": [security_group]}
+    if instance_profile is not None:
+        parameters["IamInstanceProfile"] = {"Name": instance_profile}
+    return parameters
+
+
+def tags_of(request: LaunchRequest) -> dict[str, str]:
+    """The user's labels and the owner's tags, which take precedence."""
+    return {**request.labels, "Name": request.name, **tags.to_tags(request.owner, TAG)}
+
+
+def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
+    size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
+    tier = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
+    return {"VolumeSize": size_gib, "DeleteOnTermination": True, **tier}

@@ -1,0 +1,1 @@
+"""Loads the cloud's SDK lazily and keeps its clients."""

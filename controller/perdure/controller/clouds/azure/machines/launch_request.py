@@ -1,0 +1,168 @@
+"""Translates a launch request into the bodies of virtual machines, which include their disks and interfaces."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from typing import Any
+
+from perdure.controller.clouds.azure.pricing.catalog import zone_number
+from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import tags
+from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.bootstrap.render import render_boot_program
+from perdure.recovery.market.view import Market
+
+TAG = "perdure:"
+RANK = f"{TAG}rank"
+DEFAULT_DISK_GIB = 100
+MAX_NAME_LENGTH = 64  # characters of a Linux machine's name
+USER = "perdure"
+
+# The version of the network API with which Azure creates the interface and the address of a machine.
+NETWORK_API_VERSION = "2022-11-01"
+
+# SkyPilot's disk tiers as managed disks. Faster kinds cannot be boot disks.
+DISK_TIERS: dict[str | None, str] = {
+    None: "StandardSSD_LRS",
+    "none": "StandardSSD_LRS",
+    "low": "Standard_LRS",
+    "medium": "StandardSSD_LRS",
+    "high": "Premium_LRS",
+    "ultra": "Premium_LRS",
+    "best": "Premium_LRS",
+}
+
+CPU_IMAGE = "Canonical:ubuntu-24_04-lts:server:latest"
+GPU_IMAGE = "microsoft-dsvm:ubuntu-hpc:2204:latest"  # with NVIDIA's driver
+
+# Characters that tag names must not contain: learn.microsoft.com/azure/azure-resource-manager/management/tag-resources
+_NOT_IN_TAGS = re.compile(r"[<>%&\\?/]")
+_IS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?")
+
+
+def is_name(text: str) -> bool:
+    """Whether a virtual machine can have this name. No machine has another."""
+    return _IS_NAME.fullmatch(text) is not None
+
+
+def name_of(token: str, rank: int) -> str:
+    """The name of the machine of this rank. It follows from the token, which makes launches idempotent."""
+    name = f"{token}-{rank}"
+    if is_name(name):
+        return name
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return f"pd-{digest[:48]}-{rank}"
+
+
+def tags_of(request: LaunchRequest, rank: int) -> dict[str, str]:
+    """The user's labels and the owner's tags, which take precedence."""
+    labels = {_NOT_IN_TAGS.sub("_", name)[:512]: value[:256] for name, value in request.labels.items()}
+    return {**labels, "Name": request.name[:256], **tags.to_tags(request.owner, TAG), RANK: str(rank)}
+
+
+def virtual_machine(
+    request: LaunchRequest, rank: int, settings: AzureSettings, *, subnet: str, name: str
+) -> dict[str, Any]:
+    """The body of VirtualMachines.CreateOrUpdate. Raises CloudRejected.
+
+    Azure creates and deletes the disk, the interface and the address with the machine. It requires a way to sign in:
+    the machine gets a public key whose private key is discarded.
+    """
+    offer = request.offer
+    program = render_boot_program(request.bootstrap, rank)
+    body: dict[str, Any] = {
+        "location": offer.region,
+        "tags": tags_of(request, rank),
+        "properties": {
+            "hardwareProfile": {"vmSize": offer.instance_type},
+            "storageProfile": {"imageReference": _image(request, settings), "osDisk": _disk(request)},
+            "osProfile": {
+                "computerName": name,
+                "adminUsername": USER,
+                "customData": base64.b64encode(program.encode()).decode(),
+                "linuxConfiguration": {
+                    "disablePasswordAuthentication": True,
+                    "ssh": {
+                        "publicKeys": [{"path": f"/home/{USER}/.ssh/authorized_keys", "keyData": _discarded_key()}]
+                    },
+                },
+            },
+            "networkProfile": {
+                "networkApiVersion": NETWORK_API_VERSION,
+                "networkInterfaceConfigurations": [_interface(request, rank, settings, subnet, name)],
+            },
+        },
+    }
+    if offer.market is Market.SPOT:
+        # Up to the on-demand price, so that only lack of capacity preempts. A preempted machine leaves nothing billed.
+        spot = {"priority": "Spot", "evictionPolicy": "Delete", "billingProfile": {"maxPrice": -1}}
+        body["properties"] |= spot
+    if (zone := zone_number(offer)) is not None:
+        body["zones"] = [zone]
+    if settings.identity is not None:
+        body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.identity: {}}}
+    return body
+
+
+def _image(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:
+    """The image of the task or the configuration, or a public one: `publisher:offer:sku:version`, or a resource id."""
+    public = GPU_IMAGE if request.offer.accelerators else CPU_IMAGE
+    named = request.image_id or settings.images.get(request.offer.region) or public
+    for begin, field in (
+        ("/subscriptions/", "id"),
+        ("/CommunityGalleries/", "communityGalleryImageId"),
+        ("/SharedGalleries/", "sharedGalleryImageId"),
+    ):
+        if named.lower().startswith(begin.lower()):
+            return {field: named}
+    parts = named.split(":")
+    if len(parts) != 4 or not all(parts):
+        text = f"image_id {named!r} is not an Azure image: write publisher:offer:sku:version or an id, or remove it"
+        raise CloudRejected("InvalidImageReference", text)
+    return dict(zip(("publisher", "offer", "sku", "version"), parts, strict=True))
+
+
+def _disk(request: LaunchRequest) -> dict[str, Any]:
+    tier = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
+    return {
+        "createOption": "FromImage",
+        "deleteOption": "Delete",
+        "diskSizeGB": request.disk_gib or DEFAULT_DISK_GIB,
+        "managedDisk": {"storageAccountType": tier},
+    }
+
+
+def _interface(request: LaunchRequest, rank: int, settings: AzureSettings, subnet: str, name: str) -> dict[str, Any]:
+    resource_tags = tags_of(request, rank)
+    address: dict[str, Any] = {"primary": True, "subnet": {"id": subnet}}
+    if settings.wants_public_ip(request.offer.region):
+        # Standard addresses block inbound traffic unless a security group allows it, and there is none.
+        address["publicIPAddressConfiguration"] = {
+            "name": f"{name}-ip",
+            "tags": resource_tags,
+            "sku": {"name": "Standard", "tier": "Regional"},
+            "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"},
+        }
+    return {
+        "name": f"{name}-nic",
+        "tags": resource_tags,
+        "properties": {
+            "primary": True,
+            "deleteOption": "Delete",
+            "enableAcceleratedNetworking": request.network_tier != "standard",
+            "ipConfigurations": [{"name": "primary", "properties": address}],
+        },
+    }
+
+
+@cache
+def _discarded_key() -> str:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+    return f"{key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()} nobody"

@@ -1,0 +1,1 @@
+"""Which machine types a region sells, and their prices."""

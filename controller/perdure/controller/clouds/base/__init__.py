@@ -1,0 +1,1 @@
+"""The protocols that clouds implement, and code that their implementations share."""

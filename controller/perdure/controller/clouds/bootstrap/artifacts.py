@@ -1,0 +1,148 @@
+"""Files served to nodes by digest: the agent as a zipapp, and a static rclone.
+
+The same sources always give the same zipapp, byte for byte: nodes and machine images may cache it by its digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.controller.store.blobs import SqlBlobs
+
+MIN_RCLONE_VERSION = (1, 68)
+"""The first version with `vfs/queue` and `vfs/queue-set-expiry`, which flushing needs."""
+
+_PACKAGES = ("perdure.checkpoint", "perdure.agent")
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_MAIN = "import sys\n\nfrom perdure.agent.main import main\n\nsys.exit(main())\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
+
+
+PUBLISH_INTERVAL_S = 60.0
+"""How often a controller publishes its artifacts for the others."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file served as `/agent/v1/artifacts/<digest>`. `digest`: its sha256, which is also the name of `path`."""
+
+    name: str
+    digest: str
+    path: Path
+
+
+def build_artifacts(directory: Path) -> dict[str, Artifact]:
+    """All artifacts by name, as files of `directory` named by digest: "agent", and "rclone" if it is installed."""
+    result = {"agent": build_agent(directory)}
+    rclone = find_rclone()
+    if rclone is not None:
+        result["rclone"] = _store("rclone", rclone, directory)
+    return result
+
+
+def build_agent(directory: Path) -> Artifact:
+    """Package the agent and the checkpoint library as one file for any Python from 3.9 on, stored in `directory`."""
+    packed = io.BytesIO(_SHEBANG)
+    packed.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(packed, "w") as archive:
+        _add(archive, "__main__.py", _MAIN.encode())
+        for name, content in sorted(_sources()):
+            _add(archive, name, content)
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    path = directory / digest
+    if not path.exists():
+        with _staged(path) as staged:
+            staged.write_bytes(packed.getvalue())
+    return Artifact("agent", digest, path)
+
+
+def find_rclone() -> Path | None:
+    """A recent enough rclone: the one installed beside this Python, else the first on PATH. None if there is none."""
+    beside, on_path = Path(sys.executable).with_name("rclone"), shutil.which("rclone")
+    for candidate in (beside, Path(on_path) if on_path else None):
+        if candidate is not None and os.access(candidate, os.X_OK) and _rclone_version(candidate) >= MIN_RCLONE_VERSION:
+            return candidate.resolve()
+    return None
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """(name in the archive, content). Includes folders: before 3.13, namespace packages need the entry of theirs."""
+    yield "perdure/", b""
+    for package in _PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise RuntimeError(f"{package} is not installed beside the controller: install perdure again")
+        root = Path(spec.submodule_search_locations[0])
+        below = package.replace(".", "/")
+        yield f"{below}/", b""
+        for path in root.rglob("*"):
+            if "__pycache__" in path.parts:
+                continue
+            name = f"{below}/{path.relative_to(root).as_posix()}"
+            if path.is_dir():
+                yield f"{name}/", b""
+            elif path.suffix == ".py" or path.name == "py.typed":
+                yield name, path.read_bytes()
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.create_system = 3  # Unix, on whatever system it is built
+    entry.external_attr = (0o40755 << 16 | 0x10) if name.endswith("/") else 0o100644 << 16
+    entry.compress_type = zipfile.ZIP_STORED if name.endswith("/") else zipfile.ZIP_DEFLATED
+    archive.writestr(entry, content)
+
+
+def _rclone_version(path: Path) -> tuple[int, ...]:
+    try:
+        output = subprocess.run([path, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    version = re.match(r"rclone v(\d+)\.(\d+)", output)
+    return (int(version[1]), int(version[2])) if version else ()
+
+
+def _store(name: str, source: Path, directory: Path) -> Artifact:
+    """Store `source` under its digest in `directory`: a hard link on the same disk, else a copy. Executable."""
+    with open(source, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    path = directory / digest
+    if not path.exists():
+        with _staged(path) as staged:
+            try:
+                os.link(source, staged)
+            except OSError:
+                shutil.copyfile(source, staged)
+                staged.chmod(0o755)
+    return Artifact(name, digest, path)
+
+
+@contextlib.contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """A temporary path to write to. It replaces `path` at the end, so that a reader never sees a partial file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+        staged = Path(folder) / path.name
+        yield staged
+        os.replace(staged, path)
+
+
+def publish_artifacts(blobs: SqlBlobs, published: Iterable[Artifact]) -> None:
+    """Store artifacts in the database, so that every controller can serve them to nodes."""
+    for artifact in published:
+        blobs.publish(artifact.digest, artifact.path)

@@ -1,0 +1,51 @@
+"""Fills in the settings of the first program of a new machine (`boot.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from perdure.controller.clouds.base.protocol import Bootstrap
+
+_BOOT = Path(__file__).with_name("boot.py")
+_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """The value of a cloud's metadata service that is a machine's rank, or ends in `-` and the rank.
+
+    For clouds that give the same user data to all machines of a launch.
+    """
+
+    endpoint: str  #: base URL of the metadata service
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token_path: str = ""  #: a PUT on this path returns a token for the request; "": no token is needed
+    token_headers: Mapping[str, str] = field(default_factory=dict)  #: of that PUT
+    token_header: str = ""  #: the header of the request that carries the token
+
+
+def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource, **environment: str) -> str:
+    """The first program of a machine: Python 3.9, a few kilobytes.
+
+    `rank`: of the machine, or where the machine finds it. `environment`: more variables for the program, such as
+    PERDURE_STATE_DIR, PERDURE_POWER_OFF (a shell command), or PERDURE_FOREGROUND (do not become a background process).
+    """
+    settings = {
+        "PERDURE_ENDPOINT": bootstrap.endpoint,
+        "PERDURE_TOKEN": bootstrap.token,
+        "PERDURE_AGENT": bootstrap.artifacts["agent"],
+        **environment,
+    }
+    if isinstance(rank, RankSource):
+        settings["PERDURE_RANK_FROM"] = json.dumps(asdict(rank))
+    else:
+        settings["PERDURE_RANK"] = str(rank)
+    if fingerprint := bootstrap.fingerprint:
+        settings["PERDURE_FINGERPRINT"] = fingerprint
+    source = _BOOT.read_text()
+    assert _PLACEHOLDER in source
+    return source.replace(_PLACEHOLDER, f"SETTINGS = {json.dumps(settings)}")

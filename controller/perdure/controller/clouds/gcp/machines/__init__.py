@@ -1,0 +1,1 @@
+"""Requests that create machines, and the parsing of what the cloud returns."""

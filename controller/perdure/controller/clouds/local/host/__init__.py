@@ -1,0 +1,1 @@
+"""The process that hosts one local machine, and the code that starts it."""

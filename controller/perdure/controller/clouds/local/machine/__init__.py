@@ -1,0 +1,1 @@
+"""The inside of a local machine: its processes, file system, isolation and metadata."""

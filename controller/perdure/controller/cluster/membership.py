@@ -1,0 +1,52 @@
+"""What makes this process one of the controllers of its database: lease, time, keyring and the installation's id."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from perdure.controller.cluster import home_takeover
+from perdure.controller.cluster.keyring_check import load_database_keyring
+from perdure.controller.cluster.lease import Lease
+from perdure.controller.cluster.time_scale import load_time_scale
+from perdure.controller.runtime.clock import REAL_TIME, Clock, ScaledClock, TimeScale
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.records import facts
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This process among the controllers of its database."""
+
+    controller_id: str  # the same for all of them
+    time_scale: TimeScale  # from `clock` to the wall clock
+    clock: Clock
+    lease: Lease
+    keyring: Keyring
+
+    @property
+    def owner(self) -> str:
+        """The id of this process, under which it owns jobs."""
+        return self.lease.owner
+
+
+def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, *, speed: float | None) -> Membership:
+    """Join the controllers of `database`, and take over the lease that a dead process left in this home.
+
+    `address`: where this process listens. `speed`: of the controller's time, if config.yaml asks for one. Raises
+    SettingsError, and what the database raises.
+    """
+    with database.begin() as conn:
+        controller_id = facts.get_or_create(conn, "controller", uuid.uuid4().hex[:12])
+        time_scale = load_time_scale(conn, settings, speed, wall_clock.now())
+    clock = wall_clock if time_scale == REAL_TIME else ScaledClock(time_scale, wall_clock.now)
+    alone = settings.is_single_controller
+    lease = Lease(database, clock, alone=alone, duration_s=settings.lease_duration_s, speed=time_scale.speed)
+    others_live = not alone and lease.live_peers() > 0
+    with database.begin() as conn:
+        keyring = load_database_keyring(settings.keyring_directory, conn, is_alone=alone, others_live=others_live)
+    home_takeover.take_over_home(settings.home, lease, address)
+    return Membership(controller_id, time_scale, clock, lease, keyring)

@@ -1,0 +1,1 @@
+"""Carries out recorded intents: calls clouds, within quotas and fair queues."""

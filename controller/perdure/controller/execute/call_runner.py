@@ -1,0 +1,79 @@
+"""Runs one call on a worker's thread: executor in, result to the sink (`reconcile.inbox`), feedback to the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from perdure.controller.clouds.base.protocol import Fault
+from perdure.controller.execute.call_types import (
+    CallFeedback,
+    CloudCall,
+    DescribeAttempt,
+    DescribeResult,
+    IntentOutcome,
+    IntentResult,
+    PerformIntent,
+    ResultSink,
+    RetryLater,
+)
+from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.store.engine.database import is_transient
+from perdure.controller.store.records.claims import LeaseLost
+from perdure.controller.store.records.intents import Intent
+from perdure.recovery import events
+from perdure.recovery.reasons import Reason
+
+log = structlog.get_logger(__name__)
+
+_WORKER_ERROR_RETRY_S = 30.0
+_RETRY_SOON = RetryLater(0.5, attempted=False)
+
+
+@dataclass(frozen=True)
+class CallRunner:
+    """Safe to use from any thread."""
+
+    executor: IntentExecutor
+    on_result: ResultSink
+    #: Whether the lease is held. Without it no intent is performed; it is retried soon.
+    may_act: Callable[[], bool] = lambda: True
+
+    def __call__(self, call: CloudCall) -> CallFeedback:
+        match call:
+            case PerformIntent():
+                return self._perform(call)
+            case DescribeAttempt():
+                return self._describe(call)
+
+    def _perform(self, call: PerformIntent) -> CallFeedback:
+        result: IntentOutcome | RetryLater
+        try:
+            can_act = self.may_act()
+            result = self.executor.perform(call.intent, call.machines, call.try_count) if can_act else _RETRY_SOON
+        except Exception as error:  # noqa: BLE001 - classified and logged in _retry_after
+            result = _retry_after(call.intent, error)
+        self.on_result(IntentResult(call.intent, result))
+        return CallFeedback(result.is_throttled, may_exist=_may_exist(result))
+
+    def _describe(self, call: DescribeAttempt) -> CallFeedback:
+        described = self.executor.describe(call.key, call.offer, call.machines)
+        if isinstance(described, Fault):
+            return CallFeedback(described.reason is Reason.THROTTLED)
+        self.on_result(DescribeResult(call.key[0], described))
+        return CallFeedback()
+
+
+def _retry_after(intent: Intent, error: Exception) -> RetryLater:
+    if isinstance(error, LeaseLost) or is_transient(error):
+        log.warning("intent.deferred", intent=intent.id, kind=intent.kind.value, job=intent.job_id, why=str(error))
+        return _RETRY_SOON
+    log.exception("intent.worker_failed", intent=intent.id, kind=intent.kind.value, job=intent.job_id)
+    return RetryLater(_WORKER_ERROR_RETRY_S, f"{type(error).__name__}: {error}")
+
+
+def _may_exist(result: IntentOutcome | RetryLater) -> bool:
+    event = result.event if isinstance(result, IntentOutcome) else None
+    return not isinstance(event, events.LaunchRefused) or event.may_exist

@@ -1,0 +1,41 @@
+"""Builds the path of an intent: dispatcher, pools of workers, executor, and back to the sink for results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from perdure.controller.clouds.base.protocol import Cloud
+from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.call_types import ResultSink
+from perdure.controller.execute.dispatcher import Dispatcher
+from perdure.controller.execute.intent_executor import IntentExecutor, StorageActions
+from perdure.controller.execute.worker_pool import CloudPools, ReadUsage
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.config.limits import Quotas
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.recovery.market.unavailable import UnavailableOffer
+
+
+def build_pipeline(
+    *,
+    clouds: Mapping[str, Cloud],
+    keyring: Keyring,
+    storage: StorageActions,
+    clock: Clock,
+    endpoint: str,
+    artifacts: Mapping[str, str],
+    unavailable: Callable[[int], Sequence[UnavailableOffer]],
+    fingerprint: str | None,
+    speed: float,
+    quotas: Quotas,
+    read_usage: ReadUsage,
+    on_result: ResultSink,
+    may_act: Callable[[], bool],
+) -> tuple[CloudPools, Dispatcher]:
+    """`on_result` receives every result, from any thread. `may_act`: whether the lease is held. The first arguments are
+    fields of `IntentExecutor`."""
+    executor = IntentExecutor(
+        clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines
+    )
+    pools = CloudPools(quotas, read_usage, CallRunner(executor, on_result, may_act))
+    return pools, Dispatcher(pools, on_result)

@@ -1,0 +1,1 @@
+"""Periodic work: sweeps of orphaned machines, retention, probes."""

@@ -1,0 +1,84 @@
+"""The sweep: garbage collection of machines. Lists the cloud first, then compares it with the database.
+
+A machine of this installation without a live attempt is terminated. A live attempt whose machine is missing, or is
+ending, is described, which becomes an event. Because the cloud is listed first, a machine that is launched meanwhile
+never counts as an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import Engine
+
+from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.records import jobs
+from perdure.recovery.job import AttemptView, JobView
+from perdure.recovery.statuses import AttemptState
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 15.0
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Sweeps the machines of this installation."""
+
+    clouds: Mapping[str, Cloud]
+    controller: str  # the installation's id, with which its machines are tagged
+    database: Engine
+    views: Callable[[], list[JobView]]  # the jobs of this controller
+    request_describe: Callable[[AttemptKey], None]  # the result comes back to the reconciler as an event
+
+    def run(self) -> int:
+        """Sweep every usable cloud. Returns how many orphans it tried to terminate. Raises what the database raises."""
+        orphans = 0
+        for name, cloud in self.clouds.items():
+            if cloud.unusable() is not None:
+                continue
+            try:
+                listed = cloud.list_owned(self.controller)
+            except Exception as error:  # noqa: BLE001 - without a list nothing is known of this cloud
+                log.warning("sweep.list_failed", cloud=name, error=cloud.classify(error).message)
+                continue
+            failpoint("sweep.listed")
+            views = self.views()
+            orphans += self._terminate_orphans(cloud, listed)
+            self._describe_missing(name, views, {i.id for i in listed if i.state is not InstanceState.ENDING})
+        return orphans
+
+    def _terminate_orphans(self, cloud: Cloud, listed: Sequence[Instance]) -> int:
+        with self.database.connect() as conn:
+            live = jobs.filter_live(conn, {_key(i) for i in listed})  # of any controller
+        orphans = [i for i in listed if _key(i) not in live]
+        for instance in orphans:
+            log.warning("sweep.orphan", cloud=cloud.name, instance=instance.id, attempt=_key(instance))
+            try:
+                failpoint("orphan.terminating")
+                cloud.terminate(instance.region, [instance.id])
+                failpoint("orphan.terminated")
+            except Exception as error:  # noqa: BLE001 - the next sweep tries again
+                log.warning("sweep.terminate_failed", instance=instance.id, error=cloud.classify(error).message)
+        return len(orphans)
+
+    def _describe_missing(self, cloud: str, views: list[JobView], listed: set[str]) -> None:
+        for job in views:
+            for task in job.tasks:
+                for attempt in task.attempts:
+                    if attempt.offer.cloud == cloud and _is_missing(attempt, listed):
+                        self.request_describe((job.id, task.index, attempt.generation))
+
+
+def _key(instance: Instance) -> AttemptKey:
+    return (instance.owner.job_id, instance.owner.task, instance.owner.generation)
+
+
+def _is_missing(attempt: AttemptView, listed: set[str]) -> bool:
+    if attempt.state in (AttemptState.REQUESTED, AttemptState.GONE) or attempt.terminating:
+        return False
+    return any(n.instance_id not in listed for n in attempt.nodes if n.instance_id and n.gone_reason is None)

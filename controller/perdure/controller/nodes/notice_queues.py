@@ -1,0 +1,139 @@
+"""Consumers of the clouds' queues of interruption notices, one thread for each queue.
+
+A signal of a queue has the same effect as a notice that a node sends itself: it is handed to `reconcile.inbox`. A
+message is deleted once its effect is recorded. A message that arrives twice, after the node's own notice, or for a
+machine that belongs to no job has no effect.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import structlog
+from sqlalchemy import Engine
+
+from perdure.controller.clouds.base.notice_queue import (
+    HasNoticeQueues,
+    MachineSignal,
+    MalformedMessage,
+    NoticeQueue,
+    QueueMessage,
+    Signal,
+)
+from perdure.controller.clouds.base.protocol import Cloud
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.work_items import JobEvent
+from perdure.controller.runtime.loop_guard import LoopGuard
+from perdure.controller.store.engine.database import is_transient
+from perdure.controller.store.records.machines import InstanceNode, find_by_instance
+from perdure.recovery import events
+from perdure.recovery.rules.backoff import delay
+
+log = structlog.get_logger(__name__)
+
+INITIAL_BACKOFF_S = 1.0
+MAX_BACKOFF_S = 300.0
+RECORD_TIMEOUT_S = 30.0
+MAX_LOGGED_CHARS = 500
+
+
+def notice_queues_of(clouds: Iterable[Cloud]) -> list[NoticeQueue]:
+    """The notice queues of all clouds."""
+    return [queue for cloud in clouds if isinstance(cloud, HasNoticeQueues) for queue in cloud.notice_queues()]
+
+
+class NoticeQueueConsumer:
+    """Consumes one queue."""
+
+    def __init__(self, queue: NoticeQueue, database: Engine, inbox: ReconcilerInbox) -> None:
+        self._queue = queue
+        self._database = database
+        self._inbox = inbox
+        self._failures = 0
+        self._stopped = threading.Event()
+        #: How long to wait before the next poll: the queue was empty, or a call failed.
+        self.backoff_s = 0.0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="notices", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop after the current poll. Messages that were received but not deleted are delivered again."""
+        self._stopped.set()
+
+    def poll_once(self) -> None:
+        """Receive messages, apply them, and delete them. Raises nothing: errors are logged and set `backoff_s`."""
+        try:
+            messages = self._queue.receive()
+            processed, failure = self._process_all(messages)
+            if processed:
+                self._queue.delete(processed)
+            if failure is not None:
+                raise failure
+        except Exception as error:  # noqa: BLE001 - nothing depends on a queue: nodes send their notices themselves
+            self._failures += 1
+            fault = self._queue.classify(error)
+            backoff_s = delay(self._failures, INITIAL_BACKOFF_S, MAX_BACKOFF_S, self._queue.name)
+            self.backoff_s = max(fault.retry_after_s or 0.0, backoff_s)
+            log.warning("notices.failed", queue=self._queue.name, error=fault.message, retry_in_s=self.backoff_s)
+        else:
+            self._failures, self.backoff_s = 0, 0.0 if messages else self._queue.idle_s
+
+    def _run(self) -> None:
+        guard = LoopGuard("notices", self._stopped)
+        while not self._stopped.wait(self.backoff_s):
+            with guard:
+                self.poll_once()
+
+    def _process_all(self, messages: Sequence[QueueMessage]) -> tuple[list[QueueMessage], Exception | None]:
+        """The messages that can be deleted, and the error after which the others were not processed.
+
+        A message that cannot be processed, although the database works, is logged and holds up no other.
+        """
+        processed: list[QueueMessage] = []
+        for message in messages:
+            try:
+                if self._process(message):
+                    processed.append(message)
+            except Exception as error:
+                if is_transient(error) or isinstance(error, TimeoutError):
+                    return processed, error
+                log.exception("notices.set_aside", queue=self._queue.name, message=message.body[:MAX_LOGGED_CHARS])
+                processed.append(message)
+        return processed, None
+
+    def _process(self, message: QueueMessage) -> bool:
+        """Apply a message. Returns whether it can be deleted."""
+        try:
+            signal = self._queue.parse(message)
+        except MalformedMessage as error:
+            shown = message.body[:MAX_LOGGED_CHARS]
+            log.warning("notices.malformed", queue=self._queue.name, error=str(error), message=shown)
+            return True
+        if signal is None:
+            return True
+        with self._database.connect() as conn:
+            node = find_by_instance(conn, self._queue.cloud, signal.instance_id)
+        return node is None or self._apply(signal, node)
+
+    def _apply(self, signal: MachineSignal, node: InstanceNode) -> bool:
+        """Returns True once the effect of the signal is recorded. Raises TimeoutError if that takes too long."""
+        (job_id, task, generation), rank = node.key, node.rank
+        match signal.signal:
+            case Signal.NOTICE if node.notice_deadline is None and signal.deadline is not None:
+                deadline = self._inbox.clamp_notice_deadline(signal.deadline)
+                notice = events.PreemptionNotice(task, generation, rank, deadline)
+                self._inbox.submit(JobEvent(job_id, notice)).result(RECORD_TIMEOUT_S)
+            case Signal.AT_RISK if not node.rebalance_recommended:
+                self._inbox.recommend_rebalance(node.key, rank)
+            case Signal.ENDING:
+                self._inbox.request_describe(node.key)
+            case _:
+                log.debug("notices.duplicate", instance=signal.instance_id, signal=signal.signal)
+        return True
+
+
+def make_consumers(clouds: Iterable[Cloud], database: Engine, inbox: ReconcilerInbox) -> Sequence[NoticeQueueConsumer]:
+    """One consumer for each queue, not started."""
+    return [NoticeQueueConsumer(queue, database, inbox) for queue in notice_queues_of(clouds)]

@@ -1,0 +1,368 @@
+"""The controller's end of the nodes' connections (docs/reference/agent-protocol.md).
+
+Receives reports, notices, checkpoints and logs; sends directives and acknowledgements. Runs on the event loop. Messages
+become events that are handed to `reconcile.inbox`; log bytes go straight to the log store. Blocking calls are made by
+`io_batches`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import structlog
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from perdure.controller.execute.call_types import DescribeResult, IntentResult
+from perdure.controller.nodes.connection import Connection, directive_frame
+from perdure.controller.nodes.final_report import FinalReports
+from perdure.controller.nodes.frames import (
+    CheckpointFrame,
+    CheckpointState,
+    HeartbeatFrame,
+    HelloFrame,
+    InvalidFrame,
+    NodeFrame,
+    NodeReport,
+    NoticeFrame,
+    ReportFrame,
+    UnknownFrame,
+    parse_log,
+    parse_text,
+)
+from perdure.controller.nodes.idle_timeout import IdleTimeout
+from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
+from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.rejected_frames import RejectedFrames
+from perdure.controller.reconcile.inbox import ReconcilerInbox, clamp_notice_deadline
+from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
+from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.records.agent_connections import Place
+from perdure.recovery import events, heartbeats
+from perdure.recovery.actions import TimelineEntry
+from perdure.recovery.directive import Directive
+from perdure.recovery.statuses import NodePhase
+
+log = structlog.get_logger(__name__)
+
+_MISSED_HEARTBEATS = 3
+_FINAL_REPORT_WAIT_S = 60.0
+# WebSocket close codes (RFC 6455, 7.4.1).
+_INVALID_PAYLOAD, _INTERNAL_ERROR = 1007, 1011
+
+
+class NodeSessions:
+    """The sessions of all nodes that are connected to this daemon."""
+
+    def __init__(
+        self,
+        inbox: ReconcilerInbox,
+        logs: LogStore,
+        presence: NodePresence,
+        *,
+        clock: Clock,
+        heartbeat_interval_s: float,
+        node_timeout_s: float,
+        time_scale: TimeScale = REAL_TIME,
+        monotonic: Callable[[], float] = time.monotonic,
+        blocking_io: BlockingIo | None = None,
+        on_log: Callable[[int], None] = lambda _job_id: None,
+    ) -> None:
+        """`node_timeout_s`: how long a node may be disconnected before its attempt is given up.
+
+        `time_scale`: from `clock` to the wall clock, which nodes use. `blocking_io`: makes the calls of `logs` and
+        `presence`; by default each in a thread of its own. `on_log`: called with the id of a job whose log grew.
+        """
+        self._blocking_io = blocking_io or ThreadPerCall(logs, presence)
+        self._inbox = inbox
+        self._logs = logs
+        self._presence = presence
+        self._clock = clock
+        self._time_scale = time_scale
+        self._monotonic = monotonic
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._final_reports = FinalReports(
+            self.deliver_report,
+            wait_s=min(_FINAL_REPORT_WAIT_S, node_timeout_s / 2),
+            had_outage_within=inbox.had_outage_within,
+        )
+        self._connections: dict[Place, Connection] = {}  # the current connection of each node
+        self._ranks: dict[AttemptKey, set[int]] = {}  # the ranks that are connected, by attempt
+        self._loop: asyncio.AbstractEventLoop | None = None  # None until the first node connects
+        #: Called with the id of the job whose log has grown.
+        self._on_log = on_log
+        #: The invalid frames of all nodes.
+        self.rejected_frames = RejectedFrames(monotonic)
+
+    def push_directive(self, key: AttemptKey, directive: Directive) -> None:
+        """Send a directive to the connected nodes of an attempt. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._push_directive, key, directive)
+
+    def _push_directive(self, key: AttemptKey, directive: Directive) -> None:
+        for rank in self._ranks.get(key, ()):
+            self.send_directive(self._connections[key, rank], directive)
+
+    def send_directive(self, connection: Connection, directive: Directive) -> None:
+        """Send a directive to one node. On the event loop.
+
+        A node that has to answer a roll call is disconnected instead; it receives the directive when it reconnects.
+        """
+        if connection.acknowledges(directive) or connection.place in self._final_reports:
+            connection.send_directive(directive, self._clock.now(), self._time_scale)
+        elif not connection.closed:
+            connection.close()
+
+    def release_final_report(self, key: AttemptKey, rank: int) -> None:
+        """Deliver the node's final report, if it is held back: its machine is gone, and with it the rest of its log.
+
+        From any thread.
+        """
+        self._final_reports.release((key, rank))
+
+    def on_result(self, result: IntentResult | DescribeResult) -> None:
+        """Pass the result of a call on to the reconciler, after the final reports of the nodes that are gone.
+
+        From any thread.
+        """
+        try:
+            if isinstance(result, DescribeResult):
+                described = result.event
+                for rank in (rank for rank, reason in described.gone_reasons.items() if reason is not None):
+                    self.release_final_report((result.job_id, described.task, described.generation), rank)
+        finally:  # a result that is lost would keep its intent open for ever
+            self._inbox.on_result(result)
+
+    def close_without_lease(self, has_lease: Callable[[], bool]) -> None:
+        """Close every connection while this controller has no lease: the other controllers count it as dead, so they
+        would treat the nodes that are connected to it as lost. From any thread."""
+        if not has_lease():
+            self.close_all()
+
+    def close_all(self) -> None:
+        """Close every connection, so that each node reconnects to a controller that can serve it. From any thread."""
+        if self._connections and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._close_all)
+
+    def _close_all(self) -> None:
+        log.warning("agents.disconnected", nodes=len(self._connections))
+        for connection in self._connections.values():
+            connection.close()
+
+    def register(self, connection: Connection) -> None:
+        """Make this the node's current connection."""
+        key, rank = connection.place
+        self._connections[connection.place] = connection
+        self._ranks.setdefault(key, set()).add(rank)
+
+    def connections(self) -> list[Connection]:
+        """The current connections. From any thread."""
+        return list(self._connections.values())
+
+    async def serve(self, socket: WebSocket, place: Place) -> None:
+        """Serve one node until its connection ends."""
+        self._loop = asyncio.get_running_loop()
+        await socket.accept()
+        connection = Connection(place, self._heartbeat_interval_s)
+        sender = asyncio.create_task(connection.run_sender(socket))
+        try:
+            await self._receive_all(socket, connection)
+        except (WebSocketDisconnect, OSError, RuntimeError, *UNAVAILABLE) as error:
+            log.info("agent.disconnected", place=place, error=f"{type(error).__name__}: {error}")
+        except InvalidFrame as error:
+            self.rejected_frames.count(place, str(error))
+            await _close(socket, sender, _INVALID_PAYLOAD, str(error))
+        except Exception:  # a bug: it must not reach the server, and costs this connection alone
+            (job_id, task, generation), rank = place
+            log.exception("agent.session_failed", job=job_id, task=task, generation=generation, rank=rank)
+            await _close(socket, sender, _INTERNAL_ERROR, "the controller failed to handle a frame")
+        finally:
+            sender.cancel()
+            await self._on_disconnect(connection)
+
+    async def _on_disconnect(self, connection: Connection) -> None:
+        place = connection.place
+        if self._connections.get(place) is not connection:
+            return
+        del self._connections[place]
+        self._ranks[place[0]].discard(place[1])
+        if not self._ranks[place[0]]:
+            del self._ranks[place[0]]
+        if connection.notice_received:
+            # The machine may be gone before the node can reconnect, and the next attempt waits for this report.
+            self._final_reports.release(place)
+        try:
+            is_disconnected = await self._blocking_io.mark_disconnected(place, connection.session_id)
+        except UNAVAILABLE as error:
+            log.warning("database.unavailable", place=place, error=str(error))
+            is_disconnected = True
+        if is_disconnected:
+            (job_id, task, generation), rank = place
+            self._inbox.notify(job_id, events.NodeDisconnected(task, generation, rank))
+
+    async def _receive_all(self, socket: WebSocket, connection: Connection) -> None:
+        """Raises TimeoutError when nothing, not even a ping, has arrived for three heartbeat intervals."""
+        loop = asyncio.get_running_loop()
+        connection.last_received_at = loop.time()
+
+        def last_received_at() -> float:
+            return max(connection.last_received_at, getattr(socket, "last_received_at", 0.0))
+
+        async with IdleTimeout(last_received_at, self._heartbeat_interval_s * _MISSED_HEARTBEATS) as timeout:
+            while True:
+                timeout.suspended, timeout.idle_s = False, connection.heartbeat_interval_s * _MISSED_HEARTBEATS
+                message = await socket.receive()
+                connection.last_received_at, timeout.suspended = loop.time(), True
+                if message["type"] == "websocket.disconnect":
+                    return
+                if message.get("bytes") is not None:
+                    if not connection.has_hello:
+                        raise InvalidFrame("the first frame must be a hello")
+                    await self._on_log_bytes(connection, message["bytes"])
+                else:
+                    frame = parse_text(message["text"])
+                    if isinstance(frame, HelloFrame) == connection.has_hello:
+                        raise InvalidFrame("the first frame, and no other, must be a hello")
+                    await self._on_frame(connection, frame)
+
+    async def _on_log_bytes(self, connection: Connection, message: bytes) -> None:
+        frame = parse_log(message)
+        key, rank = connection.place
+        connection.stored_bytes = await self._blocking_io.append(key, rank, frame.offset, frame.data)
+        connection.send({"type": "log_ack", "offset": connection.stored_bytes})
+        self._on_log(key[0])
+        self._final_reports.on_progress(connection)
+
+    async def _on_frame(self, connection: Connection, frame: NodeFrame) -> None:
+        match frame:
+            case HelloFrame():
+                await self._on_hello(connection, frame)
+            case ReportFrame():
+                await self._on_report(connection, frame, frame)
+            case NoticeFrame():
+                self._on_notice(connection, frame)
+            case CheckpointFrame():
+                await self._on_checkpoint(connection, frame)
+            case HeartbeatFrame():
+                pass
+            case UnknownFrame():
+                log.debug("agent.unknown_frame", place=connection.place)
+
+    def _on_notice(self, connection: Connection, frame: NoticeFrame) -> None:
+        key, rank = connection.place
+        if frame.is_rebalance or frame.deadline is None:
+            self._inbox.recommend_rebalance(key, rank)
+            return
+        failpoint("agent.notice_received")
+        connection.notice_received = True
+        now, deadline = self._clock.now(), frame.deadline
+        if frame.at is not None:
+            deadline += self._time_scale.to_wall(now) - frame.at
+        deadline = clamp_notice_deadline(self._time_scale.from_wall(deadline), now, self._time_scale.speed)
+        self._inbox.notify(key[0], events.PreemptionNotice(key[1], key[2], rank, deadline))
+
+    async def _on_hello(self, connection: Connection, frame: HelloFrame) -> None:
+        failpoint("agent.welcoming")
+        connection.has_hello = True
+        key = connection.place[0]
+        place, session_id = connection.place, connection.session_id
+        state, connection.stored_bytes = await self._blocking_io.mark_connected(place, session_id)
+        previous = self._connections.get(place)
+        if previous is not None:
+            previous.close()
+        self.register(connection)
+        # If the reconciler owns the job, its directive is newer than the one from the database. Changes before this
+        # line were not pushed to this connection.
+        connection.last_directive = self._inbox.directive_of(key) or state.directive
+        connection.received_seq = state.checkpoint_seq
+        welcome = {"type": "welcome", "log_offset": connection.stored_bytes, "checkpoint_seq": state.checkpoint_seq}
+        nodes = max(len(self._connections), self._inbox.num_jobs())
+        connection.heartbeat_interval_s = heartbeats.heartbeat_interval_s(nodes, self._heartbeat_interval_s)
+        welcome |= {
+            "heartbeat_interval_s": connection.heartbeat_interval_s,
+            "heartbeat": "ping",
+            "reconnect_spread_s": heartbeats.reconnect_spread_s(nodes),
+            **directive_frame(connection.last_directive, self._clock.now(), self._time_scale),
+        }
+        connection.outbox.put_nowait(welcome)
+        await self._on_report(connection, frame.report, frame)
+
+    async def _on_report(self, connection: Connection, report: NodeReport, frame: HelloFrame | ReportFrame) -> None:
+        """Deliver a report; `ended` only when everything that the node sent before it is stored."""
+        if report.phase is NodePhase.ENDED:
+            failpoint("agent.ended")
+            self._final_reports.add(connection, report, frame)
+        elif not connection.closed:
+            self.deliver_report(connection, report)
+
+    def deliver_report(self, connection: Connection, report: NodeReport) -> None:
+        """Hand a report to the reconciler. From any thread."""
+        (job_id, task, generation), rank = connection.place
+        event = events.NodeReported(
+            task,
+            generation,
+            rank,
+            report.phase,
+            ip=report.ip,
+            exit_code=report.exit_code,
+            failed_stage=report.failed_stage,
+            interrupted=report.interrupted,
+            mount_lost=report.mount_lost,
+            message=report.message,
+        )
+        connection.report, connection.reported_at = report, self._monotonic()
+        self._inbox.notify(job_id, event)
+
+    async def _on_checkpoint(self, connection: Connection, frame: CheckpointFrame) -> None:
+        key, rank = connection.place
+        data: dict[str, object] = {"step": frame.step, "path": frame.path, "at": frame.at}
+        note = TimelineEntry(f"checkpoint.{frame.state}", key[1], key[2], rank, data=data)
+        await connection.inflight_checkpoints.acquire()
+        event = _durable_event(connection, frame, self._time_scale) or events.Tick()
+        done = self._inbox.submit(JobEvent(key[0], event, checkpoint=CheckpointReport(key, rank, frame.seq, note)))
+        loop = asyncio.get_running_loop()
+
+        def acknowledge() -> None:
+            connection.inflight_checkpoints.release()
+            connection.outbox.put_nowait({"type": "checkpoint_ack", "seq": frame.seq})
+
+        def on_recorded(_: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(acknowledge)
+
+        done.add_done_callback(on_recorded)
+        connection.received_seq = max(connection.received_seq, frame.seq)
+        self._final_reports.on_progress(connection)
+
+
+async def _close(socket: WebSocket, sender: asyncio.Task[None], code: int, reason: str) -> None:
+    sender.cancel()
+    with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the node has closed it
+        await socket.close(code, reason)
+
+
+def _durable_event(
+    connection: Connection, frame: CheckpointFrame, time_scale: TimeScale
+) -> events.CheckpointDurable | None:
+    """The event for a checkpoint that has become durable; None for other checkpoint messages.
+
+    A checkpoint holds the work that was done when it was written, which may be long before its last byte reached the
+    bucket. So the time of the event is that of the message "saved" or "committed".
+    """
+    if frame.at is None:
+        return None
+    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
+        connection.record_save(frame.step, frame.at)
+    written_at = connection.saved_at.get(frame.step)
+    if frame.state is not CheckpointState.DURABLE or written_at is None:
+        return None
+    connection.saved_at = {other: when for other, when in connection.saved_at.items() if other > frame.step}
+    (_, task, generation), _ = connection.place
+    return events.CheckpointDurable(task, generation, time_scale.from_wall(written_at), frame.step, frame.total_steps)

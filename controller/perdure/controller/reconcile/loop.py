@@ -1,0 +1,400 @@
+"""The reconcile loop: one thread that takes events one by one, asks `step`, records the result, and only then acts.
+
+Everything that changes a job passes through here, so the history of a job is a line, not a race. Waiting is data: a
+heap of wake times, rebuilt from the database. `recorder` writes decisions; `execute.dispatcher` takes their intents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from sqlalchemy import Engine
+
+from perdure.controller.execute.call_types import RetryLater
+from perdure.controller.execute.dispatcher import Dispatcher
+from perdure.controller.execute.machines import MachineIds, machines_of
+from perdure.controller.reconcile import adoption, work_items
+from perdure.controller.reconcile.event_queue import QueueEmpty
+from perdure.controller.reconcile.failed_events import FailedEvents
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.intent_builder import IntentBuilder
+from perdure.controller.reconcile.market_state import MarketState
+from perdure.controller.reconcile.outage import SuspendDetector
+from perdure.controller.reconcile.recorder import AlreadyRecorded, Decision, Recorder
+from perdure.controller.reconcile.work_items import AdoptJobs, JobEvent, RecheckOwnership, ReconnectDeadline
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.runtime.user_priority import UserPriorityGate
+from perdure.controller.store.engine.database import UNAVAILABLE, is_transient
+from perdure.controller.store.records.claims import Claim, LeaseLost
+from perdure.controller.store.records.intents import Intent
+from perdure.recovery import actions, heartbeats
+from perdure.recovery.directive import Directive
+from perdure.recovery.job import JobView, Timeouts, View
+from perdure.recovery.rules.attempts import RECONNECT_S
+from perdure.recovery.step import step
+
+log = structlog.get_logger(__name__)
+
+_DATABASE_RETRY_S = 1.0  # of real time
+# From this backlog on the loop no longer yields to requests of users. At twice that, new jobs are rejected.
+_BACKLOG_HIGH_WATER = 2_500
+# The most events recorded in one transaction. A longer one would block other writers of the database.
+_BATCH_SIZE = 64
+
+
+class Reconciler:
+    """Decides on the jobs that this controller owns. Except for `start` and `stop`, only its own thread calls it.
+
+    `timeouts` are in seconds of `clock`; `speed` is that of `clock`, relative to real time. `batch_size`: the most
+    events, each of a different job, that are recorded together. The reconcile thread calls `forward` with events of
+    jobs that this controller does not own, `on_directive` with each changed directive, and `on_job_changed` with the
+    job's id.
+    """
+
+    def __init__(
+        self,
+        *,
+        inbox: ReconcilerInbox,
+        dispatcher: Dispatcher,
+        database: Engine,
+        clock: Clock,
+        market: MarketState,
+        timeouts: Timeouts,
+        intent_builder: IntentBuilder,
+        forward: Callable[[JobEvent], None] = work_items.complete,
+        on_directive: Callable[[AttemptKey, Directive], None] = lambda _key, _directive: None,
+        on_job_changed: Callable[[int], None] = lambda _job_id: None,
+        speed: float = 1.0,
+        batch_size: int = _BATCH_SIZE,
+    ) -> None:
+        self._inbox = inbox
+        self._queue, self._owned, self._outage = inbox.queue, inbox.owned, inbox.outage
+        self._dispatcher = dispatcher
+        self._database = database
+        self._clock = clock
+        self._market = market
+        self._timeouts = timeouts
+        self._forward = forward
+        self._on_directive = on_directive
+        self._on_job_changed = on_job_changed
+        self._speed = speed
+        self._batch_size = batch_size
+        self._recorder = Recorder(database, market, intent_builder, dispatcher.has_open)
+        self._suspend_detector = SuspendDetector(clock, speed)
+        #: What cannot be recorded or handled although the database works.
+        self.failed = FailedEvents(lambda s, item: self._schedule(clock.now() + s * speed, item), inbox.submit)
+        #: Decisions that are not recorded yet, by job.
+        self._decided: dict[int, Decision] = {}
+        #: Items for jobs in `_decided`, and all commands that came after one of these items.
+        self._deferred: list[work_items.WorkItem] = []
+        self._paused_until = 0.0
+        self._was_due = False
+
+    def start(self, user_priority: UserPriorityGate) -> None:
+        """Start the thread. It yields to the requests of `user_priority`, unless an urgent item is queued or the
+        backlog is large."""
+
+        def run_once() -> bool:
+            goes_on = self.run_once(block=True)
+            if not self._queue.has_urgent and self._queue.backlog() < _BACKLOG_HIGH_WATER:
+                user_priority.yield_to_requests()
+            return goes_on
+
+        self._queue.start("reconcile", run_once)
+
+    def stop(self) -> None:
+        """End the thread once the queued items are handled. Jobs stay as they are."""
+        self._queue.stop()
+
+    def next_due(self) -> float | None:
+        """When the next timer is due, for callers of `run_once` that do not block."""
+        return self._queue.next_due
+
+    def run_once(self, *, block: bool) -> bool:
+        """Handle one item that is due or queued, and those behind it that can be recorded together with it.
+
+        Returns False once stopped, or if idle without `block`.
+        """
+        goes_on = self._handle_next(block=block)
+        for _ in range(2 * self._batch_size - 1):
+            if not goes_on or not self._decided or not self._queue.has_more:
+                break
+            goes_on = self._handle_next(block=False)
+        self._record()
+        return goes_on
+
+    def _handle_next(self, *, block: bool) -> bool:
+        now = self._clock.now()
+        if self._suspend_detector.was_suspended(now):
+            self._grant_grace(now)
+        if self._outage.is_down and now >= self._paused_until:
+            self._probe_database(now)
+        # Due and queued items take turns, so that many timers cannot starve the queue.
+        if not (self._was_due and self._queue.has_queued) and (due := self._queue.pop_due()) is not None:
+            self._was_due = True
+            self._guarded(due[1], self._handle_due, *due)
+            return True
+        self._was_due = False
+        try:
+            item = self._queue.next(block=block)
+        except QueueEmpty:
+            return block
+        if item is not None:
+            self._guarded(item, self._handle, item)
+        return item is not None
+
+    def _guarded(self, item: work_items.WorkItem | Intent, handle: Callable[..., None], *args: object) -> None:
+        """Handle an item. A bug that it meets must not cost the other jobs, nor end this thread."""
+        try:
+            handle(*args)
+        except Exception as error:  # noqa: BLE001 - logged, and the item is handled again later
+            self.failed.add(item, error)
+
+    def _probe_database(self, now: float) -> None:
+        if not self._outage.probe():
+            self._paused_until = now + _DATABASE_RETRY_S * self._speed
+        elif self._outage.was_long:
+            self._grant_grace(now)
+
+    def _grant_grace(self, now: float) -> None:
+        """No report was received for a while: restart the timeouts of all nodes before any of them counts as lost."""
+        for job_id, owned in list(self._owned.items()):
+            owned.since = now
+            self._decide(JobEvent(job_id))
+
+    def _handle_due(self, at: float, item: work_items.TimedItem) -> None:
+        if isinstance(item, Intent):
+            self._record_first(item.job_id)
+            if self._dispatcher.is_tracked(item):
+                self._dispatcher.perform(item, self._machines(item))
+            return
+        if isinstance(item, JobEvent) and item.is_wake:
+            owned = self._owned.get(item.job_id)
+            if owned is None or owned.wake_at != at:
+                return  # the wake time has changed since
+            owned.wake_at = None
+            item = JobEvent(item.job_id)
+        self._handle(item)
+
+    def _handle(self, item: work_items.WorkItem) -> None:
+        match item:
+            case work_items.DescribeMachines(key):
+                self._describe(key)
+            case JobEvent() if item.job_id in self._decided:
+                self._deferred.append(item)  # it depends on the decision before it; other jobs' items need not wait
+            case JobEvent():
+                self._decide(item)
+            case _ if self._deferred:
+                self._deferred.append(item)
+                self._record()
+            case AdoptJobs():
+                self._handle_adoption(item)
+            case RecheckOwnership():
+                self._handle_recheck(item)
+            case ReconnectDeadline():
+                self._handle_reconnect_deadline(item)
+            case work_items.RetryIntent(intent, retry):
+                self._handle_retry(intent, retry)
+
+    def _handle_adoption(self, command: AdoptJobs) -> None:
+        for claim in command.claims:
+            self._record_first(claim.job_id)
+        # A job that was accepted here and then claimed again is owned by its later claim.
+        new = [c for c in command.claims if not (c.job_id in self._owned if command.views else self._owns(c))]
+        if not new:
+            return command.done.set_result(None)
+        try:
+            adopted = adoption.accepted(new, command.views) if command.views else adoption.load(self._database, new)
+        except UNAVAILABLE as error:
+            self._retry_command(command, error)
+            return
+        self.failed.add_unreadable(adopted.unreadable)
+        now = self._clock.now()
+        for claim in adopted.still_owned:
+            self._owned[claim.job_id] = work_items.OwnedJob(claim, adopted.views[claim.job_id], since=now)
+        self._start_intents([intent for intent in adopted.open_intents if intent.job_id in self._owned])
+        owned = tuple(claim for claim in new if claim in adopted.still_owned)
+        for claim in owned:
+            self._decide(JobEvent(claim.job_id))
+        connected = tuple(claim for claim in owned if work_items.missing_nodes(adopted.views[claim.job_id], ()))
+        if connected:
+            reconnect_s = RECONNECT_S + heartbeats.reconnect_spread_s(len(self._owned))
+            self._schedule(now + reconnect_s * self._speed, ReconnectDeadline(connected))
+        failpoint("jobs.adopted")
+        command.done.set_result(None)
+
+    def _handle_reconnect_deadline(self, deadline: ReconnectDeadline) -> None:
+        claims = [claim for claim in deadline.claims if self._owns(claim)]
+        try:
+            connected = adoption.connected_nodes(self._database, claims, self._clock.now())
+        except UNAVAILABLE as error:
+            self._retry_command(deadline, error)
+            return
+        for claim in claims:
+            for event in work_items.missing_nodes(self._owned[claim.job_id].view, connected):
+                self._decide(JobEvent(claim.job_id, event))
+
+    def _handle_recheck(self, command: RecheckOwnership) -> None:
+        self._record()
+        claims = [owned.claim for owned in self._owned.values()]
+        try:
+            lost = set(claims) - set(adoption.still_owned(self._database, claims))
+        except UNAVAILABLE as error:
+            self._retry_command(command, error)
+            return
+        for claim in lost:
+            log.warning("lease.lost", job=claim.job_id)
+            self._drop(claim.job_id)
+        command.done.set_result(None)
+
+    def _retry_command(self, command: AdoptJobs | RecheckOwnership | ReconnectDeadline, error: Exception) -> None:
+        log.warning("database.unavailable", error=str(error))
+        self._outage.mark_down()
+        self._schedule(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
+
+    def _handle_retry(self, intent: Intent, retry: RetryLater) -> None:
+        self._record_first(intent.job_id)
+        if not self._dispatcher.is_tracked(intent):
+            return  # the job has gone to another controller
+        if retry.discovered is not None:
+            self._decide(JobEvent(intent.job_id, retry.discovered))
+        wake_at = self._clock.now() + retry.after_s * self._speed
+        tries = self._dispatcher.count_attempt(intent) if retry.attempted else 0
+        if retry.error is not None and tries == intent.try_count + 1:  # the first one since it was taken up here
+            self._decide(work_items.retry_event(intent, retry.error))
+        self._recorder.record_retry(intent, retry, wake_at)
+        self._schedule(wake_at, intent)
+
+    # --- decide, record, act ------------------------------------------------------------------------------
+
+    def _decide(self, event: JobEvent) -> None:
+        """Decide on an event. The decision takes effect when it is recorded, together with those on other jobs."""
+        self._record_first(event.job_id)
+        owned = self._owned.get(event.job_id)
+        if owned is None:
+            self._forward(event)
+            return
+        now = self._clock.now()
+        if now < self._paused_until:
+            self._schedule(self._paused_until, event)
+            return
+        try:
+            if owned.commit_unknown:
+                self._reload_after_unknown_commit(owned)
+            view = View(owned.view, self._market.view(event.job_id), self._timeouts, owned.since)
+            self._decided[event.job_id] = Decision(owned, event, step(view, event.event, now))
+        except Exception as error:  # noqa: BLE001 - classified in _on_failure
+            self._on_failure(owned, event, error, now)
+        if len(self._decided) >= self._batch_size:
+            self._record()
+
+    def _record_first(self, job_id: int) -> None:
+        """Record a decision on the job before the next item for it is handled."""
+        if job_id in self._decided:
+            self._record()
+
+    def _record(self) -> None:
+        """Record all decisions and act on them. If they cannot be recorded together, each is decided and recorded
+        again on its own."""
+        decided, self._decided = list(self._decided.values()), {}
+        self._queue.requeue(self._deferred)
+        self._deferred = []
+        if not decided:
+            return
+        now = self._clock.now()
+        try:
+            added = self._recorder.record(decided, now)
+        except Exception as error:  # noqa: BLE001 - classified in _on_failure
+            if len(decided) == 1 or is_transient(error):
+                for decision in decided:
+                    self._on_failure(decision.owned, decision.event, error, now)
+                return
+            for decision in decided:  # nothing was written
+                self._decide(decision.event)
+                self._record()
+        else:
+            for decision, intents_added in zip(decided, added, strict=True):
+                self._guarded(JobEvent(decision.event.job_id), self._apply, decision, intents_added)
+                work_items.complete(decision.event)
+
+    def _on_failure(self, owned: work_items.OwnedJob, event: JobEvent, error: Exception, now: float) -> None:
+        """The event was not recorded, as far as is known."""
+        if isinstance(error, AlreadyRecorded):
+            return work_items.complete(event)
+        if isinstance(error, LeaseLost):
+            log.warning("lease.lost", job=event.job_id, why=str(error))
+            self._drop(event.job_id)
+            return self._forward(event)
+        owned.commit_unknown = True
+        if is_transient(error):
+            log.warning("database.unavailable", job=event.job_id, error=str(error))
+            self._outage.mark_down()
+            self._paused_until = now + _DATABASE_RETRY_S * self._speed
+            self._schedule(self._paused_until, event)
+        else:
+            self.failed.add(event, error)
+
+    def _reload_after_unknown_commit(self, owned: work_items.OwnedJob) -> None:
+        """Reload the job as recorded: a transaction that seemed to fail may have been committed.
+
+        Raises LeaseLost.
+        """
+        view, open_intents = adoption.reload(self._database, owned.claim)
+        before, owned.view, owned.commit_unknown = owned.view, view, False
+        self._start_intents([intent for intent in open_intents if not self._dispatcher.is_tracked(intent)])
+        self._push_directives(before, view)
+
+    def _apply(self, decision: Decision, added: list[Intent] | None) -> None:
+        """The decision is recorded: start its intents and push its directives."""
+        owned, event, decided = decision.owned, decision.event, decision.step
+        before, owned.view = owned.view, decided.job
+        owned.commit_unknown = True  # an error below has the job loaded again, with its open intents
+        if decided.wake_at is not None and decided.wake_at != owned.wake_at:
+            self._schedule(decided.wake_at, JobEvent(owned.view.id, is_wake=True))
+        owned.wake_at = decided.wake_at
+        waiting = self._dispatcher.complete(event.performed[0]) if event.performed else None
+        self._start_intents(added or [])
+        if waiting:
+            self._dispatcher.perform(waiting, self._machines(waiting))
+        for action in decided.actions:
+            if isinstance(action, actions.DescribeMachines):
+                self._describe((owned.view.id, action.task, action.generation))
+        self._push_directives(before, owned.view)
+        owned.commit_unknown = False
+        if added is not None and owned.view.is_finalized and not self._dispatcher.has_open(owned.view.id):
+            log.info("job.finalized", job=owned.view.id)
+            failpoint("job.finalized")
+            self._drop(owned.view.id)
+
+    def _start_intents(self, new: Sequence[Intent]) -> None:
+        for intent in new:
+            self._dispatcher.track(intent)
+        for intent in new:
+            self._guarded(intent, self._dispatcher.perform, intent, self._machines(intent))
+
+    def _push_directives(self, before: JobView, after: JobView) -> None:
+        for key, directive in work_items.changed_directives(before, after):
+            self._on_directive(key, directive)
+            self._on_job_changed(key[0])
+
+    def _schedule(self, at: float, item: work_items.TimedItem) -> None:
+        self._queue.schedule(at, item)
+
+    def _owns(self, claim: Claim) -> bool:
+        return (owned := self._owned.get(claim.job_id)) is not None and owned.claim == claim
+
+    def _drop(self, job_id: int) -> None:
+        self._owned.pop(job_id, None)
+        self._dispatcher.forget(job_id)
+        self._market.forget_job(job_id)
+
+    def _describe(self, key: AttemptKey) -> None:
+        attempt = work_items.find_attempt(self._inbox.view(key[0]), key)
+        if attempt is not None:
+            self._dispatcher.describe(key, attempt.offer, machines_of(attempt))
+
+    def _machines(self, intent: Intent) -> MachineIds:
+        return machines_of(work_items.find_attempt(self._inbox.view(intent.job_id), intent.attempt_key))

@@ -1,0 +1,188 @@
+"""This controller's view of the market: offers, offers found unavailable, and the history of offers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, select
+
+from perdure.controller.clouds.base.protocol import Cloud, HasPlacementAdvice
+from perdure.controller.clouds.pricing.price_list import HasPriceList
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.store import codec
+from perdure.controller.store.engine.batch_writer import WriteBatch
+from perdure.controller.store.tables import OfferObservationRow, UnavailableOfferRow
+from perdure.recovery.market.history import Advice, History, OfferObservation, with_advice, with_observation
+from perdure.recovery.market.unavailability_index import UnavailableOffers
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
+from perdure.recovery.market.view import MarketView, Offer
+
+Unavailable = UnavailableOfferRow.__table__  # type: ignore[attr-defined]
+Observations = OfferObservationRow.__table__  # type: ignore[attr-defined]
+_SELECT_UNAVAILABLE = (
+    select(Unavailable)
+    .where(Unavailable.c.until > bindparam("expired_at"), Unavailable.c.id > bindparam("after_id"))
+    .order_by(Unavailable.c.id)
+)
+_INSERT_UNAVAILABLE, _INSERT_OBSERVATION = insert(Unavailable), insert(Observations)
+_DELETE_UNAVAILABLE = delete(Unavailable).where(Unavailable.c.until <= bindparam("expired_at"))
+_DELETE_OBSERVATIONS = delete(Observations).where(Observations.c.at <= bindparam("expired_at"))
+
+log = structlog.get_logger(__name__)
+
+# The offers are read from the clouds again after this long; each cloud caches the offers that are slow to fetch.
+_OFFERS_TTL_S = 5.0
+
+# Unavailable offers are kept this long after they expire: an offer that fails repeatedly is avoided for longer.
+_UNAVAILABLE_KEPT_S = 4 * 3600.0
+_EXPIRE_INTERVAL_S = 60.0
+
+# Ids are assigned before rows are committed: a row may appear after one with a higher id, by at most this many.
+_ID_OVERLAP = 100
+
+# Observations are kept until they weigh next to nothing.
+_HISTORY_S = 21 * 86400.0
+
+
+class MarketState:
+    """Serves every job of the controller. Safe to use from any thread."""
+
+    def __init__(self, clouds: Mapping[str, Cloud], clock: Clock) -> None:
+        self.clouds = clouds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unavailable = UnavailableOffers()
+        self._by_job: dict[int, dict[UnavailableOffer, None]] = {}
+        self._history = History()
+        self._offers: tuple[Offer, ...] = ()
+        self._disabled: dict[str, str] = {}
+        self._unconfirmed: dict[str, str] = {}
+        self._offers_read_at: float | None = None
+        self._common: MarketView | None = None  # what all jobs see; None: it has to be built
+        self._common_built_at = 0.0
+        self._loaded_id = 0
+        self._has_history = False
+
+    def load(self, conn: Connection) -> None:
+        """Load what any controller recorded: unavailable offers since the last call, and the history, once."""
+        since = {"expired_at": self._clock.now() - _UNAVAILABLE_KEPT_S, "after_id": self._loaded_id - _ID_OVERLAP}
+        rows = conn.execute(_SELECT_UNAVAILABLE, since).mappings().all()
+        with self._lock:
+            for row in rows:
+                self._add(codec.decode_unavailable_offer(dict(row)), row["job_id"])
+                self._loaded_id = row["id"]
+        if not self._has_history:
+            oldest_at = self._clock.now() - _HISTORY_S
+            recent = select(Observations).where(Observations.c.at > oldest_at).order_by(Observations.c.id)
+            self.add_observations([codec.decode_observation(dict(row)) for row in conn.execute(recent).mappings()])
+            self._has_history = True
+
+    def add_observations(self, observations: Sequence[OfferObservation]) -> None:
+        with self._lock:
+            for observation in observations:
+                self._history = with_observation(self._history, observation)
+                self._common = None
+
+    def add_advice(self, advice: Sequence[Advice]) -> None:
+        """Add a cloud's own assessment of offers to the history."""
+        with self._lock:
+            self._history = with_advice(self._history, advice)
+            self._common = None
+
+    def view(self, job_id: int | None = None) -> MarketView:
+        """The market as `job_id` sees it."""
+        now = self._clock.now()
+        with self._lock:
+            if self._offers_read_at is None or now - self._offers_read_at >= _OFFERS_TTL_S:
+                self._read_offers()
+                self._offers_read_at = now
+            if self._common is None or now - self._common_built_at >= _EXPIRE_INTERVAL_S:
+                self._unavailable.drop_expired(now - _UNAVAILABLE_KEPT_S)
+                unavailable, disabled = tuple(self._unavailable), dict(self._disabled)
+                self._common = MarketView(self._offers, unavailable, disabled, self._history, dict(self._unconfirmed))
+                self._common_built_at = now
+            own = self._by_job.get(job_id) if job_id is not None else None
+            return replace(self._common, unavailable=(*self._common.unavailable, *own)) if own else self._common
+
+    def unavailable_offers(self, job_id: int) -> tuple[UnavailableOffer, ...]:
+        """The unavailable offers that concern `job_id`, expired ones included."""
+        return self.view(job_id).unavailable
+
+    def add_unavailable(self, offers: Sequence[UnavailableOffer], job_id: int) -> None:
+        """Add what a launch of `job_id` found unavailable."""
+        with self._lock:
+            for offer in offers:
+                self._add(offer, job_id if concerns_one_job(offer) else None)
+
+    def forget_job(self, job_id: int) -> None:
+        with self._lock:
+            self._by_job.pop(job_id, None)
+
+    def _add(self, offer: UnavailableOffer, job_id: int | None) -> None:
+        if job_id is not None:
+            self._by_job.setdefault(job_id, {})[offer] = None
+        elif self._unavailable.add(offer):
+            self._common = None
+
+    def is_new(self, offer: UnavailableOffer) -> bool:
+        """Whether `offer` is not covered by a known unavailable offer. If it is covered, it need not be recorded."""
+        with self._lock:
+            return concerns_one_job(offer) or self._unavailable.is_new(offer)
+
+    def _read_offers(self) -> None:
+        offers: list[Offer] = []
+        disabled: dict[str, str] = {}
+        unconfirmed: dict[str, str] = {}
+        for name, cloud in self.clouds.items():
+            try:
+                unusable_reason = cloud.unusable()
+                if unusable_reason:
+                    disabled[name] = unusable_reason
+                else:
+                    offers.extend(cloud.offers())
+                    if isinstance(cloud, HasPriceList) and (why := cloud.prices.table_in_use()):
+                        unconfirmed[name] = why
+            except Exception as error:  # noqa: BLE001 - one failing cloud must not hide the others
+                fault = cloud.classify(error)
+                disabled[name] = f"listing its offers failed: {fault.message}"
+                log.warning("cloud.offers_failed", cloud=name, code=fault.code, error=fault.message)
+            else:
+                if isinstance(cloud, HasPlacementAdvice) and not unusable_reason:
+                    self._history = with_advice(self._history, cloud.advice())
+        if (new_offers := tuple(offers)) != self._offers or disabled != self._disabled:
+            self._offers, self._disabled = new_offers, disabled
+        self._unconfirmed = unconfirmed
+        self._common = None
+
+
+def load_market(clouds: Mapping[str, Cloud], clock: Clock, database: Engine) -> MarketState:
+    """The market with everything that is recorded of it. Raises what the database raises."""
+    market = MarketState(clouds, clock)
+    with database.connect() as conn:
+        market.load(conn)
+    return market
+
+
+def concerns_one_job(offer: UnavailableOffer) -> bool:
+    """Whether the request itself was wrong: that says nothing about requests of other jobs."""
+    return offer.kind is FaultKind.GIVE_UP
+
+
+def record_observations(writes: WriteBatch, observations: Sequence[OfferObservation], now: float) -> None:
+    """Record observations, and delete those that are too old to count."""
+    for observation in observations:
+        writes.add(_INSERT_OBSERVATION, codec.observation_columns(observation))
+    if observations:
+        writes.conn.execute(_DELETE_OBSERVATIONS, {"expired_at": now - _HISTORY_S})
+
+
+def record_unavailable(writes: WriteBatch, unavailable: Sequence[tuple[int, UnavailableOffer]], now: float) -> None:
+    """Record unavailable offers, each with the id of the job that found it, and delete those long expired."""
+    for job_id, offer in unavailable:
+        row = {**codec.unavailable_offer_columns(offer), "job_id": job_id if concerns_one_job(offer) else None}
+        writes.add(_INSERT_UNAVAILABLE, row)
+    if unavailable:
+        writes.conn.execute(_DELETE_UNAVAILABLE, {"expired_at": now - _UNAVAILABLE_KEPT_S})

@@ -1,0 +1,29 @@
+"""controller.json: the address of the home's running controller, for callers on this computer."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+from perdure.controller.runtime.failpoints import failpoint
+
+_NAME = "controller.json"
+
+
+def publish(home: Path, address: str, fingerprint: str | None) -> None:
+    """Write the file. `fingerprint`: of the TLS certificate, if there is one."""
+    record: dict[str, object] = {"endpoint": address, "pid": os.getpid(), "version": version("perdure")}
+    if fingerprint is not None:
+        record["fingerprint"] = fingerprint
+    path = home / _NAME
+    temporary = path.with_suffix(".tmp")
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps(record) + "\n")
+    temporary.replace(path)
+    failpoint("endpoint.published")
+
+
+def remove(home: Path) -> None:
+    (home / _NAME).unlink(missing_ok=True)

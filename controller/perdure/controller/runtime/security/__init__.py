@@ -1,0 +1,1 @@
+"""Keys, tokens, certificates and secrets."""

@@ -1,0 +1,41 @@
+"""Keeps secrets inside other fields (`workdir: {url: https://${TOKEN}@…}`) out of the plain-text part of the database.
+
+The client substitutes variables. The stored task has `${NAME}` instead of each secret's value again, and a node's spec
+gets the values back. The client leaves no other `${NAME}` of a secret in a task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def mask_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
+    """`value` with every secret in its strings, keys included, replaced by `${NAME}`."""
+    names = {secret: name for name, secret in secrets.items() if secret}
+    if not names:
+        return value
+    # Longest first, since one secret may be part of another.
+    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    return _mapped(value, lambda text: pattern.sub(lambda match: f"${{{names[match[0]]}}}", text))
+
+
+def resolve_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
+    """The inverse of `mask_secrets`."""
+    if not secrets:
+        return value
+    pattern = re.compile(r"\$\{(" + "|".join(map(re.escape, secrets)) + r")\}")
+    return _mapped(value, lambda text: pattern.sub(lambda match: secrets[match[1]], text))
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case list() | tuple():
+            return [_mapped(item, change) for item in value]
+        case dict():
+            return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+        case _:
+            return value

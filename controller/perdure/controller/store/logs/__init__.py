@@ -1,0 +1,1 @@
+"""Logs of jobs: stores, readers, subscriptions and the transcript that users read."""

@@ -1,0 +1,1 @@
+"""Read-only queries: job lists, searches, counts, machine usage."""

@@ -1,0 +1,238 @@
+"""The queue as users see it, and one job with its attempts and timeline. Read-only.
+
+`search` finds the jobs of a page, and `counts` counts all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    Connection,
+    Text,
+    bindparam,
+    cast,
+    select,
+)
+
+from perdure.controller.store.records.jobs import Attempt, Job, Node, Task, TimelineEvent
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import AttemptState
+
+_EPOCH = datetime(1970, 1, 1)
+_MAX_CACHED_OFFERS = 4096
+
+_JOB_IDS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
+_LOW, _HIGH = bindparam("low", type_=BigInteger), bindparam("high", type_=BigInteger)
+_OF_TASK = (
+    *("job_id", "index", "name", "status", "reason", "message", "task_id", "wake_at", "started_at", "ended_at"),
+    *("run_since", "run_seconds", "recovery_count", "restarts_on_errors", "num_nodes"),
+)
+# Only what a page shows: a task's configuration may be long. `_job` expects the columns in this order.
+_TASKS = (
+    select(*(Task.c[name] for name in _OF_TASK), Task.c.spec["resources"].as_string().label("resources"))
+    .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
+    .add_columns(Job.c.submitted_at)
+    .join(Job, Job.c.id == Task.c.job_id)
+    .order_by(Task.c.job_id.desc(), Task.c.index)
+)
+_NODES = select(Node).order_by(Node.c.rank)
+_ATTEMPTS = select(Attempt).order_by(Attempt.c.task_index, Attempt.c.generation)
+_KEY = ("job_id", "task_index", "generation")
+_SHORT_NODES = _NODES.with_only_columns(*(Node.c[name] for name in (*_KEY, "launched_at", "ended_at", "exit_code")))
+_SHORT_ATTEMPTS = _ATTEMPTS.with_only_columns(
+    *(Attempt.c[name] for name in (*_KEY, "state", "booted_at", "gone_at")), cast(Attempt.c.offer, Text)
+)
+_PARTS = ((_TASKS, Task), (_SHORT_NODES, Node), (_SHORT_ATTEMPTS, Attempt))
+_BY_ID = tuple(part.where(table.c.job_id.in_(_JOB_IDS)) for part, table in _PARTS)
+_BY_RANGE = tuple(part.where(table.c.job_id.between(_LOW, _HIGH)) for part, table in _PARTS)
+
+
+def iso(at: float | None) -> str | None:
+    """Epoch seconds as ISO 8601 UTC."""
+    return None if at is None else (_EPOCH + timedelta(seconds=at)).isoformat() + "Z"
+
+
+def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[str, Any]]:
+    """The API's Job objects: one per task, jobs newest first, tasks in order."""
+    if not job_ids:
+        return []
+    tasks, billed, short = _read(conn, job_ids)
+    nodes: dict[tuple[int, int, int], list[_Billed]] = {}
+    for job_id, task_index, generation, launched_at, ended_at, exit_code in billed:
+        of_attempt = nodes.setdefault((job_id, task_index, generation), [])
+        of_attempt.append(_Billed(launched_at, ended_at, exit_code))
+    attempts: dict[tuple[int, int], list[_Short]] = {}
+    for job_id, task_index, generation, state, booted_at, gone_at, offer in short:
+        its_nodes = nodes.get((job_id, task_index, generation), ())
+        of_task = attempts.setdefault((job_id, task_index), [])
+        of_task.append(_Short(generation, state, booted_at, gone_at, _offer(offer), its_nodes))
+    return [_job(row, attempts.get((row[0], row[1]), ()), now) for row in tasks]
+
+
+def _read(conn: Connection, job_ids: Sequence[int]) -> Sequence[Sequence[Sequence[Any]]]:
+    """Rows of `_PARTS`. Ids that are close together are read as a range, since listing an id costs as much as a row."""
+    low, high, wanted = min(job_ids), max(job_ids), frozenset(job_ids)
+    if high - low >= 2 * len(wanted):
+        return [conn.execute(part, {"job_ids": job_ids}).all() for part in _BY_ID]
+    parts = [conn.execute(part, {"low": low, "high": high}).all() for part in _BY_RANGE]
+    if high - low + 1 == len(wanted):
+        return parts
+    return [[row for row in rows if row[0] in wanted] for rows in parts]
+
+
+class _Billed(NamedTuple):
+    launched_at: float | None
+    ended_at: float | None
+    exit_code: int | None
+
+
+class _Offer(NamedTuple):
+    machine: str  # the instance type with its accelerators
+    cloud: str
+    region: str
+    zone: str
+    market: str
+    price_per_hour: float
+    on_demand_price_per_hour: float
+
+
+class _Short(NamedTuple):
+    """The facts about an attempt that the queue shows."""
+
+    generation: int
+    state: str
+    booted_at: float | None
+    gone_at: float | None
+    offer: _Offer
+    nodes: Sequence[_Billed]
+
+
+@lru_cache(maxsize=_MAX_CACHED_OFFERS)
+def _offer(text: str) -> _Offer:
+    """Parse an offer. Cached, since many attempts have the same one."""
+    offer = json.loads(text)
+    machine = ", ".join(part for part in (offer["instance_type"], _accelerators(offer)) if part)
+    names = ("cloud", "region", "zone", "market", "price_per_hour", "on_demand_price_per_hour")
+    return _Offer(machine, *(offer[name] for name in names))
+
+
+def _accelerators(offer: Mapping[str, Any]) -> str:
+    return f"{offer['accelerators'][0]}:{offer['accelerators'][1]:g}" if offer.get("accelerators") else ""
+
+
+def _wait_text(reason: str | None, message: str, wake_at: float | None) -> str:
+    """Why a task waits for an offer, and until when."""
+    if reason != Reason.BACKING_OFF or wake_at is None:
+        return message
+    at = datetime.fromtimestamp(wake_at, UTC)
+    return f"every matching offer was unavailable recently; the next attempt is at {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
+    """The API's Attempt objects of a job, in order."""
+    nodes_of: dict[tuple[int, int], list[Mapping[Any, Any]]] = {}
+    for row in conn.execute(_NODES.where(Node.c.job_id == job_id)).mappings():
+        nodes_of.setdefault((row["task_index"], row["generation"]), []).append(row)
+    rows = conn.execute(_ATTEMPTS.where(Attempt.c.job_id == job_id)).mappings().all()
+    return [_attempt(row, nodes_of.get((row["task_index"], row["generation"]), []), now) for row in rows]
+
+
+def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
+    rows = conn.execute(
+        select(TimelineEvent).where(TimelineEvent.c.job_id == job_id).order_by(TimelineEvent.c.id)
+    ).mappings()
+    names = ("kind", "task_index", "generation", "rank", "reason", "message", "data")
+    return [{"at": iso(row["at"]), **{name: row[name] for name in names}} for row in rows]
+
+
+def _hours(nodes: Sequence[_Billed], booted_at: float | None, gone_at: float | None, now: float) -> float:
+    """Machine hours billed, summed over the nodes of an attempt."""
+    total = 0.0
+    for launched_at, ended_at, _ in nodes:
+        begun = launched_at if launched_at is not None else booted_at
+        if begun is not None:
+            ended = ended_at if ended_at is not None else gone_at
+            total += max(0.0, (now if ended is None else ended) - begun) / 3600
+    return total
+
+
+def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str, Any]:
+    """`row`: of `_TASKS`. Unpacked in two statements, because a page has hundreds of rows."""
+    job_id, index, task_name, status, reason, message, task_id, wake_at, started_at, ended_at, *rest = row
+    run_since, run_seconds, recovery_count, restarts_on_errors, num_nodes, resources, job_name, *rest = rest
+    user, priority, num_tasks, cleanup, submitted_at = rest
+    newest = attempts[-1] if attempts else None
+    has_place = newest is not None and (newest.booted_at is not None or newest.state != AttemptState.GONE)
+    offer = newest.offer if newest is not None and has_place else None
+    cost = on_demand_cost = 0.0
+    for attempt in attempts:
+        hours = _hours(attempt.nodes, attempt.booted_at, attempt.gone_at, now)
+        cost += hours * attempt.offer.price_per_hour
+        on_demand_cost += hours * attempt.offer.on_demand_price_per_hour
+    exits = [node.exit_code for node in newest.nodes if node.exit_code is not None] if newest else []
+    return {
+        "job_id": job_id,
+        "task_index": index,
+        "num_tasks": num_tasks,
+        "name": job_name,
+        "task_name": task_name,
+        "status": status,
+        "reason": reason,
+        "message": _wait_text(reason, message, wake_at),
+        "task_id": task_id,
+        "user": user,
+        "priority": priority,
+        "submitted_at": iso(submitted_at),
+        "started_at": iso(started_at),
+        "ended_at": iso(ended_at),
+        "job_duration_s": round(run_seconds + (now - run_since if run_since is not None else 0.0), 3),
+        "total_duration_s": round((ended_at or now) - submitted_at, 3),
+        "recovery_count": recovery_count,
+        "restarts_on_errors": restarts_on_errors,
+        "resources": resources or "",
+        "cluster_resources": f"{num_nodes}x({offer.machine}, {offer.market})" if offer else "",
+        "num_nodes": num_nodes,
+        "cloud": offer.cloud if offer else None,
+        "region": offer.region if offer else None,
+        "zone": offer.zone if offer else None,
+        "market": offer.market if offer else None,
+        "generation": newest.generation if newest else 0,
+        "cost_usd": cost,
+        "on_demand_cost_usd": on_demand_cost,
+        "exit_code": next((code for code in exits if code != 0), exits[0] if exits else None),
+        "cleanup": cleanup or _unfinished(ended_at, attempts),
+    }
+
+
+def _unfinished(ended_at: float | None, attempts: Sequence[_Short]) -> str | None:
+    """What remains to be cleaned up after the end of the task."""
+    if ended_at is None:
+        return None
+    left = [attempt for attempt in attempts if attempt.state != AttemptState.GONE]
+    return f"ending {sum(len(attempt.nodes) for attempt in left)} machine(s)" if left else None
+
+
+def _attempt(row: Mapping[Any, Any], nodes: Sequence[Mapping[Any, Any]], now: float) -> dict[str, Any]:
+    offer = row["offer"]
+    billed = [_Billed(node["launched_at"], node["ended_at"], node["exit_code"]) for node in nodes]
+    node_fields = ("rank", "instance_id", "ip", "phase", "connected", "exit_code")
+    return {
+        "task_index": row["task_index"],
+        "generation": row["generation"],
+        "state": row["state"],
+        "reason": row["reason"],
+        **{name: offer[name] for name in ("cloud", "region", "zone", "instance_type", "market", "price_per_hour")},
+        "requested_at": iso(row["requested_at"]),
+        "running_at": iso(row["running_at"]),
+        "stopped_at": iso(row["stopped_at"]),
+        "gone_at": iso(row["gone_at"]),
+        "cost_usd": _hours(billed, row["booted_at"], row["gone_at"], now) * offer["price_per_hour"],
+        "nodes": [{name: node[name] for name in node_fields} for node in nodes],
+    }

@@ -1,0 +1,1 @@
+"""Reads and writes the rows of one table or subject each."""

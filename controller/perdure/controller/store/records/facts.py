@@ -1,0 +1,28 @@
+"""Facts about the database itself: small named values that every controller on it shares."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, update
+
+from perdure.controller.store.engine.database import insert_into
+from perdure.controller.store.tables import Meta
+
+Metas = Meta.__table__  # type: ignore[attr-defined]
+
+
+def get_or_create(conn: Connection, name: str, default: str) -> str:
+    """The value of the fact `name`; `default` is stored if there is none."""
+    conn.execute(insert_into(conn, Metas).values(name=name, value=default).on_conflict_do_nothing())
+    return str(conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar_one())
+
+
+def get(conn: Connection, name: str) -> str | None:
+    """The value of the fact `name`; None if there is none."""
+    value = conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar()
+    return None if value is None else str(value)
+
+
+def set(conn: Connection, name: str, value: str) -> None:
+    """Store `value` as the fact `name`."""
+    if get_or_create(conn, name, value) != value:
+        conn.execute(update(Metas).where(Metas.c.name == name).values(value=value))

@@ -1,0 +1,104 @@
+"""Intents: external actions, recorded in the transaction that decides on them, before they are performed.
+
+An intent is open until its outcome is recorded. A daemon that starts, or takes a job over, resumes its open intents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.engine.batch_writer import WriteBatch
+from perdure.controller.store.engine.database import insert_for
+from perdure.controller.store.tables import IntentRow
+
+Intents = IntentRow.__table__  # type: ignore[attr-defined]
+
+_KEY = ("job_id", "task_index", "generation", "kind")
+_CLOSE = update(Intents).where(Intents.c.id == bindparam("intent"), Intents.c.done_at.is_(None))
+
+
+class IntentKind(StrEnum):
+    PREPARE_STORAGE = "prepare-storage"
+    LAUNCH = "launch"
+    TERMINATE = "terminate"
+    REMOVE_STORAGE = "remove-storage"
+
+
+@dataclass(frozen=True)
+class Intent:
+    """An external action. `generation` is 0 if it belongs to the task and not to one attempt."""
+
+    id: int
+    job_id: int
+    task: int
+    generation: int
+    kind: IntentKind
+    token: str
+    request: dict[str, Any]
+    created_at: float
+    try_count: int = 0
+
+    @property
+    def attempt_key(self) -> AttemptKey:
+        """The key of the attempt; with generation 0, of the task."""
+        return (self.job_id, self.task, self.generation)
+
+
+def add(
+    conn: Connection,
+    *,
+    key: tuple[int, int, int],
+    kind: IntentKind,
+    token: str,
+    request: dict[str, Any],
+    now: float,
+) -> Intent | None:
+    """Record an intent. None if the same one was recorded before."""
+    job_id, task, generation = key
+    same = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value}
+    values = {**same, "token": token, "request": request, "created_at": now, "try_count": 0}
+    new = conn.execute(_insert(conn.dialect.name), values).scalar_one_or_none()
+    return Intent(new, job_id, task, generation, kind, token, request, now) if new is not None else None
+
+
+@cache
+def _insert(dialect: str) -> Any:
+    return insert_for(dialect, Intents).on_conflict_do_nothing(index_elements=list(_KEY)).returning(Intents.c.id)
+
+
+def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
+    """The open intents of these jobs. `try_count` is one more than recorded, since a crash may have cut off a try."""
+    rows = conn.execute(
+        select(Intents).where(Intents.c.done_at.is_(None), Intents.c.job_id.in_(job_ids)).order_by(Intents.c.id)
+    )
+    return [
+        Intent(
+            id=r.id,
+            job_id=r.job_id,
+            task=r.task_index,
+            generation=r.generation,
+            kind=IntentKind(r.kind),
+            token=r.token,
+            request=r.request,
+            created_at=r.created_at,
+            try_count=r.try_count + 1,
+        )
+        for r in rows
+    ]
+
+
+def complete(writes: WriteBatch, intent_id: int, *, outcome: str, error: str | None, now: float) -> None:
+    """Record the outcome unless one was recorded before."""
+    writes.add(_CLOSE, {"intent": intent_id, "done_at": now, "outcome": outcome, "error": error})
+
+
+def record_failed_try(conn: Connection, intent_id: int, *, error: str, wake_at: float) -> None:
+    """Record a try without an outcome."""
+    values = {"try_count": Intents.c.try_count + 1, "error": error, "wake_at": wake_at}
+    conn.execute(update(Intents).where(Intents.c.id == intent_id).values(**values))

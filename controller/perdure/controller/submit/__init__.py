@@ -1,0 +1,1 @@
+"""How a job is admitted: compiled, checked against quotas and recorded."""

@@ -1,0 +1,239 @@
+"""Checks the tasks of a submission and compiles them to what the policies and the nodes need. Writes nothing; `service`
+stores the result.
+
+Bad input raises RequestRejected: what is wrong, where, what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perdure.controller.buckets.service import StorageService
+from perdure.controller.buckets.stores import StorageError
+from perdure.controller.reconcile.market_state import MarketState
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.runtime.security.secret_refs import mask_secrets
+from perdure.controller.store.records.jobs import NewTask
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.job import TaskView
+from perdure.recovery.policies.default_strategy import default_strategy
+from perdure.sdk import Task
+from perdure.sdk.requirements import Candidate, candidates, chooses_strategy, gpus_per_node
+from perdure.sdk.requirements import recovery as recovery_of
+from perdure.sdk.spec.problems import TaskError, describe
+from perdure.sdk.spec.schema_resources import HOOK_EVENTS
+from perdure.sdk.spec.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
+
+_NO_WORK = (
+    "the amount of work is unknown, so the task runs on-demand until its checkpoints report progress "
+    "(Checkpointer(..., total_steps=N)); `work: 48h` under job_recovery lets it use spot from the start"
+)
+# The fields of a mount that may hold secrets. The bucket's name may not: buckets are created and found by it.
+_MASKED_MOUNT_FIELDS = ("path", "prefix")
+# Field of `job_recovery` → the strategies that use it. The others are used by all; `work` by forecasts, too.
+_USED_BY = {"patience": ("VALUE",), "move_cost": ("VALUE", "DEADLINE")}
+_HOOK_TIMEOUT_S = 3600  # as in SkyPilot
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+# Field of a launch request → the field of a task's resources that it comes from.
+_RESOURCE_FIELDS = {
+    "disk_gib": "disk_size",
+    "disk_tier": "disk_tier",
+    "network_tier": "network_tier",
+    "image_id": "image_id",
+    "labels": "labels",
+}
+
+
+@dataclass(frozen=True)
+class CompiledJob:
+    """A job that can be stored."""
+
+    name: str
+    tasks: list[NewTask]
+    priority: int
+    warnings: tuple[str, ...]  # fields that have no effect, and tasks that will miss their deadline
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """Compiles jobs against the clouds' offers and the stores that are configured."""
+
+    keyring: Keyring
+    market: MarketState
+    storage: StorageService
+
+    def compile(self, name: str | None, configs: Sequence[Mapping[str, Any]], now: float) -> CompiledJob:
+        """Compile a job of these tasks; a task without a name is named after the job. Raises RequestRejected."""
+        tasks = parse_tasks(configs)
+        job_name = _job_name(name, [task.name for task in tasks])
+        names = [t.name or (job_name if len(tasks) == 1 else f"{job_name}-{i}") for i, t in enumerate(tasks)]
+        compiled = [self._compile(task, name, i, now) for i, (task, name) in enumerate(zip(tasks, names, strict=True))]
+        priority = max(task.priority or 0 for task in tasks)
+        strategies = [task.view.recovery.strategy for task in compiled]
+        warnings = (
+            *self._warnings(tasks),
+            *_unused_by_strategy(tasks, strategies),
+            *self._deadline_warnings(compiled, now),
+        )
+        return CompiledJob(job_name, compiled, priority, tuple(dict.fromkeys(warnings)))
+
+    def _warnings(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+        """Fields that are accepted but have no effect: everywhere, or on a usable cloud that the task may run on."""
+        usable = [cloud for cloud in self.market.clouds.values() if cloud.unusable() is None]
+        warnings = [warning for task in tasks for warning in task.warnings]
+        for task in tasks:
+            clouds: dict[str, set[str]] = {}  # field → the clouds that ignore it
+            for candidate in candidates(task.resources):
+                for cloud in usable:
+                    if candidate.requirement.cloud in (None, cloud.name):
+                        for option in _machine_options(candidate).keys() & cloud.ignores:
+                            clouds.setdefault(_RESOURCE_FIELDS[option], set()).add(cloud.name)
+            for field, names in sorted(clouds.items()):
+                where = " and ".join(sorted(names))
+                warnings.append(f"resources.{field}: accepted, but has no effect on {where}")
+        return tuple(dict.fromkeys(warnings))
+
+    def _deadline_warnings(self, tasks: Sequence[NewTask], now: float) -> tuple[str, ...]:
+        """A warning for each task that would miss its deadline even without preemptions, or whose work is unknown.
+
+        Raises RequestRejected for a deadline in the past.
+        """
+        warnings, ends_at = [], now
+        for task in tasks:
+            recovery = task.view.recovery
+            if recovery.deadline_at is not None and recovery.deadline_at <= now:
+                fix = "give a later one, or a duration such as 60h, which counts from the launch"
+                raise RequestRejected("the deadline has passed", where="resources.job_recovery.deadline", fix=fix)
+            if recovery.deadline_at is not None and recovery.work_s is None:
+                warnings.append(f"task {task.name}: {_NO_WORK}")
+            ends_at += (recovery.work_s or 0.0) + self.market.view().history.startup_times.mean_s
+            if recovery.deadline_at is not None and ends_at > recovery.deadline_at:
+                late_min = (ends_at - recovery.deadline_at) / 60
+                warnings.append(
+                    f"task {task.name}: even on-demand, it will end about {late_min:.0f} min after its deadline"
+                )
+        return tuple(warnings)
+
+    def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
+        config = task.to_yaml_config()
+        secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
+        resources = task.resources
+        try:
+            storage = self.storage.plan(config.get("file_mounts") or {})
+        except StorageError as error:
+            raise RequestRejected(error.message, where=error.where, fix=error.fix) from error
+        placements = candidates(resources)
+        view = TaskView(
+            index=index,
+            requirements=tuple(candidate.requirement for candidate in placements),
+            num_nodes=task.num_nodes,
+            recovery=recovery_of(resources, launched_at=now),
+            storage_ready=not storage.buckets,
+            wake_at=now if index == 0 else None,
+        )
+        why = "you chose it"
+        if not chooses_strategy(resources):
+            strategy, why = default_strategy(view, self.market.view(), now)
+            view = replace(view, recovery=replace(view.recovery, strategy=strategy))
+        spec = {
+            "setup": config.get("setup"),
+            "run": config.get("run"),
+            "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
+            "secret_names": sorted(secrets),
+            "workdir": _masked_workdir(config.get("workdir"), secrets),
+            "uploads": [upload | {"path": mask_secrets(upload["path"], secrets)} for upload in storage.uploads],
+            "mounts": [
+                mount | mask_secrets({k: mount[k] for k in _MASKED_MOUNT_FIELDS}, secrets) for mount in storage.mounts
+            ],
+            "buckets": [bucket.to_json() for bucket in storage.buckets],
+            "gpus_per_node": gpus_per_node(resources),
+            "resources": _resources_summary(view),
+            "machines": [_machine_options(candidate) for candidate in placements],
+            "strategy_reason": why,
+            "hooks": [_hook(hook) for hook in config.get("config", {}).get("hooks", ())],
+        }
+        for digest in upload_digests(spec):
+            if not _SHA256.fullmatch(digest):
+                raise RequestRejected(
+                    f"{describe(digest)} is not the digest of an upload",
+                    where=name,
+                    fix="give the sha256 of the uploaded file",
+                )
+        sealed = self.keyring.seal(secrets) if secrets else None
+        masked = config | {field: mask_secrets(config[field], secrets) for field in WITH_REFERENCES if field in config}
+        return NewTask(view, name, masked, spec, sealed)
+
+
+def _unused_by_strategy(tasks: Sequence[Task], strategies: Sequence[str]) -> Iterator[str]:
+    """A warning for each field of `job_recovery` that the strategy of its task does not use."""
+    for task, strategy in zip(tasks, strategies, strict=True):
+        given = next(iter(task.resources)).job_recovery or {}
+        for name, users in _USED_BY.items():
+            if name in given and strategy not in users:
+                yield f"resources.job_recovery.{name}: accepted, but has no effect with strategy {strategy}"
+
+
+def _hook(hook: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of `config.hooks` in the form of the agent protocol."""
+    events = [event for event in HOOK_EVENTS if event in (hook.get("events") or HOOK_EVENTS)]
+    return {"run": hook["run"], "events": events, "timeout_s": float(hook.get("timeout", _HOOK_TIMEOUT_S))}
+
+
+def _masked_workdir(workdir: Any, secrets: Mapping[str, str]) -> Any:
+    """`workdir` without secrets: the URL of a git repository may hold a token."""
+    if not isinstance(workdir, Mapping) or "upload" in workdir:
+        return workdir
+    return {name: mask_secrets(value, secrets) for name, value in workdir.items()}
+
+
+def upload_digests(spec: Mapping[str, Any]) -> list[str]:
+    """The uploads that a task's spec refers to: its workdir, its files, and the files for its buckets."""
+    files = [spec["workdir"], *spec["uploads"]]
+    digests = [str(file["upload"]) for file in files if isinstance(file, Mapping) and "upload" in file]
+    return digests + [digest for bucket in spec["buckets"] for digest in bucket["uploads"]]
+
+
+def parse_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:
+    """Parse and check the tasks of a submission. Raises RequestRejected."""
+    if not configs:
+        raise RequestRejected("the job has no task", where="tasks", fix="give at least one")
+    try:
+        tasks = [Task.from_yaml_config(dict(config)) for config in configs]
+    except TaskError as error:
+        where = error.problems[0].field
+        raise RequestRejected(str(error), where=where, fix="correct the task and launch it again") from error
+    for field in (field for task in tasks for field in task.unsupported):
+        fix = f"leave the field out; `perdure jobs launch` does it with --ignore {field.option}"
+        raise RequestRejected(field.message, where=field.field, fix=fix)
+    return tasks
+
+
+def _job_name(name: str | None, task_names: Sequence[str | None]) -> str:
+    chosen = name or (task_names[0] if len(task_names) == 1 else None) or "job"
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", chosen)
+
+
+def _resources_summary(task: TaskView) -> str:
+    """The requested resources in a few characters, for the queue."""
+    first = task.requirements[0]
+    parts = []
+    if first.instance_type:
+        parts.append(first.instance_type)
+    if first.accelerators:
+        parts.append(f"{first.accelerators[0]}:{first.accelerators[1]:g}")
+    if first.cpus:
+        parts.append(f"cpus={first.cpus}")
+    if first.memory_gib:
+        parts.append(f"mem={first.memory_gib}")
+    text = f"{task.num_nodes}x[{', '.join(parts) or 'any'}]" + ("[Spot]" if first.use_spot else "")
+    return text + (f" or {len(task.requirements) - 1} more" if len(task.requirements) > 1 else "")
+
+
+def _machine_options(candidate: Candidate) -> dict[str, Any]:
+    """The options of a launch request that are not part of an offer."""
+    given = candidate.option.to_yaml_config() | {"image_id": candidate.image_id}
+    return {name: given[field] for name, field in _RESOURCE_FIELDS.items() if given.get(field) is not None}

@@ -1,0 +1,228 @@
+"""Accepts jobs: checks submissions and stores them, many in one transaction. `batching` hands them to the reconciler.
+
+Nothing is written before everything is checked, including the user's quota of jobs that have not ended (the quotas of
+machines and of running jobs are in `execute.quotas`). Bad input raises RequestRejected: what is wrong, where, what to
+do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import IntegrityError
+
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store import codec
+from perdure.controller.store.engine.batch_writer import WriteBatch
+from perdure.controller.store.queries.usage import count_unfinished
+from perdure.controller.store.records import jobs
+from perdure.controller.store.records.claims import Claim, find_claim
+from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.actions import TimelineEntry
+from perdure.recovery.job import JobView
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A request for one job, or for `num_jobs` identical ones."""
+
+    name: str | None  # None: the task's name, or "job"
+    configs: Sequence[Mapping[str, Any]]  # one for each task
+    user: str
+    key: str | None  # the idempotency key: resubmitting with it returns the original job
+    num_jobs: int = 1
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The jobs of an accepted submission."""
+
+    job_ids: tuple[int, ...]  # in the order of their ranks
+    name: str
+    task_ids: tuple[str, ...]  # those of the first job
+    warnings: tuple[str, ...]
+    #: Of the jobs to adopt now. A job that was accepted before may have ended, or belong to another controller.
+    claims: tuple[Claim, ...]
+    views: Mapping[int, JobView] = field(default_factory=dict)  # of the new jobs
+
+    @property
+    def job_id(self) -> int:
+        """The id of the first job."""
+        return self.job_ids[0]
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A submission that can be stored."""
+
+    submission: Submission
+    compiled: CompiledJob
+    submitted_at: float  # epoch seconds
+
+
+@dataclass(frozen=True)
+class SubmissionService:
+    """Accepts jobs for one controller."""
+
+    database: Engine
+    clock: Clock
+    compiler: Compiler
+    owner: str  # the lease of this controller
+    has_upload: Callable[[str, float], bool]  # (digest, now): whether the upload is stored; renews it
+    max_jobs_per_user: int | None = None  # counts jobs that have not ended
+
+    def accept(self, submission: Submission) -> Accepted:
+        """Store a submission: all of its jobs, or none. Raises RequestRejected, or what the database raises; then
+        nothing has changed, as far as is known."""
+        (result,) = self.accept_all([submission])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def accept_all(self, submissions: Sequence[Submission]) -> list[Accepted | Exception]:
+        """`accept` for each: the result or the exception, in the same order."""
+        checked = [self._capture(self._check, submission) for submission in submissions]
+        ready = [item for item in checked if isinstance(item, _Checked)]
+        accepted = iter(self._accept_batch(ready))
+        return [next(accepted) if isinstance(item, _Checked) else item for item in checked]
+
+    def _capture(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            return function(argument)
+        except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+            return error
+
+    def _check(self, submission: Submission) -> _Checked:
+        now = self.clock.now()
+        compiled = self.compiler.compile(submission.name, submission.configs, now)
+        for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
+            if not self.has_upload(digest, now):  # the node would wait for it in vain
+                raise RequestRejected(
+                    f"there is no upload {digest[:12]}…", where="tasks", fix="upload it before you submit the job"
+                )
+        return _Checked(submission, compiled, now)
+
+    def _accept_batch(self, ready: Sequence[_Checked]) -> Sequence[Accepted | Exception]:
+        """Store all in one transaction; if that fails, each in its own."""
+        keys = Counter(checked.submission.key for checked in ready if checked.submission.key is not None)
+        if len(ready) > 1 and not any(count > 1 for count in keys.values()):
+            try:
+                return self._record(ready)
+            except (RequestRejected, IntegrityError):
+                pass  # one of the submissions is the cause: store each on its own
+        return [self._capture(self._accept_one, checked) for checked in ready]
+
+    def _accept_one(self, checked: _Checked) -> Accepted:
+        try:
+            (accepted,) = self._record([checked])
+        except IntegrityError:
+            # Another controller accepted the same submission a moment ago.
+            with self.database.connect() as conn:
+                if checked.submission.key is None or not (existing := jobs.find_by_key(conn, checked.submission.key)):
+                    raise
+                return self._existing(conn, checked, existing, ())
+        return accepted
+
+    def _record(self, ready: Sequence[_Checked]) -> list[Accepted]:
+        """Raises RequestRejected; IntegrityError if another controller used a key meanwhile; other database errors."""
+        with self.database.begin() as conn:
+            existing_keys = jobs.known_keys(
+                conn, [checked.submission.key for checked in ready if checked.submission.key is not None]
+            )
+            new = [checked for checked in ready if checked.submission.key not in existing_keys]
+            ids = jobs.insert_batches(conn, [(self._columns(checked), checked.submission.num_jobs) for checked in new])
+            self._check_quota(conn, [checked.submission for checked in new])
+            writes = WriteBatch(conn)
+            created = iter([self._write(writes, checked, job_ids) for checked, job_ids in zip(new, ids, strict=True)])
+            results = []
+            for checked in ready:
+                if checked.submission.key in existing_keys:
+                    existing = jobs.find_by_key(conn, checked.submission.key or "")
+                    # The controller may have stopped before it adopted the job: then it is adopted now.
+                    claims = tuple(claim for id in existing if (claim := find_claim(conn, id, self.owner)))
+                    results.append(self._existing(conn, checked, existing, claims))
+                else:
+                    results.append(next(created))
+            writes.flush()
+            if new:
+                failpoint("job.accepting")
+        if new:
+            failpoint("job.accepted")
+        return results
+
+    def _existing(
+        self, conn: Connection, checked: _Checked, job_ids: Sequence[int], claims: tuple[Claim, ...]
+    ) -> Accepted:
+        compiled = checked.compiled
+        return Accepted(tuple(job_ids), compiled.name, jobs.task_ids(conn, job_ids[0]), compiled.warnings, claims)
+
+    def _columns(self, checked: _Checked) -> dict[str, Any]:
+        return {
+            "name": checked.compiled.name,
+            "user": checked.submission.user,
+            "priority": checked.compiled.priority,
+            "num_tasks": len(checked.compiled.tasks),
+            "submitted_at": checked.submitted_at,
+            "idempotency_key": checked.submission.key,
+            "owner": self.owner,
+        }
+
+    def _write(self, writes: WriteBatch, checked: _Checked, job_ids: Sequence[int]) -> Accepted:
+        tasks, name = checked.compiled.tasks, checked.compiled.name
+        count = len(tasks)
+        task_ids = {
+            id: [_task_id(checked.submitted_at, name, task.name, id, i, count) for i, task in enumerate(tasks)]
+            for id in job_ids
+        }
+        jobs.add_tasks(writes, tasks, task_ids)
+        note = TimelineEntry("job.submitted", data={"tasks": count, "user": checked.submission.user})
+        for id in job_ids:
+            jobs.append_timeline(writes, id, [note], checked.submitted_at)
+        views = tuple(codec.interned(task.view) for task in tasks)
+        return Accepted(
+            tuple(job_ids),
+            name,
+            tuple(task_ids[job_ids[0]]),
+            checked.compiled.warnings,
+            tuple(Claim(id, self.owner, 1) for id in job_ids),
+            {id: JobView(id, views) for id in job_ids},
+        )
+
+    def _check_quota(self, conn: Connection, submissions: Sequence[Submission]) -> None:
+        """Raises RequestRejected if a user would have too many jobs. The new jobs have rows already, but no tasks."""
+        limit = self.max_jobs_per_user
+        if limit is None:
+            return
+        for user in sorted({submission.user for submission in submissions}):  # in this order: each count takes a lock
+            unfinished = count_unfinished(conn, user)
+            for submission in submissions:
+                if submission.user == user:
+                    _reject_over_quota(limit, submission, unfinished)
+                    unfinished += submission.num_jobs
+
+
+def _reject_over_quota(limit: int, submission: Submission, unfinished: int) -> None:
+    if unfinished + submission.num_jobs <= limit:
+        return
+    more = f"{submission.num_jobs} more" if submission.num_jobs > 1 else "one more"
+    raise RequestRejected(
+        f"{submission.user or 'this user'} has {unfinished} jobs that have not ended; with {more} there would be over "
+        f"{limit}",
+        where="user",
+        fix="wait until some have ended, cancel some, or raise limits.max_jobs_per_user in config.yaml",
+        status=429,
+    )
+
+
+def _task_id(now: float, job: str, task: str, job_id: int, index: int, count: int) -> str:
+    """SKYPILOT_TASK_ID: made here once, and the same in every attempt."""
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")
+    middle = f"{job}_{task}" if count > 1 else job
+    return f"sky-managed-{at}_{middle}_{job_id}-{index}"

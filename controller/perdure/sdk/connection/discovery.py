@@ -1,0 +1,118 @@
+"""Finds the controller, and starts the embedded one on first use.
+
+The first of these is used:
+
+1. The controller that `PERDURE_ENDPOINT` names, with `PERDURE_TOKEN` (or `PERDURE_TOKEN_FILE`) and, to pin one
+   certificate, `PERDURE_FINGERPRINT`.
+2. The controller that `perdure controller up` created (`hosted_controller`).
+3. The embedded controller in `PERDURE_HOME` (default `~/.perdure`), whose address is in `controller.json` and whose
+   token is in `token`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from perdure.sdk.connection.embedded import (
+    STDERR_LOG,
+    is_controller,
+    load_record,
+    recorded_pid,
+    running,
+    stderr_tail,
+)
+from perdure.sdk.connection.endpoint import Endpoint, NoController, home_dir
+
+__all__ = [
+    "STDERR_LOG",
+    "ensure",
+    "find",
+    "is_controller",
+    "recorded_pid",
+    "restart_if_embedded",
+    "running",
+    "stderr_tail",
+]
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Endpoint | None:
+    """The controller that the environment names, that `controller up` created, or that runs here. Never starts one."""
+    return _named(environ) or _hosted(home_dir(environ)) or running(home_dir(environ))
+
+
+def ensure(environ: Mapping[str, str] = os.environ) -> Endpoint:
+    """The controller; starts the embedded one if none runs. Raises `NoController`."""
+    if endpoint := find(environ):
+        return endpoint
+    from perdure.sdk.connection.embedded_start import start
+
+    return start(home_dir(environ))
+
+
+def restart_if_embedded(home: Path) -> Endpoint | None:
+    """The embedded controller, restarted if it crashed. None if it was stopped on purpose, or hangs.
+
+    A controller that stops on request removes `controller.json`; one that was killed leaves it. Another command that is
+    starting the controller at this moment has removed it too: its outcome is awaited. Raises `NoController`.
+    """
+    if endpoint := running(home):
+        return endpoint
+    from perdure.sdk.connection.embedded_start import await_start, start
+
+    if not load_record(home).get("pid"):
+        try:
+            return await_start(home)
+        except OSError:  # this user may not open the lock
+            return running(home)
+    return None if recorded_pid(home) else start(home)
+
+
+def _named(environ: Mapping[str, str]) -> Endpoint | None:
+    url = environ.get("PERDURE_ENDPOINT", "").rstrip("/")
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise NoController(f"{url!r} is not a URL", where="PERDURE_ENDPOINT", fix="start it with http:// or https://")
+    fingerprint = _pinned(url, environ)
+    if token := environ.get("PERDURE_TOKEN", "").strip():
+        return Endpoint(url, token, fingerprint=fingerprint)
+    token_file = Path(environ.get("PERDURE_TOKEN_FILE") or home_dir(environ) / "token").expanduser()
+    try:
+        return Endpoint(url, token_file.read_text().strip(), fingerprint=fingerprint)
+    except OSError as error:
+        raise NoController(
+            f"there is no token for {url}: {token_file}: {error.strerror}",
+            where="PERDURE_ENDPOINT",
+            fix="set PERDURE_TOKEN, or PERDURE_TOKEN_FILE to a file that holds it",
+        ) from error
+
+
+def _hosted(home: Path) -> Endpoint | None:
+    if not (home / "hosted.json").exists():
+        return None  # most homes have none, and need not load the module that reads it
+    from perdure.sdk.connection.hosted_controller import serving_endpoint
+
+    return serving_endpoint(home)
+
+
+def _pinned(url: str, environ: Mapping[str, str]) -> str | None:
+    """The certificate that the environment pins, if any. Raises NoController if the token would be sent unencrypted."""
+    from perdure.sdk.connection.transport import is_loopback, parse_fingerprint
+
+    given = environ.get("PERDURE_FINGERPRINT", "").strip()
+    if given and not url.startswith("https://"):
+        raise NoController(
+            f"{url} does not use TLS", where="PERDURE_FINGERPRINT", fix="start PERDURE_ENDPOINT with https://"
+        )
+    if url.startswith("http://") and not is_loopback(url) and environ.get("PERDURE_PLAIN_HTTP") != "1":
+        raise NoController(
+            f"the token and the job's secrets would be sent to {url} as plain text",
+            where="PERDURE_ENDPOINT",
+            fix="start it with https://, or set PERDURE_PLAIN_HTTP=1 on a network that nobody can listen to (a VPN)",
+        )
+    try:
+        return parse_fingerprint(given) if given else None
+    except ValueError as error:
+        raise NoController(str(error), where="PERDURE_FINGERPRINT", fix="give 64 hexadecimal digits") from error

@@ -1,0 +1,109 @@
+"""Lists the files of a directory that are uploaded with a task.
+
+If the directory has a `.skyignore` (patterns as in `.gitignore`), it decides. Otherwise, a working directory inside a
+git tree uploads the files of `git ls-files` (tracked, and untracked but not ignored), and any other working directory
+everything but `.git`. A file mount uploads everything, since data is often ignored by git but needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+IGNORE_FILE = ".skyignore"
+
+
+def list_directory(root: Path, *, is_workdir: bool) -> list[str]:
+    """The relative paths below `root`, sorted. Includes directories that git did not list, so that empty ones are kept.
+
+    Raises OSError for a directory that cannot be read.
+    """
+    ignore_file = root / IGNORE_FILE
+    if ignore_file.is_file():
+        return _walk(root, ignore_rule(ignore_file.read_text().splitlines(), without_git=is_workdir))
+    if not is_workdir:
+        return _walk(root, ignore_rule([], without_git=False))
+    listed = _list_by_git(root)
+    return listed if listed is not None else _walk(root, ignore_rule([], without_git=True))
+
+
+def ignore_rule(patterns: list[str], *, without_git: bool) -> Callable[[str, bool], bool]:
+    """A function of (relative path, is a directory): whether the patterns exclude it. The last match decides."""
+    rules = [_rule(line.rstrip()) for line in patterns if line.strip() and not line.startswith("#")]
+
+    def is_ignored(path: str, is_directory: bool) -> bool:
+        if without_git and path == ".git":
+            return True
+        verdict = False
+        for expression, keeps, only_directories in rules:
+            if (is_directory or not only_directories) and expression.fullmatch(path):
+                verdict = not keeps
+        return verdict
+
+    return is_ignored
+
+
+def _rule(line: str) -> tuple[re.Pattern[str], bool, bool]:
+    """(expression, whether it includes rather than excludes, whether only directories) of a `.gitignore` line."""
+    keeps = line.startswith("!")
+    pattern = line.removeprefix("!").removeprefix("\\")
+    only_directories = pattern.endswith("/")
+    pattern = pattern.rstrip("/")
+    is_anchored = "/" in pattern
+    expression = "" if is_anchored else "(?:.*/)?"
+    pieces = re.split(r"(\*\*/|/\*\*$|\*|\?|\[!?[^]]+\])", pattern.removeprefix("/"))
+    return re.compile(expression + "".join(map(_translate, pieces))), keeps, only_directories
+
+
+def _translate(piece: str) -> str:
+    if piece.startswith("[") and piece.endswith("]"):
+        return piece.replace("[!", "[^", 1)
+    return {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}.get(piece, re.escape(piece))
+
+
+def _walk(root: Path, is_ignored: Callable[[str, bool], bool]) -> list[str]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    paths: list[str] = []
+    for folder, directories, files in os.walk(root, onerror=refuse):
+        inside = os.path.relpath(folder, root)
+        prefix = "" if inside == "." else inside + "/"
+        directories[:] = [name for name in directories if not is_ignored(prefix + name, True)]
+        paths += [prefix + name for name in directories]
+        paths += [prefix + name for name in files if not is_ignored(prefix + name, False)]
+    return sorted(paths)
+
+
+def _list_by_git(root: Path) -> list[str] | None:
+    """The files of `root` by git; None outside a git tree, in a directory that its tree ignores, or without git."""
+    if (
+        _git(root, "rev-parse", "--is-inside-work-tree") != b"true\n"
+        or _git(root, "check-ignore", "-q", ".") is not None
+    ):
+        return None
+    listing = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listing is None:
+        return None
+    paths: set[str] = set()
+    for name in map(os.fsdecode, listing.split(b"\0")):
+        path = root / name.rstrip("/")
+        if not name or not os.path.lexists(path):  # tracked, but deleted here
+            continue
+        if path.is_dir() and not path.is_symlink():  # a submodule, or a repository inside this one
+            paths.update(f"{name.rstrip('/')}/{inner}" for inner in list_directory(path, is_workdir=True))
+        else:
+            paths.add(name)
+    return sorted(paths)
+
+
+def _git(root: Path, *arguments: str) -> bytes | None:
+    """stdout of a git command run in `root`; None if it fails or there is no git."""
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""The fields of the task YAML: their types, rules and messages."""

@@ -1,0 +1,163 @@
+"""The task YAML as data: every field with its accepted forms, its meaning, and where it has an effect.
+
+The fields are SkyPilot's. `schema_resources` and `schema_storage` hold `resources` and the entries of `file_mounts`.
+The page "Task YAML" of the documentation is generated from these modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.sdk.spec.problems import InvalidValue, describe
+from perdure.sdk.spec.schema_resources import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
+from perdure.sdk.spec.schema_storage import FILE_MOUNTS, UPLOADED
+from perdure.sdk.spec.validators import (
+    FLAG,
+    NO_EFFECT,
+    TEXT,
+    Anything,
+    Field,
+    Items,
+    Number,
+    OneOf,
+    Parsed,
+    Record,
+    Table,
+    choice,
+    matching,
+    text,
+)
+
+MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
+
+_JOBS_ONLY = "Perdure runs jobs, not services or pools, so the task would run as a job"
+_ONE_AFTER_ANOTHER = "accepted, but has no effect: the tasks of a job run one after another"
+_NAME = matching(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?",
+    "a string of letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
+)
+
+
+def _variable_name(value: Any) -> str:
+    name = str(value)
+    if isinstance(value, bool) or not name.isascii() or not name.isidentifier():
+        raise InvalidValue(f"{describe(name)} is not a variable name")
+    return name
+
+
+def _managed_secret(value: str) -> str:
+    prefix, _, name = value.rpartition("secrets:")
+    if prefix:
+        raise InvalidValue(f"found {describe(value)}")
+    return _variable_name(name)
+
+
+# A value may be any YAML scalar, and becomes its text. Null means that the caller has to give the value.
+_VARIABLE_NAME = Parsed(_variable_name, "letters, digits and underscores, no digit first", (str, int))
+_VARIABLE_VALUE = Parsed(str, "text, a number or a boolean", (str, int, float, bool))
+VARIABLES = Table(_VARIABLE_NAME, _VARIABLE_VALUE, nullable=True)
+_SECRET_NAME = Parsed(_managed_secret, "a variable's name, or secrets:NAME", (str,))
+SECRETS = OneOf(Table(_SECRET_NAME, _VARIABLE_VALUE, nullable=True), Items(_SECRET_NAME))
+
+GIT_WORKDIR = Record(
+    {
+        "url": Field(TEXT, "URL of the repository. It may contain a user and a token, `https://user:token@…`."),
+        "ref": Field(TEXT, "Branch, tag or commit to check out. Default: the repository's default branch."),
+    },
+    "a mapping with the url and ref of a git repository",
+    required=("url",),
+)
+MANAGED_SECRET = Record({"mount_path": Field(TEXT, "Path of the file that holds the secret.")})
+
+TASK_FIELDS = {
+    "name": Field(_NAME, "Name of the task. Default: the job's name; in a pipeline, `<job>-<index>`."),
+    "workdir": Field(
+        OneOf(text("a string with a local path"), UPLOADED, GIT_WORKDIR),
+        "Local folder that is uploaded to `~/sky_workdir` of every node, or git repository that is cloned there. "
+        "`setup` and `run` start in it. Default: an empty folder.",
+    ),
+    "num_nodes": Field(
+        Number(1, MAX_NODES), "Number of machines, all in one zone. They are replaced together. Default: 1."
+    ),
+    "resources": Field(RESOURCES, "What machines to use. Default: any machine, on-demand."),
+    "file_mounts": Field(
+        FILE_MOUNTS,
+        "Files and buckets on the nodes, by path: a local path is uploaded, a bucket's URI is copied, and a mapping "
+        "mounts a bucket. Default: none.",
+    ),
+    "volumes": Field(
+        Table(TEXT, OneOf(TEXT, Anything())),
+        "Volumes to mount, by path.",
+        refused=NOT_MOUNTED,
+    ),
+    "volume_mounts": Field(Items(Anything()), "`volumes` in a YAML that SkyPilot has written.", refused=NOT_MOUNTED),
+    "setup": Field(
+        text("a string with shell commands"),
+        "Shell commands that run on every node before `run`, in every attempt. Default: none.",
+    ),
+    "run": Field(
+        text("a string with shell commands"), "Shell commands that run on every node at the same time. Default: none."
+    ),
+    "envs": Field(
+        VARIABLES,
+        "Environment variables of `setup` and `run`. `${NAME}` is replaced in `workdir` and `file_mounts`. A variable "
+        "without a value has to be given with `--env`. Default: none.",
+    ),
+    "secrets": Field(
+        SECRETS,
+        "As `envs`, but encrypted in the database and given with `--secret`. A list names secrets without values. "
+        "Default: none.",
+    ),
+    "managed_secrets": Field(
+        Items(OneOf(TEXT, Table(TEXT, MANAGED_SECRET), allowed="a name, or {NAME: {mount_path: /path}}")),
+        "Secrets that SkyPilot's server stores.",
+        no_effect="accepted, but has no effect: Perdure keeps no secrets; use `secrets` and --secret",
+    ),
+    "config": Field(
+        Table(TEXT, Anything(), no_effect=NO_EFFECT, known={"hooks": HOOKS}),
+        "`hooks`: commands to run before a machine goes away. The other settings of SkyPilot's client have no effect.",
+    ),
+    "service": Field(Table(TEXT, Anything(), nullable=True), "A service to deploy.", refused=_JOBS_ONLY),
+    "pool": Field(Table(TEXT, Anything(), nullable=True), "A pool of workers.", refused=_JOBS_ONLY),
+    "event_callback": Field(
+        TEXT,
+        "Shell commands to run when the job's status changes.",
+        no_effect="accepted, but has no effect: follow `perdure jobs queue` instead",
+    ),
+    "inputs": Field(Table(TEXT, Number(low=0, whole=False)), "Input data and its size in GB.", no_effect=NO_EFFECT),
+    "outputs": Field(Table(TEXT, Number(low=0, whole=False)), "Output data and its size in GB.", no_effect=NO_EFFECT),
+    "api_server_access": Field(
+        FLAG,
+        "Whether the task may call the controller.",
+        no_effect="accepted, but has no effect: tasks get no access to the controller",
+    ),
+    "file_mounts_mapping": Field(
+        Anything(),
+        "Where SkyPilot's server has stored uploaded files, in a YAML that it has written.",
+        no_effect=NO_EFFECT,
+    ),
+    "_metadata": Field(Anything(), "Notes of SkyPilot in a YAML that it has written.", no_effect=NO_EFFECT),
+}
+TASK = Record(
+    TASK_FIELDS,
+    "a task: a mapping with run, setup, resources, …",
+    elsewhere=dict.fromkeys(RESOURCE_FIELDS.keys() - TASK_FIELDS.keys(), "under `resources`")
+    | dict.fromkeys(("execution", "primary_tasks"), "in a first document of its own, before the tasks"),
+)
+
+# The first document of a pipeline.
+HEADER_FIELDS = {
+    "name": Field(_NAME, "Name of the job. Default: none."),
+    "execution": Field(
+        choice("serial", "parallel"),
+        "`serial` runs each task after the one before has succeeded. `parallel` is rejected. Default: serial.",
+    ),
+    "primary_tasks": Field(Items(_NAME), "The tasks whose end ends a parallel job.", no_effect=_ONE_AFTER_ANOTHER),
+    "termination_delay": Field(
+        Anything(), "How long the other tasks of a parallel job go on.", no_effect=_ONE_AFTER_ANOTHER
+    ),
+    "inter_connection": Field(
+        FLAG, "Whether the tasks of a parallel job reach each other.", no_effect=_ONE_AFTER_ANOTHER
+    ),
+}
+HEADER = Record(HEADER_FIELDS, "a mapping with the name of the job")

@@ -1,0 +1,156 @@
+"""The components of a simulated controller: the real ones, wired as in `Daemon`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from faultworld.buckets import BucketStoreClient
+from faultworld.clouds import CloudClient
+from faultworld.threads import BlockingFuture, Event, Lock, SingleThreadExecutor, WorkerPools
+from perdure.controller.api.context import ApiContext
+from perdure.controller.buckets.service import StorageService
+from perdure.controller.cluster.lease import Lease
+from perdure.controller.cluster.ownership import JobOwnership
+from perdure.controller.cluster.peer_messages import InboxReader, Outbox
+from perdure.controller.cluster.peers import Peers
+from perdure.controller.cluster.wake_signal import WakeSignal
+from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.dispatcher import Dispatcher
+from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.maintenance.sweep import Sweep
+from perdure.controller.nodes.node_spec import NodeSpecBuilder
+from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.intent_builder import IntentBuilder
+from perdure.controller.reconcile.loop import Reconciler
+from perdure.controller.reconcile.market_state import MarketState, load_market
+from perdure.controller.reconcile.watchdog import Watchdog
+from perdure.controller.reconcile.work_items import complete
+from perdure.controller.runtime.clock import REAL_TIME
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.blobs import DirectoryBlobs
+from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
+from perdure.controller.store.logs.followers import JobUpdates
+from perdure.controller.store.logs.sql_logs import SqlLogStore
+from perdure.controller.store.queries.counts import TaskCounter
+from perdure.controller.store.records.claims import Claim
+from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt
+from perdure.controller.submit.compiler import Compiler
+from perdure.controller.submit.service import SubmissionService
+from perdure.recovery.job import JobView, Timeouts
+
+if TYPE_CHECKING:
+    from faultworld.process import Process
+
+CONTROLLER = "sim"
+TIMEOUTS = Timeouts(boot_timeout_s=90.0, node_timeout_s=60.0, drain_timeout_s=15.0, unsatisfiable_retry_s=60.0)
+KEYRING = Keyring(b"k" * 32, "user")
+DIGESTS = {"agent": "0" * 64}
+LEASE_S = 15.0
+_HEARTBEAT_INTERVAL_S = 5.0
+# How long a call of a cloud takes at most: one of a worker, and one of the sweep.
+_MAX_CALL_S, _MAX_SWEEP_CALL_S = 0.2, 2.0
+
+
+# Events are recorded one by one, in threes, or all that wait at once.
+_BATCH_SIZES = (1, 3, 64)
+
+
+class _Inbox(ReconcilerInbox):
+    """The inbox, for which callers wait on virtual time."""
+
+    def __init__(self, process: Process, market: MarketState) -> None:
+        super().__init__(process.database, process.clock, market)
+        self._process = process
+
+    def adopt(self, claims: Sequence[Claim], views: Mapping[int, JobView] | None = None) -> Any:  # for a Future
+        return BlockingFuture(self._process.threads, super().adopt(claims, views))
+
+    def recheck(self) -> Any:  # for a Future
+        return BlockingFuture(self._process.threads, super().recheck())
+
+
+class Components:
+    """The components of one process. `peers` is None for a controller that is alone. Raises errors of the database."""
+
+    def __init__(self, process: Process, home: Path, *, alone: bool) -> None:
+        self._process = process
+        world, clock, database = process.world, process.clock, process.database
+        monotonic = world.scheduler.now
+        self.lease = Lease(database, clock, alone=alone, duration_s=LEASE_S, monotonic=monotonic)
+        self.lease.owner = f"owner-{process.number}"
+        self.lease.start("http://sim")
+        clouds: Any = {name: CloudClient(c, process, _MAX_CALL_S) for name, c in world.clouds.items()}
+        slow: Any = {name: CloudClient(c, process, _MAX_SWEEP_CALL_S) for name, c in world.clouds.items()}
+        market = load_market(clouds, clock, database)
+        storage = StorageService(
+            {"local": BucketStoreClient(process)}, database, self.lease.owner, home.joinpath, clock
+        )
+        self.logs: FileLogStore | SqlLogStore = FileLogStore(home) if alone else SqlLogStore(database)
+        self.inbox = inbox = _Inbox(process, market)
+        presence, job_updates = NodePresence(database, clock, self.lease.owner), JobUpdates()
+        self.sessions = NodeSessions(
+            inbox, self.logs, presence, clock=clock, heartbeat_interval_s=_HEARTBEAT_INTERVAL_S,
+            node_timeout_s=TIMEOUTS.node_timeout_s, monotonic=monotonic, on_log=job_updates.publish_log,
+        )  # fmt: skip
+        executor = IntentExecutor(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
+        run = CallRunner(executor, self._deliver_result, self.lease.is_held)
+        self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result)
+        outbox = None if alone else self._outbox()
+        self.reconciler = Reconciler(
+            inbox=inbox, dispatcher=self.dispatcher, database=database, clock=clock, market=market, timeouts=TIMEOUTS,
+            intent_builder=IntentBuilder(CONTROLLER), forward=outbox.forward if outbox else complete,
+            on_directive=self.sessions.push_directive, on_job_changed=job_updates.publish_job,
+            batch_size=_BATCH_SIZES[(world.scenario.seed + process.number) % len(_BATCH_SIZES)],
+        )  # fmt: skip
+        self.watchdog = Watchdog(inbox.queue, clock, monotonic=monotonic)
+        self.ownership = JobOwnership(self.lease, inbox)
+        self.ownership._lock = Lock(process.threads)  # type: ignore[assignment]
+        signal = WakeSignal(Event(process.threads))  # type: ignore[arg-type]
+        self.peer_inbox = InboxReader(database, self.lease.owner, inbox.submit, monotonic, signal.wake)
+        self.peers = self._peers(outbox, signal, presence, market, job_updates) if outbox else None
+        self.sweep = Sweep(slow, CONTROLLER, database, inbox.owned_views, inbox.request_describe)
+        self.node_specs = NodeSpecBuilder(KEYRING, storage, DIGESTS, TIMEOUTS)
+        compiler = Compiler(KEYRING, market, storage)
+        submissions = SubmissionService(database, clock, compiler, self.lease.owner, lambda _digest, _now: True)
+        self.accept_all = partial(accept_and_adopt, submissions, inbox)
+        self.api_context = ApiContext(
+            settings=Settings(home, timeouts=TIMEOUTS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
+            inbox=inbox, sessions=self.sessions, job_updates=job_updates, peer_inbox=self.peer_inbox,
+            logs=self.logs, node_specs=self.node_specs,
+            blobs=DirectoryBlobs(home, home), controller_id=CONTROLLER, started_at=clock.now(),
+            compiler=compiler, submissions=submissions,
+            submission_batcher=SubmissionBatcher(self.accept_all, inbox.backlog),
+            endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held, watchdog=self.watchdog,
+            time_scale=REAL_TIME, prober=None, counts=TaskCounter(),
+        )  # fmt: skip
+
+    def repair(self) -> None:
+        if isinstance(self.logs, FileLogStore):
+            repair_live(self.logs, self._process.database)
+
+    def _outbox(self) -> Outbox:
+        outbox: Any = Outbox(self._process.database, self._process.clock)
+        outbox._thread, outbox._ended = SingleThreadExecutor(self._process, 0.02), Event(self._process.threads)
+        return outbox  # type: ignore[no-any-return]
+
+    def _peers(
+        self, outbox: Outbox, signal: WakeSignal, presence: NodePresence, market: MarketState, job_updates: JobUpdates
+    ) -> Peers:
+        process = self._process
+        peers = Peers(
+            database=process.database, presence=presence, inbox=self.inbox, sessions=self.sessions,
+            ownership=self.ownership, market=market, updates=job_updates, peer_inbox=self.peer_inbox, outbox=outbox,
+            signal=signal, monotonic=process.world.scheduler.now,
+        )  # fmt: skip
+        watcher: Any = peers._watcher
+        watcher._ended = Event(process.threads)
+        return peers
+
+    def _deliver_result(self, result: Any) -> None:
+        self._process.within(0.2, self.sessions.on_result, result)

@@ -1,0 +1,24 @@
+"""A request to launch, as the controller makes them: what a test of a cloud sends, and changes a little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.controller.clouds.base.protocol import Bootstrap, LaunchRequest, Owner
+from perdure.recovery.market.view import Market, Offer
+
+
+def launch_request(
+    cloud: str, region: str, zone: str, kind: str, token: str = "t1", *, memory_gib: float = 4, **more: Any
+) -> LaunchRequest:
+    """One spot machine of a controller `ctl`; `more`: fields that are to be different, `market`, and `accelerators`."""
+    market, gpus = more.pop("market", Market.SPOT), more.pop("accelerators", None)
+    offer = Offer(cloud, region, zone, kind, market, 0.02, 0.08, 2, memory_gib, gpus)
+    fields: dict[str, Any] = {
+        "owner": Owner("ctl", job_id=7, task=0, generation=1, token=token),
+        "offer": offer,
+        "num_nodes": 1,
+        "bootstrap": Bootstrap("http://ctl:1", "attempt-token", {"agent": "ab" * 32}),
+        "name": "job",
+    }
+    return LaunchRequest(**{**fields, **more})

@@ -1,0 +1,129 @@
+"""Unpacking uploads: nothing is written outside, with Python's own filter and without."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perdure.agent.storage.fetch import unpack_file, unpack_folder
+from perdure.agent.workload.environment import node_path
+
+
+@pytest.fixture(params=["python's filter", "our filter"])
+def filtered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "our filter":
+        monkeypatch.delattr(tarfile, "data_filter")
+
+
+def pack(path: Path, *members: tuple[str, bytes | str, int]) -> Path:
+    """A tar.gz: (name, content or link target, type)."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content, kind in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind.to_bytes(1, "big")
+            member.mode = 0o6777
+            if isinstance(content, bytes):
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+            else:
+                member.linkname = content
+                tar.addfile(member)
+    return path
+
+
+FILE, HARD, SYM, FIFO = (kind[0] for kind in (tarfile.REGTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE))
+CHAR, BLOCK = tarfile.CHRTYPE[0], tarfile.BLKTYPE[0]
+
+
+@pytest.mark.usefixtures("filtered")
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("../outside", b"x", FILE),
+        ("a/../../outside", b"x", FILE),
+        ("link", "/etc/passwd", SYM),
+        ("link", "../..", SYM),
+        ("link", "../outside", HARD),
+        ("link", "/etc/passwd", HARD),
+        ("device", "", CHAR),
+        ("device", "", BLOCK),
+        ("pipe", "", FIFO),
+    ],
+)
+def test_unpack_folder__skips_members_that_leave_it(tmp_path: Path, name: str, content: bytes | str, kind: int) -> None:
+    target = tmp_path / "target"
+    lines: list[str] = []
+    packed = pack(tmp_path / "p", ("before", b"1", FILE), (name, content, kind), ("after", b"2", FILE))
+    unpack_folder(packed, target, log=lines.append)
+    assert sorted(os.listdir(target)) == ["after", "before"]
+    assert sorted(os.listdir(tmp_path)) == ["p", "target"]
+    assert len(lines) == 1
+
+
+@pytest.mark.usefixtures("filtered")
+def test_unpack_folder__does_not_follow_an_earlier_link_out(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target/door").symlink_to(tmp_path)
+    packed = pack(tmp_path / "p", ("door/outside", b"x", FILE))
+    unpack_folder(packed, tmp_path / "target", log=lambda _: None)
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.usefixtures("filtered")
+def test_unpack_folder__keeps_ordinary_content(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", ("a/b/c", b"deep", FILE), ("a/link", "b/c", SYM), ("hard", "a/b/c", HARD))
+    unpack_folder(packed, tmp_path / "t", log=pytest.fail)
+    assert (tmp_path / "t/a/link").read_bytes() == (tmp_path / "t/hard").read_bytes() == b"deep"
+    assert (tmp_path / "t/a/b/c").stat().st_mode & 0o7022 == 0
+    assert (tmp_path / "t/a/b/c").stat().st_mode & 0o100
+
+
+def test_unpack_file__uses_the_targets_name(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", ("../evil", b"content", FILE))
+    unpack_file(packed, tmp_path / "deep/er/.vimrc")
+    assert (tmp_path / "deep/er/.vimrc").read_bytes() == b"content"
+    assert sorted(os.listdir(tmp_path)) == ["deep", "p"]
+
+
+def test_unpack_file__fails_without_a_file(tmp_path: Path) -> None:
+    with pytest.raises(tarfile.TarError):
+        unpack_file(pack(tmp_path / "p"), tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("~/.vimrc", "/h/.vimrc"), ("~", "/h"), ("/abs/x", "/abs/x"), ("rel/x", "/h/sky_workdir/rel/x")],
+)
+def test_node_path__of_the_tasks_paths(path: str, expected: str) -> None:
+    assert node_path(path, {"HOME": "/h"}) == Path(expected)
+
+
+def test_unpack_folder__puts_absolute_names_below_it(tmp_path: Path) -> None:
+    packed = pack(tmp_path / "p", (f"{tmp_path}/outside", b"x", FILE))
+    unpack_folder(packed, tmp_path / "t", log=lambda _: None)
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("unpack", [lambda p, t: unpack_folder(p, t, log=lambda _: None), unpack_file])
+def test_unpack__refuses_what_would_fill_the_disk(tmp_path: Path, unpack: Callable[[Path, Path], None]) -> None:
+    """An archive whose member claims to be larger than any disk."""
+    bomb = tarfile.TarInfo("zeros")
+    bomb.size = 2**60
+    with gzip.open(tmp_path / "p", "wb") as packed:
+        packed.write(bomb.tobuf(tarfile.GNU_FORMAT) + bytes(10_000))
+    with pytest.raises(OSError, match="bytes, and this node has"):
+        unpack(tmp_path / "p", tmp_path / "t")
+    assert not (tmp_path / "t" / "zeros").exists()
+
+
+def test_unpack_folder__refuses_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.agent.storage.fetch.MAX_MEMBERS", 3)
+    packed = pack(tmp_path / "p", *((str(n), b"", FILE) for n in range(4)))
+    with pytest.raises(OSError, match="more than 3 files"):
+        unpack_folder(packed, tmp_path / "t", log=lambda _: None)

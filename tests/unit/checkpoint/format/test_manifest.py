@@ -1,0 +1,65 @@
+"""What a manifest says of the content of its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+from perdure.checkpoint import Checkpointer, save_checkpoint
+from perdure.checkpoint.durability.file_version import UNKNOWN, FileVersion
+from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format.manifest import Manifest
+
+
+def only_manifest(directory: Path) -> Manifest:
+    (entry,) = manifest.list_manifests(str(directory))
+    return manifest.load(str(directory), entry.name)
+
+
+def test_file_versions__of_files_whose_names_may_be_used_again(save_dir: Path) -> None:
+    @save_checkpoint(save_dir)
+    def save(step: int) -> None:
+        (save_dir / f"model_{step}.pt").write_bytes(b"weights")
+        (save_dir / "train.log").write_bytes(b"step 1")
+
+    save(1)
+    loaded = only_manifest(save_dir)
+    versions = loaded.file_versions(str(save_dir))
+    assert versions.pop(manifest.path_of(str(save_dir), loaded.name)) is None, "no manifest's name is used twice"
+    for name, crc32 in (("model_1.pt", -1), ("train.log", zlib.crc32(b"step 1"))):
+        version = versions[str(save_dir / name)]
+        assert isinstance(version, FileVersion)
+        assert version.matches(*(lambda seen: (seen.st_size, seen.st_mtime_ns))(os.stat(save_dir / name)))
+        assert version.crc32 == crc32, "only a file that is not named after its step may grow"
+
+
+def test_file_versions__of_a_checkpointers_parts_are_their_names(save_dir: Path) -> None:
+    with Checkpointer(save_dir) as checkpointer:
+        checkpointer.save(1, {"step": 1})
+    assert set(only_manifest(save_dir).file_versions(str(save_dir)).values()) == {None}
+
+
+def test_file_versions__of_an_older_librarys_manifest_are_unknown(save_dir: Path) -> None:
+    @save_checkpoint(save_dir)
+    def save(step: int) -> None:
+        (save_dir / f"model_{step}.pt").write_bytes(b"weights")
+
+    save(1)
+    (entry,) = manifest.list_manifests(str(save_dir))
+    path = Path(manifest.path_of(str(save_dir), entry.name))
+    document = json.loads(path.read_text())
+    del document["checksum"]
+    for record in document["files"]:
+        del record["mtime_ns"], record["crc32"]
+    document["checksum"] = manifest._checksum(document)
+    path.write_text(json.dumps(document))
+    versions = only_manifest(save_dir).file_versions(str(save_dir))
+    assert versions == {str(save_dir / "model_1.pt"): UNKNOWN, str(path): None}
+
+
+def test_file_record__is_the_same_whatever_its_time() -> None:
+    one = manifest.FileRecord("a", 1, "00", "crc32", "", (1, 2), 3)
+    assert one == manifest.FileRecord("a", 1, "00", "crc32")
+    assert hash(one) == hash(manifest.FileRecord("a", 1, "00", "crc32"))

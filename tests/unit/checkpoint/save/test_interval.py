@@ -1,0 +1,83 @@
+"""The interval between saves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.checkpoint.save.interval import PRIOR_UPTIME_S, SaveInterval, mean_uptime_s, optimal_interval_s
+
+
+def waste(interval_s: float, cost_s: float, uptime_s: float) -> float:
+    """Share of time lost to saving and to repeated work, to first order."""
+    return cost_s / interval_s + interval_s / (2 * uptime_s)
+
+
+@given(st.floats(0.01, 30), st.floats(3600, 1e6), st.floats(0.2, 5))
+def test_optimal_interval_s__no_other_interval_wastes_less(cost_s: float, uptime_s: float, factor: float) -> None:
+    best = math.sqrt(2 * cost_s * uptime_s)
+    if optimal_interval_s(cost_s, uptime_s) == best:
+        assert waste(best, cost_s, uptime_s) <= waste(best * factor, cost_s, uptime_s) * (1 + 1e-9)
+
+
+def test_optimal_interval_s__bounds() -> None:
+    assert optimal_interval_s(10, 3600) == pytest.approx(math.sqrt(2 * 10 * 3600))
+    assert optimal_interval_s(1000, 3600) == 10_000  # a tenth of the time at the most
+    assert optimal_interval_s(0.1, 3600, busy_s=300) == 300  # one save in flight
+
+
+def test_mean_uptime_s__of_this_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mean_uptime_s(1e9) == PRIOR_UPTIME_S
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-managed-2026-01-01-00-00-00-000000_job_1-0")
+    monkeypatch.setenv("PERDURE_GENERATION", "5")
+    submitted = 1767225600.0
+    assert mean_uptime_s(submitted + 36 * 3600) == (36 * 3600 + PRIOR_UPTIME_S) / 5
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "something else")
+    assert mean_uptime_s(submitted) == PRIOR_UPTIME_S
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_save_interval__learns_the_cost_of_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SKYPILOT_TASK_ID", "PERDURE_GENERATION"):
+        monkeypatch.delenv(name, raising=False)
+    clock = Clock()
+    interval = SaveInterval(clock=clock, now=lambda: 0.0)
+    assert not interval.is_due(1)
+    clock.now = 60
+    assert interval.is_due(2)
+    interval.record_save(2.0)
+    assert not interval.is_due(3)
+    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 2 * PRIOR_UPTIME_S))
+    interval.record_busy(1000.0)
+    assert interval.interval_s() == 1000
+    clock.now += 999
+    assert not interval.is_due(4)
+    clock.now += 1
+    assert interval.is_due(5)
+
+
+def test_save_interval__fixed() -> None:
+    clock = Clock()
+    assert [step for step in range(7) if SaveInterval(every_steps=3, clock=clock).is_due(step)] == [0, 3, 6]
+    interval = SaveInterval(every_s=10, clock=clock)
+    clock.now = 9
+    assert not interval.is_due(1)
+    clock.now = 10
+    assert interval.is_due(1)
+
+
+def test_save_interval__last_step_is_always_due() -> None:
+    interval = SaveInterval(every_steps=3, total_steps=7, clock=Clock())
+    assert [step for step in range(1, 8) if interval.is_due(step)] == [3, 6, 7]
+    assert SaveInterval(total_steps=7, clock=Clock()).is_due(7)
+    with pytest.raises(ValueError, match="total_steps must be at least 1, not 0"):
+        SaveInterval(total_steps=0)

@@ -1,0 +1,174 @@
+"""A state as a file: supported values come back the same, and others are rejected by their place."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as np_st
+
+from perdure.checkpoint.save.staging import Staging
+from perdure.checkpoint.state import container
+from perdure.checkpoint.state.tree import UnsupportedValue, flatten
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
+ARRAYS = np_st.arrays(
+    dtype=st.sampled_from(["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8", ">f4", ">i8"]),
+    shape=np_st.array_shapes(min_dims=0, min_side=0, max_side=4),
+)
+STATES = st.recursive(
+    st.one_of(SCALARS, ARRAYS, st.binary()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner, inner), st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def through_file(state: object) -> Any:
+    flat = flatten(state)
+    return container.parse(Staging().copy(flat, container.plan_layout(flat)))
+
+
+def assert_same(loaded: Any, expected: Any) -> None:
+    if isinstance(expected, np.ndarray):
+        assert isinstance(loaded, np.ndarray)
+        assert loaded.shape == expected.shape
+        assert loaded.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
+        assert np.array_equal(loaded, expected, equal_nan=expected.dtype.kind in "fc")
+        return
+    assert type(loaded) is type(expected)
+    if isinstance(expected, dict):
+        assert list(loaded) == list(expected)
+        for key in expected:
+            assert_same(loaded[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(loaded) == len(expected)
+        for one, other in zip(loaded, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert loaded == expected
+
+
+@given(STATES)
+def test_state__comes_back_the_same(state: object) -> None:
+    assert_same(through_file(state), state)
+
+
+def test_state__keeps_values_that_json_lacks() -> None:
+    state = OrderedDict(a=float("inf"), b=float("-inf"), c=np.float32(1.5), d={1: "int key", None: 0}, e=(1, [2, (3,)]))
+    loaded = through_file(state)
+    assert loaded == state
+    assert type(loaded) is OrderedDict
+    assert isinstance(loaded["c"], np.float32)
+    assert np.isnan(through_file(float("nan")))
+
+
+def test_state__shared_memory_is_stored_once() -> None:
+    weights = np.ones((64, 64))
+    flat = flatten({"a": weights, "b": [weights]})
+    assert len(flat.arrays) == 1
+    loaded = through_file({"a": weights, "b": [weights]})
+    assert loaded["a"] is loaded["b"][0]
+
+
+def test_state__any_stride() -> None:
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for view in (base.T, base[::2, 1:], base[::-1]):
+        assert np.array_equal(through_file(view), view)
+
+
+def test_state__loaded_arrays_are_writable() -> None:
+    loaded = through_file({"w": np.zeros(3)})
+    loaded["w"] += 1
+    assert loaded["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "place"),
+    [
+        ({"a": [1, {2, 3}]}, r"state\['a'\]\[1\] is a set"),
+        ({"a": lambda: 0}, r"state\['a'\] is a function"),
+        ({"o": np.array([object()])}, r"state\['o'\] has elements of type object"),
+        ({(1, 2): 3}, r"state has the key \(1, 2\)"),
+        ({"n": namedtuple("Point", "x y")(1, 2)}, r"state\['n'\] is a Point"),
+        (np.array(["text"]), "state has elements of type"),
+    ],
+)
+def test_flatten__rejects_unsupported_values_by_place(state: object, place: str) -> None:
+    with pytest.raises(UnsupportedValue, match=place):
+        flatten(state)
+
+
+@given(STATES)
+def test_staging__same_bytes_as_direct(state: object) -> None:
+    from perdure.checkpoint.load.shards import make_content
+
+    flat = flatten(state)
+    layout = container.plan_layout(flat)
+    content = make_content(flat, layout)
+    direct_io = b"".join(content.pieces)
+    assert len(direct_io) == content.size
+    assert direct_io == bytes(Staging().copy(flat, layout))
+
+
+def test_staging__large_arrays_by_several_threads() -> None:
+    large = np.arange(5_000_003, dtype=np.float64)
+    state = {"odd": large[1:], "turned": large[:4_000_000].reshape(2000, 2000).T, "foreign": large.astype(">f8")}
+    state["odd"].setflags(write=False)
+    loaded = through_file(state)
+    for name, array in state.items():
+        assert np.array_equal(loaded[name], array), name
+
+
+def test_container__other_tools_read_the_arrays() -> None:
+    flat = flatten({"model": {"w": np.arange(3, dtype=np.float32)}, "step": 7})
+    data = bytes(Staging().copy(flat, container.plan_layout(flat)))
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    assert header["model.w"] == {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}
+    assert np.frombuffer(data[begin:], dtype=np.float32).tolist() == [0, 1, 2]
+    assert begin % 64 == 0
+
+
+def test_state__torch_tensors_of_every_kind() -> None:
+    torch = pytest.importorskip("torch")
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    state = {
+        "plain": base,
+        "transposed": base.t(),
+        "bf16": base.bfloat16(),
+        "bool": base > 3,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(base.clone()),
+        "conjugate": torch.tensor([1 + 2j], dtype=torch.complex64).conj(),
+    }
+    loaded = through_file(state)
+    for name, value in state.items():
+        assert torch.equal(loaded[name], value), name
+        assert loaded[name].dtype == value.dtype
+    with pytest.raises(UnsupportedValue, match=r"state\['s'\] is a torch.sparse_coo"):
+        flatten({"s": base.to_sparse()})
+
+
+def test_container__readable_by_safetensors(tmp_path: Path) -> None:
+    numpy_reader = pytest.importorskip("safetensors.numpy")
+    flat = flatten({"a": np.arange(6.0).reshape(2, 3), "b": np.array([True, False])})
+    (tmp_path / "x").write_bytes(bytes(Staging().copy(flat, container.plan_layout(flat))))
+    loaded = numpy_reader.load_file(tmp_path / "x")
+    assert loaded["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert loaded["b"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x00" * 8, b"\xff" * 100, b"\x02" + b"\x00" * 7 + b"{}" + b"x" * 9])
+def test_container__rejects_other_files(garbage: bytes) -> None:
+    with pytest.raises(container.InvalidStateFile):
+        container.parse(memoryview(bytearray(garbage)))

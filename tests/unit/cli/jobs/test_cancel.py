@@ -1,0 +1,73 @@
+"""`perdure jobs cancel`."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.cli.jobs import cancel
+from unit.cli.commands import RunPerdure, StartOnTerminal
+from unit.sdk.contract_server import Controller
+
+
+def test_cancel__reports_each_job(perdure: RunPerdure, server: Controller) -> None:
+    server.add("RUNNING")
+    server.add("SUCCEEDED")
+    server.add("RUNNING")
+    assert perdure("jobs", "cancel", 3, "-y").stdout == "Job with ID 3 is scheduled to be cancelled.\n"
+    assert server.called("POST .*cancel")[-1][2] == {
+        "ids": [3], "name": None, "all": False, "graceful": True, "grace_s": None,
+    }  # fmt: skip
+    result = perdure("jobs", "cancel", 1, 2, 3, 9, "-y", "--no-graceful")
+    assert result.exit_code == 102
+    assert result.stdout == "Jobs with IDs 1, 3 are scheduled to be cancelled.\nJob 2 has already finished.\n"
+    assert "there is no job 9\n" in result.stderr
+    assert server.called("POST .*cancel")[-1][2]["graceful"] is False
+
+
+def test_listed__joins_consecutive_ids() -> None:
+    assert cancel._listed([5, 1, 2, 3, 7, 8]) == "1-3, 5, 7, 8"
+
+
+def test_cancel__by_name_and_all(perdure: RunPerdure, server: Controller) -> None:
+    assert perdure("jobs", "cancel", "--all", "-y").stdout == "No jobs to cancel.\n"
+    server.add("RUNNING", name="a")
+    server.add("PENDING", name="b")
+    result = perdure("jobs", "cancel", "-n", "b", "-y", "--graceful-timeout", "300")
+    assert result.stdout == "Job with ID 2 is scheduled to be cancelled.\n"
+    assert server.called("POST .*cancel")[-1][2]["grace_s"] == 300
+    assert "IDs 1, 2 are" in perdure("jobs", "cancel", "-a", "-y").stdout
+
+
+@pytest.mark.parametrize("words", [[], ["1", "--all"], ["-n", "x", "1"]])
+def test_cancel__requires_one_selection(perdure: RunPerdure, server: Controller, words: list[str]) -> None:
+    result = perdure("jobs", "cancel", "-y", *words)
+    assert result.exit_code == 2
+    assert "specify which jobs to cancel" in result.stderr
+    assert server.calls == []
+
+
+def test_cancel__asks_for_confirmation(perdure: RunPerdure, server: Controller, on_terminal: StartOnTerminal) -> None:
+    server.add("RUNNING")
+    assert perdure("jobs", "cancel", 1).exit_code == 2
+    assert server.calls == []
+    terminal = on_terminal("jobs", "cancel", "1")
+    terminal.read_until("Cancel job 1? [Y/n]")
+    terminal.write("n\n")
+    assert terminal.end() == 1
+    assert server.called("POST .*cancel") == []
+
+
+def test_cancel__unknown_name_exits_with_102(perdure: RunPerdure, server: Controller) -> None:
+    server.add("RUNNING", name="a")
+    result = perdure("jobs", "cancel", "-n", "nobody", "-y")
+    assert result.exit_code == 102
+    assert "there is no job named 'nobody'" in result.stderr
+
+
+def test_cancel__all_is_declined_by_default(server: Controller, on_terminal: StartOnTerminal) -> None:
+    server.add("RUNNING")
+    terminal = on_terminal("jobs", "cancel", "--all")
+    terminal.read_until("Cancel all jobs? [y/N]")
+    terminal.write("\n")
+    assert terminal.end() == 1
+    assert server.called("POST .*cancel") == []

@@ -1,0 +1,121 @@
+"""The `perdure` command: help with examples, errors as a message and an exit code, and what help imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from perdure.cli import main
+from perdure.cli.errors import Failure
+from perdure.cli.jobs import group as jobs
+from perdure.sdk.connection.client import ApiError
+from support.helpers.timing import scaled
+from unit.cli.commands import RunPerdure, StartPerdure
+from unit.sdk.contract_server import Controller
+
+GROUPS = {(): main.COMMANDS, ("jobs",): jobs.COMMANDS}
+COMMANDS = [(*group, name) for group, commands in GROUPS.items() for name in commands]
+
+
+@pytest.mark.parametrize("words", [(), *COMMANDS], ids=" ".join)
+def test_help__shows_examples(perdure: RunPerdure, words: tuple[str, ...]) -> None:
+    result = perdure(*words, "-h")
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert "perdure " + " ".join(words) in result.output.partition("Examples:")[2]
+
+
+@pytest.mark.parametrize("words", [("controller", name) for name in ("start", "stop", "status", "logs")])
+def test_help__of_controller_commands(perdure: RunPerdure, words: tuple[str, ...]) -> None:
+    assert perdure(*words, "--help").exit_code == 0
+
+
+def test_help__imports_neither_sdk_nor_http_nor_yaml() -> None:
+    script = (
+        "import sys\n"
+        "from perdure.cli.main import cli\n"
+        "try: cli(['--help'], prog_name='perdure')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('perdure.sdk', 'http.client', 'yaml', 'ssl', 'subprocess') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_queue__imports_neither_yaml_nor_uploads(server: Controller) -> None:
+    script = (
+        "import sys\n"
+        "from perdure.cli.main import cli\n"
+        "try: cli(['jobs', 'queue'], prog_name='perdure')\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('yaml', 'perdure.sdk.files.uploads', 'tarfile', 'subprocess') if m in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_mistyped_command__gets_a_suggestion(perdure: RunPerdure) -> None:
+    result = perdure("jobs", "lauch", "x.yaml")
+    assert result.exit_code == 2
+    assert "Did you mean 'launch'?" in result.stderr
+
+
+def test_version__is_printed(perdure: RunPerdure) -> None:
+    from importlib.metadata import version
+
+    assert perdure("--version").stdout == f"perdure {version('perdure')}\n"
+
+
+def test_errors__controller_does_not_answer(perdure: RunPerdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_ENDPOINT", "http://127.0.0.1:1")
+    result = perdure("jobs", "queue")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the controller at http://127.0.0.1:1 does not answer")
+    assert "Traceback" not in result.output
+
+
+def test_errors__wrong_token(perdure: RunPerdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_TOKEN", "wrong")
+    result = perdure("jobs", "queue")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: the controller rejects this token\n  check PERDURE_TOKEN (or the file that PERDURE_TOKEN_FILE names)\n"
+    )
+
+
+def test_errors__unexpected_exception_with_traceback_only_for_debug(
+    in_process: StartPerdure, controller: Controller
+) -> None:
+    controller.add("NO_SUCH_STATUS")
+    process = in_process("jobs", "show", "1")
+    _, err = process.communicate(timeout=scaled(30))
+    assert process.returncode == 1
+    assert "unexpected error: ValueError" in err
+    assert "Traceback" not in err
+    process = in_process("jobs", "show", "1", PERDURE_DEBUG="1")
+    assert "Traceback" in process.communicate(timeout=scaled(30))[1]
+
+
+def test_errors__closed_pipe_is_not_an_error(in_process: StartPerdure, controller: Controller) -> None:
+    for _ in range(40):
+        controller.add("RUNNING", name="x" * 4000)
+    process = in_process("jobs", "queue", "-o", "json")
+    process.stdout.read(10)
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait(scaled(30)) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("job_id", "job 1 has ended\n  wait"),
+        ("node", "job 1 has ended\n  wait"),
+        ("name", "name: job 1 has ended\n  wait"),
+    ],
+)
+def test_errors__do_not_name_parameters_of_the_api(where: str, text: str) -> None:
+    error = ApiError("job 1 has ended", status=409, where=where, fix="wait")
+    assert Failure.from_exception(error).message == text

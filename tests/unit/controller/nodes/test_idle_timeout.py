@@ -1,0 +1,32 @@
+"""`IdleTimeout` ends a connection on which nothing arrives, unless this side is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from perdure.controller.nodes.idle_timeout import IdleTimeout
+
+IDLE_S = 0.02
+
+
+async def connection_result(*, receives: bool = False, busy: bool = False, intervals: int = 10) -> str:
+    """How a connection of `intervals` times `IDLE_S` ends: it receives data all the time, or is busy, or neither."""
+    loop = asyncio.get_running_loop()
+    started_at = loop.time()
+    with contextlib.suppress(TimeoutError):
+        async with IdleTimeout(lambda: loop.time() if receives else started_at, IDLE_S) as timeout:
+            timeout.suspended = busy
+            await asyncio.sleep(intervals * IDLE_S)
+            return "continued"
+    return "timed out"
+
+
+@pytest.mark.parametrize(
+    ("receives", "busy", "result"),
+    [(False, False, "timed out"), (True, False, "continued"), (False, True, "continued")],
+)
+def test_idle_timeout__ends_only_idle_connections_that_are_not_busy(receives: bool, busy: bool, result: str) -> None:
+    assert asyncio.run(connection_result(receives=receives, busy=busy)) == result

@@ -1,0 +1,182 @@
+"""`NodeSessions`: notices, roll calls, and nodes that do not read or that send too fast."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from structlog.testing import capture_logs
+
+from perdure.controller.nodes.connection import _MAX_INFLIGHT_CHECKPOINTS, _MAX_UNREAD, Connection
+from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.runtime.clock import ManualClock
+from perdure.recovery import events
+from perdure.recovery.directive import Directive, Target
+from perdure.recovery.statuses import NodePhase
+from support.fakes.node_sessions import ENDED, KEY, RANK, FakeReconciler, FakeSocket, frame_of, log_frame
+
+
+def new_connection() -> Connection:
+    return Connection((KEY, RANK))
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 5000.0, -5000.0])
+def test_notice__has_its_deadline_on_the_clock_of_the_node(
+    sessions: NodeSessions, reconciler: FakeReconciler, ahead_s: float
+) -> None:
+    now = ManualClock().now()
+    notice = {"type": "notice", "action": "terminate", "source": "imds-v2"}
+    at = now + ahead_s
+    frame = frame_of({**notice, "deadline": at + 120, "at": at})
+    asyncio.run(sessions._on_frame(new_connection(), frame))
+    assert reconciler.events == [events.PreemptionNotice(0, 1, RANK, now + 120)]
+
+
+@pytest.mark.parametrize(("deadline_in_s", "expected_s"), [(-50.0, 0.0), (120.0, 120.0), (1e6, 3600.0)])
+def test_notice__is_moved_into_the_next_hour(
+    sessions: NodeSessions, reconciler: FakeReconciler, deadline_in_s: float, expected_s: float
+) -> None:
+    now = ManualClock().now()
+    frame = frame_of({"type": "notice", "action": "terminate", "deadline": now + deadline_in_s})
+    asyncio.run(sessions._on_frame(new_connection(), frame))
+    assert reconciler.events == [events.PreemptionNotice(0, 1, RANK, now + expected_s)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        (['{"type": "notice", "deadline": NaN}'], "notice.deadline"),
+        ([b"no header"], "log: it must begin"),
+        ([{"type": "hello", "report": {"phase": "booted"}}], "no other, must be a hello"),
+        (["[" * 100_000], "JSON"),
+    ],
+)
+def test_invalid_frame__closes_the_connection_with_a_reason(
+    sessions: NodeSessions, reconciler: FakeReconciler, frames: list[Any], why: str
+) -> None:
+    socket: Any = FakeSocket()
+    for frame in [*frames, {"type": "report", "phase": "running"}]:
+        socket.send(frame)
+    asyncio.run(asyncio.wait_for(sessions.serve(socket, (KEY, RANK)), 20))
+    code, reason = socket.closed_with
+    assert (code, why in reason) == (1007, True)
+    assert reconciler.received == ["NodeReported", "NodeDisconnected"], "nothing that follows the frame is read"
+    assert sessions.rejected_frames.total == 1
+
+
+@pytest.mark.parametrize("frame", [{"type": "report", "phase": "running"}, log_frame(0, b"x")])
+def test_connection__must_begin_with_a_hello(
+    sessions: NodeSessions, reconciler: FakeReconciler, frame: dict[str, Any] | bytes
+) -> None:
+    """Otherwise a node would count as connected, and nobody would notice its end."""
+    socket: Any = FakeSocket(hello=frame)  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(sessions.serve(socket, (KEY, RANK)), 20))
+    assert socket.closed_with[0] == 1007
+    assert reconciler.received == []
+
+
+def test_bug_in_a_session__closes_its_connection_alone(
+    sessions: NodeSessions, reconciler: FakeReconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(sessions._inbox, "notify", fail)
+    monkeypatch.setattr(sessions, "_on_disconnect", AsyncMock())
+    socket: Any = FakeSocket()
+    with capture_logs() as lines:
+        asyncio.run(asyncio.wait_for(sessions.serve(socket, (KEY, RANK)), 20))
+    assert socket.closed_with[0] == 1011
+    assert [(line["event"], line["job"]) for line in lines] == [("agent.session_failed", KEY[0])]
+
+
+def test_saved_steps__of_a_connection_take_bounded_memory(sessions: NodeSessions) -> None:
+    connection = new_connection()
+    for step in range(5000):
+        connection.record_save(step, 1.0)
+    assert len(connection.saved_at) == 1000
+    assert max(connection.saved_at) == 4999
+
+
+def test_roll_call__makes_nodes_reconnect_unless_they_have_ended(
+    sessions: NodeSessions, reconciler: FakeReconciler
+) -> None:
+    running = Directive(Target.RUN)
+
+    async def serve(*messages: dict[str, Any], directive: Directive) -> list[str]:
+        """What the node receives: the welcome, and what follows from `directive`."""
+        socket: Any = FakeSocket()
+        served = asyncio.create_task(sessions.serve(socket, (KEY, RANK)))
+        while not socket.received:
+            await asyncio.sleep(0.01)
+        sessions.push_directive(KEY, directive)
+        await asyncio.sleep(0)
+        for message in messages:
+            socket.send(message)
+        while not served.done() and len(socket.received) < 2:
+            await asyncio.sleep(0.01)
+        was_closed = served.done()
+        await socket.close()
+        await served
+        return [json.loads(text)["type"] for text in socket.received] + (["closed"] if was_closed else [])
+
+    async def run() -> None:
+        stale = {"type": "report", "phase": "running"}
+        roll_call = replace(running, roll_call_at=1.0)
+        assert await serve(stale, directive=running) == ["welcome", "directive"]
+        before = len(reconciler.events)
+        assert await serve(stale, directive=roll_call) == ["welcome", "closed"]
+        reports = [e for e in reconciler.events[before:] if isinstance(e, events.NodeReported)]
+        assert [e.phase for e in reports] == [NodePhase.BOOTED], "a report in flight may be older than the roll call"
+        ended = {"type": "report", **ENDED, "logs": {"size": 0}}
+        assert await serve(ended, directive=roll_call) == ["welcome", "closed"]
+        assert reconciler.exit_codes == [3], "a final report stays true"
+        reconciler.directive = roll_call
+        assert await serve(directive=replace(roll_call, node_ips=("10.0.0.1",))) == ["welcome", "directive"]
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_close_all__ends_every_session_at_once(sessions: NodeSessions) -> None:
+    async def run() -> None:
+        sockets: list[Any] = [FakeSocket(), FakeSocket()]
+        served = [asyncio.create_task(sessions.serve(socket, (KEY, rank))) for rank, socket in enumerate(sockets)]
+        while not all(socket.received for socket in sockets):
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(sessions.close_all)
+        await asyncio.gather(*served)
+
+    asyncio.run(asyncio.wait_for(run(), 3))  # long before a heartbeat is missed
+    assert sessions.connections() == []
+
+
+def test_session__ends_when_the_node_stops_reading(sessions: NodeSessions) -> None:
+    async def run() -> int:
+        connection = new_connection()
+        for n in range(10 * _MAX_UNREAD):
+            try:
+                await sessions._on_log_bytes(connection, log_frame(n, b"x"))
+            except RuntimeError:
+                break
+        return connection.outbox.qsize()
+
+    assert asyncio.run(run()) <= _MAX_UNREAD + 1
+
+
+def test_checkpoints__are_read_no_faster_than_they_are_recorded(sessions: NodeSessions) -> None:
+    async def run() -> int:
+        connection, count = new_connection(), 0
+        try:
+            for seq in range(1, 10 * _MAX_INFLIGHT_CHECKPOINTS):
+                frame = frame_of({"type": "checkpoint", "seq": seq, "step": 1, "state": "saved"})
+                await asyncio.wait_for(sessions._on_frame(connection, frame), 0.1)
+                count += 1
+        except TimeoutError:
+            pass
+        return count
+
+    assert asyncio.run(run()) == _MAX_INFLIGHT_CHECKPOINTS

@@ -1,0 +1,167 @@
+"""Opening a database: schema, connections, errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.engine.url import make_url
+
+from perdure.controller.store.engine import database
+from perdure.controller.store.engine.database import (
+    CannotOpen,
+    head_revision,
+    make_engine,
+    open_database,
+    psycopg_url,
+)
+from support.helpers.postgres_server import Postgres
+from support.helpers.timing import wait_until
+
+
+def test_open_database__second_open_changes_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    open_database(url).dispose()
+    engine = open_database(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def test_pool__replaces_a_connection_that_died_while_idle(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was used a moment ago is not pinged, which saves a round trip each time."""
+    engine = make_engine(postgres.new_database())
+    pings: list[object] = []
+    ping = engine.dialect.do_ping
+    monkeypatch.setattr(engine.dialect, "do_ping", lambda one: pings.append(one) or ping(one))
+
+    def backend_pid() -> int:
+        with engine.connect() as conn:
+            return int(conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+    first = backend_pid()
+    assert backend_pid() == first
+    assert not pings
+    monkeypatch.setattr(database, "_PING_AFTER_IDLE_S", 0.0)
+    assert backend_pid() == first
+    assert len(pings) == 1
+    postgres.sql(f"SELECT pg_terminate_backend({first})")
+    assert backend_pid() != first
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:1/none", "mysql://a/b", "nonsense"])
+def test_open_database__error_names_the_database(url: str) -> None:
+    with pytest.raises(CannotOpen, match=url[:20].replace("+", ".")):
+        open_database(url)
+
+
+def test_open_database__error_hides_the_password() -> None:
+    with pytest.raises(CannotOpen) as caught:
+        open_database("postgresql://me:sesame@127.0.0.1:1/none")
+    assert "sesame" not in str(caught.value)
+    assert "me:***@127.0.0.1" in str(caught.value)
+
+
+OPEN_ON_FULL_DISK = """
+import resource, sys
+from perdure.controller.store.engine.database import CannotOpen, open_database
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    open_database(sys.argv[1])
+except CannotOpen as error:
+    print(error)
+"""
+
+
+def test_open_database__failed_write_is_no_reason_to_move_the_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'perdure.db'}"
+    text = run_python(OPEN_ON_FULL_DISK, url)
+    assert "disk" in text
+    assert f"{tmp_path} has " in text
+    assert "of free space" in text
+    assert "move it away" not in text
+    open_database(url).dispose()  # the failed migration left nothing behind
+
+
+def test_open_database__damaged_file_is_restored_or_moved_away(tmp_path: Path) -> None:
+    path = tmp_path / "perdure.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(CannotOpen, match="restore it from a backup; without one, move it away"):
+        open_database(f"sqlite:///{path}")
+
+
+def test_open_database__missing_folder_is_no_reason_to_move_the_file(tmp_path: Path) -> None:
+    with pytest.raises(CannotOpen, match=r"check that .*missing and the files in it belong to you"):
+        open_database(f"sqlite:///{tmp_path / 'missing' / 'perdure.db'}")
+
+
+MIGRATE_IN_CHILD = """
+import sys
+from perdure.controller.store.engine.database import migrate_in_child
+migrate_in_child(sys.argv[1])
+print("alembic" in sys.modules)
+"""
+
+
+def test_migrate_in_child__does_not_load_alembic_in_the_parent(tmp_path: Path) -> None:
+    path = tmp_path / "perdure.db"
+    assert run_python(MIGRATE_IN_CHILD, f"sqlite:///{path}") == "False\n"
+    assert sqlite3.connect(path).execute("SELECT version_num FROM alembic_version").fetchall() == [(head_revision(),)]
+
+
+def test_migrate_in_child__leaves_errors_to_the_next_open(tmp_path: Path) -> None:
+    path = tmp_path / "perdure.db"
+    path.write_bytes(b"not a database" * 100)
+    assert run_python(MIGRATE_IN_CHILD, f"sqlite:///{path}") == "False\n"
+    with pytest.raises(CannotOpen):
+        open_database(f"sqlite:///{path}")
+
+
+def run_python(program: str, *arguments: str) -> str:
+    """The output of a Python interpreter that runs `program` and prints no errors."""
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return done.stdout
+
+
+def test_open_database__full_disk_is_no_reason_to_move_it(tmp_path: Path) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=False)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        (tmp_path / "ballast").write_bytes(bytes(64 * 1024))
+        with pytest.raises(CannotOpen, match="delete other files from its disk") as caught:
+            open_database(f"sqlite:///{tmp_path}/perdure.db")
+        assert "move it away" not in str(caught.value)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_open_database__waits_for_a_server_with_too_many_clients(postgres: Postgres) -> None:
+    url = postgres.new_database()
+    postgres.sql("DROP ROLE IF EXISTS limited")
+    postgres.sql("CREATE ROLE limited LOGIN CONNECTION LIMIT 1")
+    limited = make_url(url).set(username="limited").render_as_string(hide_password=False)
+    open_database(url).dispose()
+    owner = psycopg.connect(psycopg_url(url), autocommit=True)
+    owner.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO limited")
+    other = psycopg.connect(psycopg_url(limited))
+    pauses: list[float] = []
+
+    def pause(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 3:
+            other.close()
+            wait_until(lambda: not backends(), "the end of the other connection")
+
+    def backends() -> list[tuple[object, ...]]:
+        return owner.execute("SELECT 1 FROM pg_stat_activity WHERE usename = 'limited'").fetchall()
+
+    engine = open_database(limited, pause=pause)
+    assert pauses == [1.0, 2.0, 4.0]
+    engine.dispose()
+    owner.close()

@@ -1,0 +1,73 @@
+"""Logs in files of one daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.controller.store.logs.file_logs import FileLogStore
+from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
+
+KEY = (1, 0, 1)
+
+
+def info(generation: int = 1, *, nodes: int = 1, has_ended: bool = True, reason: str | None = None) -> AttemptInfo:
+    return AttemptInfo((1, 0, generation), nodes, "2026-01-01T00:00:00Z", "local/x", "", has_ended, reason)
+
+
+@given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 220), st.integers(1, 60)), max_size=40))
+def test_append__stores_any_overlapping_sends_once(tmp_path_factory: object, whole: bytes, sends: object) -> None:
+    logs = FileLogStore(tmp_path_factory.mktemp("logs"))  # type: ignore[attr-defined]
+    for start, length in sends:  # type: ignore[attr-defined]
+        logs.append(KEY, 0, min(start, len(whole)), whole[start : start + length])
+    stored = logs.size(KEY, 0)
+    assert logs.append(KEY, 0, stored, whole[stored:]) == len(whole)
+    log = b"".join(logs.read_chunk(KEY, chunk) for chunk in logs.reader(KEY).read_new())
+    assert log == whole
+
+
+def test_append__rejects_bytes_beyond_a_gap(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    assert logs.append(KEY, 0, 0, b"abc") == 3
+    assert logs.append(KEY, 0, 10, b"later") == 3
+
+
+def test_append__full_disk_stores_nothing_and_recovers(tmp_path: Path) -> None:
+    logs, reader = FileLogStore(tmp_path), FileLogStore(tmp_path).reader(KEY)
+    assert logs.append(KEY, 0, 0, b"a" * 600) == 600
+    with file_size_limit(1000), pytest.raises(OSError, match="too large"):
+        logs.append(KEY, 0, 600, b"b" * 600)
+    assert logs.size(KEY, 0) == 600
+    assert logs.append(KEY, 0, 600, b"b" * 600) == 1200
+    assert b"".join(logs.read_chunk(KEY, chunk) for chunk in reader.read_new()) == b"a" * 600 + b"b" * 600
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Behaves like a disk that is nearly full: a write that exceeds the limit is short, and the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_repair__indexes_bytes_that_a_crash_left_out(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"first\n")
+    with (logs.folder(KEY) / "0.log").open("ab") as raw:
+        raw.write(b"second\n")
+    with (logs.folder(KEY) / "index").open("ab") as index:
+        index.write(b"0 ")
+    restarted = FileLogStore(tmp_path)
+    restarted.repair(KEY)
+    assert b"".join(Transcript(restarted, lambda: [info()]).read_new()).endswith(b"first\nsecond\n")
+    assert os.path.getsize(logs.folder(KEY) / "index") == len("0 6\n0 7\n")

@@ -1,0 +1,83 @@
+"""The transcript of a job: the same bytes at every reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.controller.store.logs.file_logs import FileLogStore
+from perdure.controller.store.logs.transcript import AttemptInfo, Transcript, start_of_tail
+
+KEY = (1, 0, 1)
+
+
+def info(generation: int = 1, *, nodes: int = 1, has_ended: bool = True, reason: str | None = None) -> AttemptInfo:
+    return AttemptInfo((1, 0, generation), nodes, "2026-01-01T00:00:00Z", "local/x", "", has_ended, reason)
+
+
+def test_read_new__shows_attempts_in_order_under_headlines(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts = [info(1, has_ended=False), info(2, has_ended=False)]
+    transcript = Transcript(logs, lambda: attempts)
+    logs.append((1, 0, 1), 0, 0, b"one, no newline")
+    logs.append((1, 0, 2), 0, 0, b"two\n")
+    assert b"two" not in b"".join(transcript.read_new())
+    attempts[0] = info(1, reason="PREEMPTED")
+    rest = b"".join(transcript.read_new()).decode()
+    assert rest.startswith("\n--- attempt 1 ended: PREEMPTED ---\n--- attempt 2 ")
+    assert rest.endswith("two\n")
+
+
+def test_read_current__returns_new_output_once_without_listing_attempts(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts, calls = [info(1, nodes=2, has_ended=False)], []
+    transcript = Transcript(logs, lambda: calls.append(1) or attempts)
+    assert list(transcript.read_current()) == []
+    logs.append((1, 0, 1), 0, 0, b"one\nhalf")
+    pieces = [*transcript.read_new()]
+    logs.append((1, 0, 1), 0, 8, b" a line\n")
+    pieces += transcript.read_current()
+    assert len(calls) == 1
+    attempts[:] = [info(1, nodes=2), info(2, has_ended=False)]
+    pieces += [*transcript.read_new(), *transcript.read_current()]
+    assert b"".join(pieces) == b"".join(Transcript(logs, lambda: attempts).read_new())
+    assert b"".join(pieces).count(b"(rank 0) half a line\n") == 1
+
+
+def test_read_new__prefixes_lines_with_ranks(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"a1\na2 is ")
+    logs.append(KEY, 1, 0, b"b1\n")
+    logs.append(KEY, 0, 9, b"long\nrest")
+    text = b"".join(Transcript(logs, lambda: [info(nodes=2)]).read_new()).decode()
+    assert text.splitlines()[1:] == ["(rank 0) a1", "(rank 1) b1", "(rank 0) a2 is long", "(rank 0) rest"]
+
+
+def test_read_new__pieces_equal_a_single_reading(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts = [info(1, nodes=2, has_ended=False)]
+    slow = Transcript(logs, lambda: attempts)
+    pieces = b""
+    for n in range(20):
+        logs.append(KEY, n % 2, (n // 2) * 4, b"x%02d\n" % n)
+        pieces += b"".join(slow.read_new())
+    attempts[0] = info(1, nodes=2, reason="COMPLETED")
+    pieces += b"".join(slow.read_new())
+    assert pieces == b"".join(Transcript(logs, lambda: attempts).read_new())
+
+
+@given(st.lists(st.text("ab\n", max_size=8).map(str.encode), max_size=12), st.integers(1, 6))
+def test_start_of_tail__finds_the_last_lines(pieces: list[bytes], count: int) -> None:
+    whole = b"".join(pieces)
+    expected = b"".join(whole.splitlines(keepends=True)[-count:])
+    assert whole[start_of_tail(pieces, count) :] == expected
+
+
+def test_read_new__says_that_the_cloud_refused_an_attempt(tmp_path: Path) -> None:
+    refused = AttemptInfo(
+        (1, 0, 1), 1, "2026-01-01T00:00:00Z", "aws/x", "", True, None, refusal="InsufficientInstanceCapacity"
+    )
+    text = b"".join(Transcript(FileLogStore(tmp_path), lambda: [refused]).read_new()).decode()
+    assert text.splitlines()[1:] == ["--- attempt 1 refused: InsufficientInstanceCapacity ---"]

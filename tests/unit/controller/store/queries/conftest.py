@@ -1,0 +1,23 @@
+"""Fixtures of the tests of queries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from perdure.controller.store.engine.database import open_database
+from perdure.controller.store.queries.counts import MARGIN_S
+from support.helpers.past_jobs import KINDS, NOW, PastJobs
+
+
+@pytest.fixture
+def past_jobs(database_url: str) -> Iterator[PastJobs]:
+    drawn = random.Random(7)
+    jobs_of_past = PastJobs(open_database(database_url), {})
+    for _ in range(60):
+        kinds = drawn.choices(KINDS, weights=(1, 1, 1, 1, 1, 8, 4, 4, 2), k=drawn.choice((1, 1, 1, 2, 3)))
+        jobs_of_past.add(drawn.choice(("bert", "gpt", "rare")), kinds, NOW - drawn.uniform(0, 3 * MARGIN_S))
+    yield jobs_of_past
+    jobs_of_past.engine.dispose()

@@ -1,0 +1,35 @@
+"""The plan of a launch that no offer fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.plan import _offers_in_order
+from perdure.recovery.job import TaskView
+from perdure.recovery.market.requirements import Amount, MachineRequirement
+from perdure.recovery.market.view import Market, MarketView, Offer
+
+LOCAL, AWS = (
+    Offer(cloud, "r", "z", "t", Market.ON_DEMAND, 1.0, 1.0, 8, 32, accelerators)
+    for cloud, accelerators in (("local", None), ("aws", ("V100", 1.0)))
+)
+
+
+def rejection(requirement: MachineRequirement, *offers: Offer) -> str:
+    with pytest.raises(RequestRejected) as caught:
+        _offers_in_order(TaskView(0, (requirement,)), MarketView(offers), now=0.0)
+    return f"{caught.value}; {caught.value.fix}"
+
+
+def test_plan__tells_how_the_local_cloud_simulates_accelerators() -> None:
+    fix = "set `local: {accelerators: {A100: 8}}` in config.yaml, then run: perdure controller stop"
+    wanted = ("A100", 8.0)
+    assert fix in rejection(MachineRequirement(accelerators=wanted), LOCAL)
+    assert fix in rejection(MachineRequirement(cloud="local", accelerators=wanted), LOCAL, AWS)
+    assert "perdure check" in rejection(MachineRequirement(accelerators=wanted), LOCAL, AWS)
+
+
+def test_plan__says_once_that_no_offer_fits() -> None:
+    assert rejection(MachineRequirement(cpus=Amount(999)), LOCAL).count("no offer fits") == 1
+    assert rejection(MachineRequirement(cloud="mars"), LOCAL).startswith("no offer fits: ")

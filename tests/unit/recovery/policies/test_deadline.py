@@ -1,0 +1,119 @@
+"""The policy DEADLINE, decision by decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perdure.recovery import actions, events
+from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from perdure.recovery.market.cooldown import unavailable_after_launch
+from perdure.recovery.market.history import History, OfferObservation, StartupTimes, with_observation
+from perdure.recovery.market.requirements import MachineRequirement
+from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.view import Market, MarketView, Offer
+from perdure.recovery.policies.deadline import RESERVE
+from perdure.recovery.policies.decisions import Move, Place, Stay, Wait
+from perdure.recovery.policies.registry import get_policy
+from perdure.recovery.statuses import AttemptState, TaskState
+from perdure.recovery.step import step
+
+NOW = 1_000_000.0
+HOUR = 3600.0
+SPOT = Offer("aws", "east", "e1", "v", Market.SPOT, 1.0, 3.0, 8, 61)
+CERTAIN = replace(SPOT, market=Market.ON_DEMAND, price_per_hour=3.0)
+WORST_S = StartupTimes().worst_s
+SOLD_OUT = unavailable_after_launch(SPOT, NOW, kind=FaultKind.AVOID_ZONE)
+deadline = get_policy("DEADLINE")
+
+
+def task(slack_s: float, work_s: float = 48 * HOUR, **changes: object) -> TaskView:
+    """A task with this slack: time to the deadline beyond its work, the worst start and two minutes."""
+    recovery = Recovery("DEADLINE", deadline_at=NOW + work_s + WORST_S + 120 + slack_s, work_s=work_s)
+    return TaskView(0, (MachineRequirement(),), recovery=recovery, wake_at=NOW, **changes)  # type: ignore[arg-type]
+
+
+def running(slack_s: float, offer: Offer, ran_s: float = 0.0) -> TaskView:
+    attempt = AttemptView(1, AttemptState.RUNNING, offer, (NodeView(0),), NOW - ran_s, NOW - ran_s, NOW - ran_s)
+    return task(slack_s, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW - ran_s, last_offer=offer)
+
+
+MARKET = MarketView((SPOT, CERTAIN))
+NO_SPOT = MarketView((SPOT, CERTAIN), (SOLD_OUT,))
+
+
+def test_choose__takes_spot_while_slack_covers_failed_start() -> None:
+    assert deadline.choose(task(WORST_S + 1), MARKET, NOW) == Place(SPOT)
+    assert deadline.choose(task(WORST_S - 1), MARKET, NOW) == Place(CERTAIN)
+
+
+def test_choose__waits_for_spot_down_to_reserve() -> None:
+    reserve_s = RESERVE * 48 * HOUR
+    assert isinstance(deadline.choose(task(reserve_s + HOUR), NO_SPOT, NOW), Wait)
+    why = (f"{SPOT.key}: avoided for 180 s: avoid-zone",)
+    assert deadline.choose(task(reserve_s + 60), NO_SPOT, NOW) == Wait(pytest.approx(NOW + 60), why)
+    assert deadline.choose(task(reserve_s - 1), NO_SPOT, NOW) == Place(CERTAIN)
+
+
+def test_reconsider__tries_spot_beside_on_demand_with_enough_slack() -> None:
+    decision = deadline.reconsider(running(HOUR, CERTAIN), MARKET, NOW)
+    assert isinstance(decision, Move)
+    assert decision.offer == SPOT
+    assert isinstance(deadline.reconsider(running(3 * HOUR, CERTAIN), NO_SPOT, NOW), Stay)
+    assert isinstance(deadline.reconsider(running(600, CERTAIN), MARKET, NOW), Stay)
+
+
+def test_reconsider__tries_spot_with_little_slack_after_recent_checkpoint() -> None:
+    ran = running(600 - HOUR, CERTAIN, ran_s=HOUR)
+    decision = deadline.reconsider(replace(ran, saved_s=HOUR - 200), MARKET, NOW)
+    assert isinstance(decision, Move)
+    assert decision.offer == SPOT
+    assert isinstance(deadline.reconsider(replace(ran, saved_s=HOUR - 400), MARKET, NOW), Stay)
+    none_left = running(-HOUR - 1, CERTAIN, ran_s=HOUR)
+    assert isinstance(deadline.reconsider(replace(none_left, saved_s=HOUR), MARKET, NOW), Stay)
+
+
+def test_reconsider__counts_only_durable_work_on_spot() -> None:
+    """Five hours of slack, then six hours of work without a checkpoint: all of it may be lost."""
+    ran = running(-HOUR, SPOT, ran_s=6 * HOUR)
+    decision = deadline.reconsider(ran, MARKET, NOW)
+    assert isinstance(decision, Move)
+    assert decision.offer == CERTAIN
+    saved = replace(ran, saved_s=6 * HOUR)
+    assert deadline.reconsider(saved, MARKET, NOW) == Stay(NOW + 600)
+
+
+def test_reconsider__looks_again_before_slack_is_used_up() -> None:
+    assert deadline.reconsider(running(90, SPOT), MARKET, NOW) == Stay(pytest.approx(NOW + 90))
+
+
+def test_choose__depends_on_observed_startup_times() -> None:
+    def after(seconds: float) -> MarketView:
+        history = History()
+        for n in range(50):
+            history = with_observation(
+                history, OfferObservation(SPOT.key, NOW - 100 + n, available=True, started_s=seconds)
+            )
+        return replace(MARKET, history=history)
+
+    tight = task(0.5 * HOUR)
+    assert deadline.choose(tight, after(60), NOW) == Place(SPOT)
+    assert deadline.choose(tight, after(3600), NOW) == Place(CERTAIN)
+
+
+@pytest.mark.parametrize(("left_s", "is_late"), [(48 * HOUR + 800, False), (48 * HOUR + 600, True)])
+def test_deadline_forecast__is_reported_once(left_s: float, *, is_late: bool) -> None:
+    recovery = Recovery("DEADLINE", deadline_at=NOW + left_s, work_s=48 * HOUR)
+    job = JobView(1, (TaskView(0, (MachineRequirement(),), recovery=recovery, wake_at=NOW),))
+    result = step(View(job, MARKET), events.Tick(), NOW)
+    entries = [
+        a for a in result.actions if isinstance(a, actions.TimelineEntry) and a.kind == "task.deadline_missed_forecast"
+    ]
+    assert bool(entries) == is_late
+    repeated = step(View(result.job, MARKET), events.Tick(), NOW + 1)
+    assert not [
+        a
+        for a in repeated.actions
+        if isinstance(a, actions.TimelineEntry) and is_late and a.kind == "task.deadline_missed_forecast"
+    ]

@@ -1,0 +1,91 @@
+"""The files of a directory that are uploaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from perdure.sdk.files import file_list
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    return root
+
+
+def git(root: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", "-C", root, *identity, *arguments], check=True, capture_output=True)
+
+
+def names(source: Path, *, is_workdir: bool = True) -> list[str]:
+    return file_list.list_directory(source, is_workdir=is_workdir)
+
+
+def test_file_list__git_tree(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path / "repo",
+        {
+            ".gitignore": "*.ckpt\n/out/\n",
+            "train.py": "",
+            "sub/new.py": "",
+            "big.ckpt": "",
+            "out/log": "",
+            "gone.py": "",
+            "sub/kept.ckpt": "",
+        },
+    )
+    git(root, "init", "-q")
+    git(root, "add", "train.py", "gone.py", ".gitignore")
+    git(root, "add", "-f", "sub/kept.ckpt")
+    git(root, "commit", "-qm", "first")
+    (root / "gone.py").unlink()
+    assert names(root) == [".gitignore", "sub/kept.ckpt", "sub/new.py", "train.py"]
+    assert names(root / "sub") == ["kept.ckpt", "new.py"]
+    assert names(root / "out") == ["log"], "a working directory that its tree ignores is sent as it is"
+    everything = names(root, is_workdir=False)
+    assert "big.ckpt" in everything, "a file mount is data, even if git ignores it"
+    assert ".git/HEAD" in everything
+
+
+def test_file_list__nested_repository(tmp_path: Path) -> None:
+    root = tree(tmp_path / "repo", {"a.py": "", "inner/.gitignore": "x\n", "inner/b.py": "", "inner/x": ""})
+    git(root, "init", "-q")
+    git(root / "inner", "init", "-q")
+    git(root / "inner", "add", "b.py")
+    git(root / "inner", "commit", "-qm", "inner")
+    assert names(root) == ["a.py", "inner/.gitignore", "inner/b.py"]
+    git(root, "add", "inner")
+    assert names(root) == ["a.py", "inner/.gitignore", "inner/b.py"], "also once it is a submodule"
+
+
+def test_file_list__without_git(tmp_path: Path) -> None:
+    root = tree(tmp_path / "w", {"a": "", ".env": "", ".git/HEAD": "not really", "b/c": ""})
+    assert names(root) == [".env", "a", "b", "b/c"]
+
+
+def test_file_list__skyignore(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path / "w",
+        {
+            ".skyignore": "# data\n*.bin\n/only-top\nbuild/\ndeep/**/x\n!keep.bin\n[ab].txt\n\n",
+            "m.bin": "",
+            "keep.bin": "",
+            "only-top": "",
+            "sub/only-top": "",
+            "build/o": "",
+            "sub/build": "a file",
+            "deep/1/2/x": "",
+            "deep/x": "",
+            "a.txt": "",
+            "c.txt": "",
+            ".git/HEAD": "",
+        },
+    )
+    kept = [name for name in names(root) if not (root / name).is_dir()]
+    assert kept == [".skyignore", "c.txt", "keep.bin", "sub/build", "sub/only-top"]
