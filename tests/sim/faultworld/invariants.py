@@ -151,7 +151,7 @@ class InvariantChecker:
         return [f"the cancel of job {id} is lost" for (id,) in rows if id in self._acknowledged_cancels]
 
     def _late_loops(self) -> list[str]:
-        processes = [(p.name, p.components) for p in self._world.living()]
+        processes = [(p.name, p.components) for p in self._world.serving_processes()]
         problems = {name: components.watchdog.problem() for name, components in processes if components is not None}
         return [f"{name} does not keep up: {problem}" for name, problem in problems.items() if problem is not None]
 
