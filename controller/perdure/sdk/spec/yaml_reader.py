@@ -91,7 +91,7 @@ def read_text(text: str, *, file: str | None = None) -> list[Document]:
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         if _depth(text, loader) > _MAX_DEPTH:
-            raise TaskError([Problem("", "nested too deeply to be a task", file=file)])
+            raise TaskError([_too_deep(file)])
         for node in yaml.compose_all(text, Loader=loader):
             reader = _Reader(Document(None, file))
             reader.document.value = reader.value(node, ())
@@ -228,6 +228,8 @@ def _position(node: yaml.Node) -> Position:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
+    if "nesting depth" in (error.problem or ""):  # libyaml's own limit, which PyYAML 6.0.4 meets before `_depth` does
+        return _too_deep(file)
     message = f"not YAML: {error.problem or error.context}"
     fix = (
         "indent with spaces, not tabs"
@@ -244,6 +246,10 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
 
 def _binary(file: str | None) -> Problem:
     return Problem("", "binary data, not YAML text", "give a task YAML in UTF-8", file=file)
+
+
+def _too_deep(file: str | None) -> Problem:
+    return Problem("", "nested too deeply to be a task", file=file)
 
 
 def _too_large(file: str | None) -> Problem:
