@@ -15,9 +15,9 @@ from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, JobView, TaskView, View
 from perdure.recovery.observe import observe
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempts import boot_timeout_at, describe_due_at, drain_overdue_at, unreachable_at
+from perdure.recovery.rules.attempt_queries import boot_timeout_at, describe_due_at, drain_overdue_at, unreachable_at
+from perdure.recovery.rules.context import Context
 from perdure.recovery.rules.table import apply_rules
-from perdure.recovery.rules.transitions import Context
 from perdure.recovery.statuses import AttemptState, Status, TaskState
 
 _WAITING, _RUNNING, _DRAINING = TaskState.WAITING, TaskState.RUNNING, AttemptState.DRAINING

@@ -29,7 +29,7 @@ from perdure.controller.store.records import buckets, claims, intents, jobs, pee
 from perdure.recovery import events, observe
 from perdure.recovery.directive import STOP
 from perdure.recovery.job import AttemptView
-from perdure.recovery.rules import current_attempt, table
+from perdure.recovery.rules import failure, table
 
 Patch = pytest.MonkeyPatch
 MUTATIONS: dict[str, Callable[[Patch], None]] = {}
@@ -230,7 +230,7 @@ def the_next_attempt_runs_before_the_last_has_stopped(patch: Patch) -> None:
 
 @_mutation
 def a_users_error_counts_as_a_recovery(patch: Patch) -> None:
-    real = current_attempt.handle_failure
+    real = failure.handle_failure
 
     def handle_failure(task: Any, ctx: Any) -> Any:
         after = real(task, ctx)
@@ -256,12 +256,12 @@ def each_notice_counts_as_a_recovery(patch: Patch) -> None:
 
 @_mutation
 def a_failed_rank_is_blamed_at_once(patch: Patch) -> None:
-    patch.setattr(current_attempt, "_peers_are_alive", lambda attempt: True)
+    patch.setattr(failure, "_peers_are_alive", lambda attempt: True)
 
 
 @_mutation
 def a_failed_rank_is_blamed_without_a_roll_call(patch: Patch) -> None:
-    patch.setattr(current_attempt, "_require_reconnect", lambda node, now: node)
+    patch.setattr(failure, "_require_reconnect", lambda node, now: node)
     patch.setattr(connection.Connection, "acknowledges", lambda self, directive: True)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from perdure.recovery import events
 from perdure.recovery.job import View
 from perdure.recovery.observe import observe
+from perdure.recovery.rules.context import Context
 from perdure.recovery.rules.table import CLEANUP_RULES, RULES, apply_rules
-from perdure.recovery.rules.transitions import Context
 
 
 def check_no_rule_was_missed(view: View, event: events.Event, now: float) -> None:

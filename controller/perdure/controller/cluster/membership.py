@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from perdure.controller.cluster import home_takeover
+from perdure.controller.cluster import home_restart
 from perdure.controller.cluster.keyring_check import load_database_keyring
 from perdure.controller.cluster.lease import Lease
 from perdure.controller.cluster.time_scale import load_time_scale
@@ -48,5 +48,5 @@ def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, 
     others_live = not alone and lease.live_peers() > 0
     with database.begin() as conn:
         keyring = load_database_keyring(settings.keyring_directory, conn, is_alone=alone, others_live=others_live)
-    home_takeover.take_over_home(settings.home, lease, address)
+    home_restart.take_over_home(settings.home, lease, address)
     return Membership(controller_id, time_scale, clock, lease, keyring)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from perdure.controller.clouds.registry import default_concurrent_calls
+from perdure.controller.execute.call_queue import AdmissionDecision, CloudQueue, QueuedLaunch
 from perdure.controller.execute.call_types import CallFeedback, CloudCall
-from perdure.controller.execute.launch_queue import AdmissionDecision, CloudQueue, QueuedLaunch
 from perdure.controller.execute.quotas import QuotaTracker
 from perdure.controller.runtime.config.limits import Quotas
 from perdure.controller.runtime.keys import AttemptKey

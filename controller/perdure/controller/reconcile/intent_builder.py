@@ -101,5 +101,5 @@ def _machine_options(
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:
-    """What orders this intent among those of other jobs: fields of `launch_queue.QueuedLaunch`."""
+    """What orders this intent among those of other jobs: fields of `call_queue.QueuedLaunch`."""
     return {"user": submitter.user, "priority": submitter.priority, "has_run": any(task.has_run for task in job.tasks)}

@@ -33,7 +33,7 @@ from perdure.controller.store.records.intents import Intent
 from perdure.recovery import actions, heartbeats
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import JobView, Timeouts, View
-from perdure.recovery.rules.attempts import RECONNECT_S
+from perdure.recovery.rules.attempt_queries import RECONNECT_S
 from perdure.recovery.step import step
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from perdure.recovery.market.offers import Market, OfferKey
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.deadline import DeadlinePolicy
 from perdure.recovery.policies.decisions import Choice, Move, Policy, Reconsidered, Stay
-from perdure.recovery.policies.selection import REEVALUATE_S
+from perdure.recovery.policies.offer_choice import REEVALUATE_S
 
 # Each part, and how a policy behaves without it.
 PARTS: dict[str, str] = {

@@ -12,7 +12,7 @@ from perdure.recovery.market.unavailability_index import UnavailabilityIndex
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.cost_model import CostModel
 from perdure.recovery.policies.decisions import Move, Reconsidered, Stay
-from perdure.recovery.policies.selection import REEVALUATE_S, first_available
+from perdure.recovery.policies.offer_choice import REEVALUATE_S, first_available
 
 
 def find_better_offer(

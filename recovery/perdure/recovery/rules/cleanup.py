@@ -5,8 +5,8 @@ from __future__ import annotations
 from perdure.recovery.actions import Terminate, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
-from perdure.recovery.rules.attempts import drain_overdue_at
-from perdure.recovery.rules.transitions import Context
+from perdure.recovery.rules.attempt_queries import drain_overdue_at
+from perdure.recovery.rules.context import Context
 from perdure.recovery.statuses import AttemptState, TaskState
 
 _DRAINING, _STOPPED = AttemptState.DRAINING, AttemptState.STOPPED

@@ -12,8 +12,8 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.policies.decisions import Move, Stay
 from perdure.recovery.policies.registry import policy_or_default
 from perdure.recovery.reasons import Reason, describe
-from perdure.recovery.rules.attempts import failed_node, immediately, loss_reason, wind_down
-from perdure.recovery.rules.transitions import (
+from perdure.recovery.rules.attempt_queries import failed_node, immediately, loss_reason, wind_down
+from perdure.recovery.rules.context import (
     MIN_WAKE_DELAY_S,
     Context,
     describe_failure,

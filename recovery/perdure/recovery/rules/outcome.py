@@ -6,8 +6,8 @@ from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempts import has_succeeded, immediately, wind_down
-from perdure.recovery.rules.transitions import Context, conclude
+from perdure.recovery.rules.attempt_queries import has_succeeded, immediately, wind_down
+from perdure.recovery.rules.context import Context, conclude
 from perdure.recovery.statuses import AttemptState, TaskState
 
 _MAY_SUCCEED = (AttemptState.RUNNING, AttemptState.DRAINING)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from perdure.recovery.job import TaskView
 from perdure.recovery.rules.cleanup import drop_gone_attempts, stop_drained_attempts, terminate_stopped_attempts
-from perdure.recovery.rules.current_attempt import advance, describe_disconnected, handle_failure, handle_loss
+from perdure.recovery.rules.context import Context, Rule
+from perdure.recovery.rules.failure import handle_failure
+from perdure.recovery.rules.loss import describe_disconnected, handle_loss
 from perdure.recovery.rules.migrate import drop_lost_replacement, maybe_move, switch_over
 from perdure.recovery.rules.outcome import cancel, finalize, succeed
 from perdure.recovery.rules.placement import forecast_deadline, place, prepare_storage
-from perdure.recovery.rules.transitions import Context, Rule
+from perdure.recovery.rules.progress import advance
 from perdure.recovery.statuses import TaskState
 
 # The only rules for a task that is not the job's current one.

@@ -14,7 +14,7 @@ from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason
-from perdure.recovery.rules.attempts import wind_down
+from perdure.recovery.rules.attempt_queries import wind_down
 from perdure.recovery.statuses import AttemptState, TaskState
 
 # Assumed loss of a run whose workload never reports what is durable. One that saves less often should report its saves.

@@ -150,6 +150,11 @@ def describe_due_at(attempt: AttemptView, timeouts: Timeouts) -> float | None:
     return min((requested_at + _describe_interval_s(requested_at - since, timeouts) for since in doubts), default=None)
 
 
+def describe_is_due(attempt: AttemptView, timeouts: Timeouts, now: float) -> bool:
+    due_at = describe_due_at(attempt, timeouts)
+    return due_at is not None and now >= due_at
+
+
 def _disconnections(attempt: AttemptView) -> list[float]:
     return [n.disconnected_since for n in attempt.nodes if is_disconnected(n) and n.disconnected_since is not None]
 

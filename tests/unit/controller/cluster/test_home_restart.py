@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from perdure.controller.cluster import home_takeover
+from perdure.controller.cluster import home_restart
 from perdure.controller.cluster.lease import Lease
 from perdure.controller.runtime.clock import SystemClock
 
@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Path:
 def start_lease(database: Engine, home: Path) -> Lease:
     """Start the lease of a daemon on `home` that never releases it."""
     lease = Lease(database, SystemClock(), alone=False, duration_s=1000.0)
-    home_takeover.take_over_home(home, lease, "http://here")
+    home_restart.take_over_home(home, lease, "http://here")
     return lease
 
 
@@ -49,7 +49,7 @@ def test_take_over_home__keeps_leases_of_other_computers_and_boots(
 ) -> None:
     start_lease(database, home)
     boot = tmp_path / "boot_id"
-    monkeypatch.setattr(home_takeover, "_BOOT", boot)
+    monkeypatch.setattr(home_restart, "_BOOT", boot)
     assert start_lease(database, home).live_peers() == 1, "a computer without a boot id"
     boot.write_text("another\n")
     assert start_lease(database, home).live_peers() == 2
