@@ -5,13 +5,12 @@ It also claims the jobs whose owners' leases have expired, for `ownership` to ha
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 
 from sqlalchemy import Connection, Engine, Float, bindparam, delete, func, insert, select, update
 
-from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.clock import Clock, since_boot
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine import notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, database_now, head_revision
@@ -36,8 +35,8 @@ class Lease:
     """The lease of one daemon, which lasts `duration_s` after each renewal.
 
     Two clocks matter. By the database's clock, on which all daemons agree, others may take over when the lease expires.
-    By this process's monotonic clock, which runs on while the process is frozen, the daemon stops acting. That is
-    earlier, because it counts from before the request for the renewal.
+    By this computer's clock since boot, which runs on while the process is frozen or the computer is suspended, the
+    daemon stops acting. That is earlier, because it counts from before the request for the renewal.
 
     `alone`: no other daemon can be running on this database. `speed`: of `clock`, relative to the monotonic clock.
     """
@@ -49,7 +48,7 @@ class Lease:
         *,
         alone: bool,
         duration_s: float = DEFAULT_DURATION_S,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = since_boot,
         speed: float = 1.0,
     ) -> None:
         self.owner = uuid.uuid4().hex
