@@ -10,7 +10,7 @@ from perdure.sdk.spec import infra
 from perdure.sdk.spec.accelerators import Accelerators
 from perdure.sdk.spec.problems import Problem, TaskError, describe
 from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.schema_resources import ONE_RESOURCES, without_defaults
+from perdure.sdk.spec.schema_resources import INTERNAL_FIELDS, ONE_RESOURCES, without_defaults
 
 _PLACE = ("infra", "cloud", "region", "zone")
 
@@ -67,7 +67,7 @@ class Resources:
         report = Report()
         canonical = ONE_RESOURCES.parse(config or {}, ("resources",), report)
         report.raise_if_invalid()
-        return cls(**canonical)
+        return cls(**_own_fields(canonical))
 
     def to_yaml_config(self) -> dict[str, Any]:
         """The shortest equivalent mapping."""
@@ -120,10 +120,14 @@ class Alternatives:
         """From the canonical form of `resources`."""
         config = config or {}
         options = config.get("any_of") or config.get("ordered") or [config]
-        return cls(tuple(Resources(**option) for option in options), ordered="ordered" in config)
+        return cls(tuple(Resources(**_own_fields(option)) for option in options), ordered="ordered" in config)
 
     def to_yaml_config(self) -> dict[str, Any]:
         configs = [option.to_yaml_config() for option in self.options]
         if len(configs) == 1:
             return configs[0]
         return {"ordered" if self.ordered else "any_of": configs}
+
+
+def _own_fields(canonical: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in canonical.items() if name not in INTERNAL_FIELDS}

@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.sdk.spec import buckets
 from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.schema_storage import STORAGE
+from perdure.sdk.spec.schema_storage import STORAGE, WITHOUT_EFFECT
 
 
 class StorageMode(StrEnum):
@@ -79,6 +79,8 @@ class Storage:
         options = canonical.pop("config", {})
         store = canonical.pop("store", None)
         kind = canonical.pop("type", None)
+        for name in WITHOUT_EFFECT:
+            canonical.pop(name, None)
         return cls(
             **canonical,
             stores=store,

@@ -12,7 +12,8 @@ _AMOUNT = rf"\s*{_NUMBER}\s*(\+?)\s*"
 _SIZE = rf"(?i)\s*{_NUMBER}\s*([kmgtp]?)(i?b?)\s*(\+?)\s*"
 _DURATION = r"(?i)\s*(\d+)\s*([smhdw]?)\s*"
 _RCLONE_SIZE = r"(?i)off|\d+(?:\.\d*)?(?:b|[kmgtpe](?:ib?)?)?"
-_RCLONE_DURATION = r"off|\d+(?:\.\d*)?[dwMy]?|(?:\d+(?:\.\d*)?(?:h|m|s|ms|us|ns))+"
+_RCLONE_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_RCLONE_DURATION = rf"off|{_RCLONE_NUMBER}[dwMy]?|(?:{_RCLONE_NUMBER}(?:h|m|s|ms|us|ns))+"
 _GIB = {"k": 2.0**-20, "m": 2.0**-10, "": 1.0, "g": 1.0, "t": 2.0**10, "p": 2.0**20}
 
 

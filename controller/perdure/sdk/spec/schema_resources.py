@@ -164,6 +164,17 @@ ACCELERATOR_ARGS = Record(
     }
 )
 
+_HIDDEN = Parsed(lambda _: "<redacted>", "a string")  # a password would be stored, and shown
+_WRITTEN_BY_SKYPILOT = "Written by SkyPilot itself when it stores a task."
+# Fields that SkyPilot adds to a YAML that it stores. A launch ignores them, with a warning.
+INTERNAL_FIELDS = {
+    "_cluster_config_overrides": Field(Table(TEXT, Anything()), _WRITTEN_BY_SKYPILOT, no_effect=NO_EFFECT),
+    "_docker_login_config": Field(Table(TEXT, _HIDDEN), _WRITTEN_BY_SKYPILOT, no_effect=NO_EFFECT),
+    "_is_image_managed": Field(FLAG, _WRITTEN_BY_SKYPILOT, no_effect=NO_EFFECT),
+    "_no_missing_accel_warnings": Field(FLAG, _WRITTEN_BY_SKYPILOT, no_effect=NO_EFFECT),
+    "_requires_fuse": Field(FLAG, _WRITTEN_BY_SKYPILOT, no_effect=NO_EFFECT),
+}
+
 # The fields of one alternative. `resources` itself also has `any_of` and `ordered`.
 RESOURCE_FIELDS = {
     "infra": Field(
@@ -267,6 +278,7 @@ RESOURCE_FIELDS = {
     ),
     "priority_class": Field(TEXT, "Name of a priority class.", no_effect="accepted, but has no effect: use `priority`"),
     "volumes": Field(Items(RESOURCE_VOLUME), "Volumes to attach to the machines.", refused=NOT_MOUNTED),
+    **INTERNAL_FIELDS,
 }
 _EXCLUSIVE = [("infra", name) for name in ("cloud", "region", "zone")] + [("accelerators", "gpus")]
 

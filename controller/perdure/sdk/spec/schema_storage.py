@@ -26,6 +26,7 @@ Config = dict[str, Any]
 
 STORAGE_MODES = ("MOUNT", "COPY", "MOUNT_CACHED")
 STORAGE_TYPES = ("MODEL_CHECKPOINT_RO", "MODEL_CHECKPOINT_RW", "DATASET_RO", "DATASET_RW")
+WITHOUT_EFFECT = ("_force_delete", "_is_sky_managed")  # fields that SkyPilot adds to a YAML that it stores
 _CACHED = "mode MOUNT_CACHED"
 _OF_A_VOLUME = "accepted, but has no effect: a bucket has no disk"
 _SIZE = Parsed(quantities.rclone_size, "a size such as 64M, in bytes with K, M, G or T, or `off`", (int, float, str))
@@ -104,6 +105,7 @@ def validate_mount_source(value: str) -> str:
 def check_storage(config: Config, raw: dict[Any, Any], path: FieldPath, report: Report) -> Config:
     """Report fields that contradict each other, and return the canonical configuration."""
     config.setdefault("mode", "MOUNT")
+    _resolve_sub_path(config, path, report)
     if config.get("persistent") is True:
         del config["persistent"]
     source = raw.get("source")
@@ -119,6 +121,22 @@ def check_storage(config: Config, raw: dict[Any, Any], path: FieldPath, report: 
         _check_uri(config, path, report)
     _check_mode(config, path, report)
     return config
+
+
+def _resolve_sub_path(config: Config, path: FieldPath, report: Report) -> None:
+    """Add the folder that SkyPilot stores beside a bucket's URI to the URI."""
+    folder = config.pop("_bucket_sub_path", "").strip("/")
+    source = config.get("source")
+    if not folder:
+        return
+    if not (isinstance(source, str) and buckets.is_uri(source)):
+        fix = "write the bucket with its folder as `source`, such as s3://my-bucket/folder"
+        report.add_problem((*path, "_bucket_sub_path"), "names a folder, but `source` is no bucket", fix)
+    elif (prefix := buckets.parse(source).prefix) and prefix != folder:
+        message = f"{describe(folder)} is not the folder {prefix!r} of `source`"
+        report.add_problem((*path, "_bucket_sub_path"), message, "keep one of them")
+    elif not prefix:
+        config["source"] = f"{source.rstrip('/')}/{folder}"
 
 
 def _check_local_sources(sources: list[Any] | tuple[Any, ...], path: FieldPath, report: Report) -> None:
@@ -190,6 +208,17 @@ STORAGE = Record(
             acted_on=_CACHED,
         ),
         "config": Field(STORAGE_CONFIG, "Options of the mount. Default: none."),
+        "_bucket_sub_path": Field(TEXT, "Folder in the bucket `source`, in a YAML that SkyPilot has stored."),
+        "_force_delete": Field(
+            FLAG,
+            "Whether SkyPilot deletes the bucket, in a YAML that it has stored.",
+            no_effect="accepted, but has no effect: use `persistent: false`",
+        ),
+        "_is_sky_managed": Field(
+            FLAG,
+            "Whether SkyPilot has created the bucket, in a YAML that it has stored.",
+            no_effect="accepted, but has no effect: a bucket is removed only if the job has created it",
+        ),
     },
     "a bucket with name or source, mode, store",
     finish=check_storage,

@@ -259,11 +259,9 @@ class Record(Validator):
 
     def _unknown(self, name: object, path: FieldPath, report: Report) -> None:
         place = self.elsewhere.get(str(name))
-        near = nearest(name, self.fields)
-        if place:
-            fix = f"it belongs {place}"
-        else:
-            fix = f"did you mean {near!r}?" if near else f"allowed: {', '.join(self.fields)}"
+        public = [field for field in self.fields if not field.startswith("_")]  # the others are of stored YAMLs
+        near = nearest(name, public)
+        fix = f"it belongs {place}" if place else f"did you mean {near!r}?" if near else f"allowed: {', '.join(public)}"
         at = (*path, name if isinstance(name, str | int) else str(name))
         report.add_problem(at, f"unknown field {str(name)!r}", fix, at_key=True)
 

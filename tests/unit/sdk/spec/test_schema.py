@@ -259,6 +259,18 @@ TASK_FIELDS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     (
+        "file_mounts: {/a: {source: 's3://b', _bucket_sub_path: job-1/, _force_delete: true}}",
+        {"file_mounts": {"/a": {"source": "s3://b/job-1", "mode": "MOUNT", "_force_delete": True}}},
+    ),
+    (
+        "file_mounts: {/a: {source: 's3://b/job-1', _bucket_sub_path: job-1}}",
+        {"file_mounts": {"/a": {"source": "s3://b/job-1", "mode": "MOUNT"}}},
+    ),
+    (
+        "resources: {_docker_login_config: {username: ada, password: hunter2, server: s}}",
+        {"resources": {"_docker_login_config": dict.fromkeys(("username", "password", "server"), "<redacted>")}},
+    ),
+    (
         "file_mounts: {/a: {source: 'hf://datasets/o/n', config: {mount: {read_only: true}}}}",
         {
             "file_mounts": {

@@ -198,6 +198,10 @@ IN_TASK = {
     "of `source`; remove `name`",
     "file_mounts: {/a: {store: gcs, source: 's3://xyz'}}": "line 1: file_mounts[/a].store: 'GCS' is not the store S3 "
     "of `source`; remove `store`",
+    "file_mounts: {/a: {name: abc, _bucket_sub_path: x}}": "line 1: file_mounts[/a]._bucket_sub_path: names a folder, "
+    "but `source` is no bucket; write the bucket with its folder as `source`, such as s3://my-bucket/folder",
+    "file_mounts: {/a: {source: 's3://b/y', _bucket_sub_path: x}}": "line 1: file_mounts[/a]._bucket_sub_path: 'x' is "
+    "not the folder 'y' of `source`; keep one of them",
     "file_mounts: {/a: {name: abc, type: DATASET_RO}}": "line 1: file_mounts[/a].type: has a meaning for MOUNT_CACHED "
     "only, and the mode is MOUNT; write `mode: MOUNT_CACHED`, or remove `type`",
     "file_mounts: {/a: {name: abc, mode: MOUNT_CACHED, config: {mount_cached: {transfers: 0}}}}": "line 1: "
