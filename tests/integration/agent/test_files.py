@@ -65,13 +65,13 @@ def test_uploads__are_unpacked_at_their_paths(controller: Controller, node: Node
 
 
 def test_upload__that_leaves_its_folder_is_contained(controller: Controller, node: Node) -> None:
-    link = tarfile.TarInfo("escape")
+    link = tarfile.TarInfo("dataset")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc"
     digest = upload(controller, {"../../outside": b"x", "inside": b"y"}, link=link)
-    report = finish(controller, node, "ls -A", workdir={"upload": digest})
+    report = finish(controller, node, "ls -A; readlink dataset", workdir={"upload": digest})
     assert report["exit_code"] == 0
-    controller.until_log(b"inside\n")
-    assert bytes(controller.log) == b"inside\n"
+    controller.until_log(b"dataset\ninside\n/etc\n")
+    assert bytes(controller.log) == b"dataset\ninside\n/etc\n"
     assert not (node.home.parent / "outside").exists()
 
 

@@ -165,23 +165,33 @@ def _split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def unpack_folder(archive: Path, target: Path, *, log: Callable[[str], None]) -> None:
-    """Unpack a tar.gz into the folder `target`. Members that would leave it are skipped and logged.
+    """Unpack a tar.gz into the folder `target`. Members that lie outside of it are skipped and logged.
 
+    Symbolic links that lead out of `target` are made after everything else, so that no member is written through them.
     Raises OSError, also for content that would fill the disk, and TarError.
     """
     target.mkdir(parents=True, exist_ok=True)
+    leading_out: list[tarfile.TarInfo] = []
     with tarfile.open(archive, "r:gz") as tar:
         for count, member in enumerate(tar):
             _require_disk_space(count, member, target)
             try:
                 kept = _safe_member(member, target)
             except (ValueError, tarfile.TarError) as error:
-                log(f"skipped in {target}: {error}")
+                if member.issym():
+                    leading_out.append(member)
+                else:
+                    log(f"skipped in {target}: {error}")
                 continue
             if hasattr(tarfile, "data_filter"):
                 tar.extract(kept, target, filter="fully_trusted")  # `_safe_member` has filtered it
             else:
                 tar.extract(kept, target)
+    for link in leading_out:
+        try:
+            _make_link(link, target)
+        except ValueError as error:
+            log(f"skipped in {target}: {error}")
 
 
 def unpack_file(archive: Path, target: Path) -> None:
@@ -197,6 +207,22 @@ def unpack_file(archive: Path, target: Path) -> None:
                 target.chmod(member.mode & 0o755 | 0o600)
                 return
     raise tarfile.TarError("the archive contains no file")
+
+
+def _make_link(link: tarfile.TarInfo, target: Path) -> None:
+    """Make a symbolic link, wherever it leads. Raises ValueError if the link itself would lie outside of `target`."""
+    root = os.path.realpath(target)
+    folder, name = os.path.split(os.path.join(root, link.name.lstrip("/")))
+    folder = os.path.realpath(folder)
+    if os.path.commonpath([root, folder]) != root or name in ("", ".", ".."):
+        raise ValueError(f"{link.name!r} lies outside")
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    if os.path.islink(path):  # of an earlier try
+        os.unlink(path)
+    elif os.path.lexists(path):
+        raise ValueError(f"{link.name!r} is a link to {link.linkname!r}, but a file of this name exists")
+    os.symlink(link.linkname, path)
 
 
 def _require_disk_space(count: int, member: tarfile.TarInfo, target: Path) -> None:

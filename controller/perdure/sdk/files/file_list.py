@@ -1,8 +1,9 @@
 """Lists the files of a directory that are uploaded with a task.
 
 If the directory has a `.skyignore` (patterns as in `.gitignore`), it decides. Otherwise, a working directory inside a
-git tree uploads the files of `git ls-files` (tracked, and untracked but not ignored), and any other working directory
-everything but `.git`. A file mount uploads everything, since data is often ignored by git but needed.
+git tree uploads the files of `git ls-files` (tracked, and untracked but not ignored) and empty directories. Any other
+working directory uploads everything but `.git`. A file mount uploads everything, since data is often ignored by git but
+needed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ IGNORE_FILE = ".skyignore"
 
 
 def list_directory(root: Path, *, is_workdir: bool) -> list[str]:
-    """The relative paths below `root`, sorted. Includes directories that git did not list, so that empty ones are kept.
+    """The relative paths below `root`, sorted, with the directories that are empty.
 
     Raises OSError for a directory that cannot be read.
     """
@@ -97,7 +98,25 @@ def _list_by_git(root: Path) -> list[str] | None:
             paths.update(f"{name.rstrip('/')}/{inner}" for inner in list_directory(path, is_workdir=True))
         else:
             paths.add(name)
-    return sorted(paths)
+    return sorted(paths | _empty_directories(root))
+
+
+def _empty_directories(root: Path) -> set[str]:
+    """The empty directories of a git tree that it does not ignore: git itself lists files only."""
+    ignored = _git(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory") or b""
+    skipped = {os.fsdecode(name).rstrip("/") for name in ignored.split(b"\0") if name.endswith(b"/")}
+    empty: set[str] = set()
+    for folder, directories, files in os.walk(root):
+        inside = os.path.relpath(folder, root)
+        if not directories and not files and inside != ".":
+            empty.add(inside)
+        prefix = "" if inside == "." else inside + "/"
+        directories[:] = [
+            name
+            for name in directories
+            if name != ".git" and prefix + name not in skipped and not os.path.lexists(f"{folder}/{name}/.git")
+        ]
+    return empty
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:

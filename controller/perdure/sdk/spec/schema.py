@@ -73,8 +73,8 @@ TASK_FIELDS = {
     "name": Field(_NAME, "Name of the task. Default: the job's name; in a pipeline, `<job>-<index>`."),
     "workdir": Field(
         OneOf(text("a string with a local path"), UPLOADED, GIT_WORKDIR),
-        "Local folder that is uploaded to `~/sky_workdir` of every node, or git repository that is cloned there. "
-        "`setup` and `run` start in it. Default: an empty folder.",
+        "Local folder that is uploaded to `~/sky_workdir` of every node, with its symbolic links and empty folders, or "
+        "git repository that is cloned there. `setup` and `run` start in it. Default: an empty folder.",
     ),
     "num_nodes": Field(
         Number(1, MAX_NODES), "Number of machines, all in one zone. They are replaced together. Default: 1."

@@ -47,8 +47,8 @@ CHAR, BLOCK = tarfile.CHRTYPE[0], tarfile.BLKTYPE[0]
     [
         ("../outside", b"x", FILE),
         ("a/../../outside", b"x", FILE),
-        ("link", "/etc/passwd", SYM),
-        ("link", "../..", SYM),
+        ("../outside", "/etc/passwd", SYM),
+        ("a/../../outside", "/etc/passwd", SYM),
         ("link", "../outside", HARD),
         ("link", "/etc/passwd", HARD),
         ("device", "", CHAR),
@@ -73,6 +73,35 @@ def test_unpack_folder__does_not_follow_an_earlier_link_out(tmp_path: Path) -> N
     packed = pack(tmp_path / "p", ("door/outside", b"x", FILE))
     unpack_folder(packed, tmp_path / "target", log=lambda _: None)
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.usefixtures("filtered")
+def test_unpack_folder__keeps_links_that_lead_out(tmp_path: Path) -> None:
+    links = [("abs", "/data/set", SYM), ("a/up", "../../data", SYM), ("gone", "/nowhere", SYM)]
+    packed = pack(tmp_path / "p", *links, ("a/b", b"1", FILE))
+    for _ in range(2):  # a fetch may be repeated
+        unpack_folder(packed, tmp_path / "t", log=pytest.fail)
+        assert {name: os.readlink(tmp_path / "t" / name) for name, _, _ in links} == {
+            name: content for name, content, _ in links
+        }
+        assert (tmp_path / "t/a/b").read_bytes() == b"1"
+
+
+@pytest.mark.usefixtures("filtered")
+def test_unpack_folder__writes_nothing_through_its_own_links(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    packed = pack(
+        tmp_path / "p",
+        ("door", str(tmp_path / "precious"), SYM),
+        ("door/file", b"x", FILE),
+        ("way", str(tmp_path / "precious"), SYM),
+        ("way/link", "/nowhere", SYM),
+    )
+    lines: list[str] = []
+    unpack_folder(packed, tmp_path / "t", log=lines.append)
+    assert os.listdir(tmp_path / "precious") == []
+    assert (tmp_path / "t/door/file").read_bytes() == b"x"
+    assert len(lines) == 2, "the folder stays a folder, and the link through a link is left out"
 
 
 @pytest.mark.usefixtures("filtered")

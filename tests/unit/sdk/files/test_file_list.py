@@ -53,6 +53,20 @@ def test_file_list__git_tree(tmp_path: Path) -> None:
     assert ".git/HEAD" in everything
 
 
+def test_file_list__git_tree_with_empty_directories(tmp_path: Path) -> None:
+    root = tree(tmp_path / "repo", {".gitignore": "/out/\n*.pyc\n", "a.py": "", "out/log": "", "cache/a.pyc": ""})
+    for folder in ("data/raw", "out/later", "inner"):
+        (root / folder).mkdir(parents=True)
+    git(root, "init", "-q")
+    git(root / "inner", "init", "-q")
+    assert names(root) == [".gitignore", "a.py", "data/raw"]
+    git(root, "add", "a.py", ".gitignore")
+    git(root, "commit", "-qm", "first")
+    (root / "pkg/empty").mkdir(parents=True)
+    assert names(root) == [".gitignore", "a.py", "data/raw", "pkg/empty"]
+    assert names(root / "data") == ["raw"]
+
+
 def test_file_list__nested_repository(tmp_path: Path) -> None:
     root = tree(tmp_path / "repo", {"a.py": "", "inner/.gitignore": "x\n", "inner/b.py": "", "inner/x": ""})
     git(root, "init", "-q")
