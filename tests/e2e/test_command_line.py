@@ -90,7 +90,7 @@ def test_killed_controller__submission_and_cancellation_survive(controller: Cont
     assert controller.client.jobs(limit=1)["total"] == before + 2, "each once"
     newest = controller.client.jobs(limit=2)["jobs"]
     kill(controller)
-    controller.perdure("jobs", "cancel", "--all", "--yes")
+    controller.perdure("jobs", "cancel", "--all-users", "--yes")
     assert {ended(controller, job["job_id"])["status"] for job in newest} == {"CANCELLED"}
 
 
@@ -129,7 +129,7 @@ def test_stopped_controller__is_not_restarted_by_a_log_follower(new_home: Contro
     assert next(line for line in follower.stderr if b"does not answer; waiting" in line)
     assert new_home.perdure("controller", "status", check=False).returncode == 1
     new_home.perdure("controller", "start")
-    new_home.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
+    new_home.perdure("jobs", "cancel", "--all-users", "--yes", "--no-graceful")
     follower.communicate(timeout=scaled(60))
     assert follower.returncode == 103
 

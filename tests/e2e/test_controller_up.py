@@ -80,7 +80,7 @@ def laptop(tmp_path: Path) -> Iterator[WithMachines]:
     yield one
     if hosted_controller.serving_endpoint(home) is not None:
         with contextlib.suppress(AssertionError):
-            one.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.perdure("jobs", "cancel", "--all-users", "--yes", "--no-graceful")
             one.until(lambda: not one.others(), "the end of every job's machine")
     one.perdure("controller", "down", "--force", "--yes")
     assert not one.machines()

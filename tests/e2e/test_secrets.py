@@ -87,7 +87,7 @@ def is_clean(text: str) -> bool:
 @pytest.fixture
 def done_with(controller: Controller) -> Iterator[None]:
     yield
-    controller.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+    controller.perdure("jobs", "cancel", "--all-users", "--yes", "--no-graceful", check=False)
 
 
 @pytest.mark.usefixtures("done_with")

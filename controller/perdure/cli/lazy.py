@@ -23,9 +23,17 @@ class LazyCommand:
 class LazyGroup(click.Group):
     """A group that knows the names of its commands, and imports a command on first use."""
 
-    def __init__(self, *args: Any, commands_at: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        commands_at: Mapping[str, LazyCommand],
+        elsewhere: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`elsewhere`: commands of SkyPilot that this group does not have, and what to do instead."""
         super().__init__(*args, context_settings=CONTEXT, **kwargs)
         self.commands_at = commands_at
+        self.elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.commands_at)
@@ -41,6 +49,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in self.elsewhere:
+            ctx.fail(f"There is no command {args[0]!r}: {self.elsewhere[args[0]]}")
         if args and not args[0].startswith("-") and args[0] not in self.commands_at:
             from difflib import get_close_matches
 

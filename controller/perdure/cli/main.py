@@ -24,6 +24,35 @@ COMMANDS = {
 }
 
 
+_NO_CLUSTERS = "there are no clusters to develop on, only jobs; use `perdure jobs launch`"
+_NO_SERVICES = "services are not supported yet"
+# Commands of SkyPilot, and what to do here instead.
+ELSEWHERE = {
+    "launch": "use `perdure jobs launch`",
+    "exec": _NO_CLUSTERS,
+    "status": "use `perdure jobs queue`",
+    "queue": "use `perdure jobs queue`",
+    "logs": "use `perdure jobs logs`",
+    "cancel": "use `perdure jobs cancel`",
+    "stop": "use `perdure jobs cancel`; a job's machines end with it",
+    "down": "use `perdure jobs cancel`; a job's machines end with it",
+    "start": _NO_CLUSTERS,
+    "autostop": "a job's machines end with it",
+    "show-gpus": "use `perdure gpus`",
+    "cost-report": "use `perdure jobs queue`, whose COST column has the cost of each job",
+    "optimize": "use `perdure jobs launch --dryrun`",
+    "ssh": _NO_CLUSTERS,
+    "serve": _NO_SERVICES,
+    "storage": "buckets belong to your account; use the tools of the cloud",
+    "volumes": "volumes are not supported; use `file_mounts` with a bucket",
+    "api": "use `perdure controller`",
+    "dashboard": "use `perdure jobs queue --watch`",
+    "workspace": "there are no workspaces",
+    "spot": "use `perdure jobs`",
+    "local": "the local cloud needs no command; see `perdure check local`",
+}
+
+
 class RootGroup(LazyGroup):
     """The root of the command line: turns an exception of any command, or Ctrl-C, into a message and an exit code."""
 
@@ -47,6 +76,7 @@ class RootGroup(LazyGroup):
 @click.group(
     cls=RootGroup,
     commands_at=COMMANDS,
+    elsewhere=ELSEWHERE,
     epilog="""\b
 Examples:
   perdure jobs launch train.yaml         run a task, and follow its logs through every recovery

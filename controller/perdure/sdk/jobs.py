@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from perdure.sdk.task import Task
 
 WAIT_POLL_S = 1.0
+MAX_IDS = 10_000  # the controller's limit for one call
 MAX_NAME_CHARS = 200  # the controller's limit
 
 
@@ -198,14 +199,33 @@ def cancel(
     *,
     name: str | None = None,
     all: bool = False,  # the name in the API
+    all_users: bool = False,
     graceful: bool = True,
     grace_s: float | None = None,
     client: Client | None = None,
 ) -> api_types.Cancelled:
-    """End jobs: by id, by name, or all. Graceful: each may save and flush for `grace_s` seconds (None: its default)."""
+    """End jobs: by id, by name, all of this user, or those of all users. Give one of these.
+
+    Graceful: each may save and flush for `grace_s` seconds (None: its default).
+    """
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
-    return client.cancel(ids=ids, name=name, everything=all, graceful=graceful, grace_s=grace_s)
+    if all and not all_users:
+        ids = unfinished_ids(user=user_name(), client=client)
+    cancelled: api_types.Cancelled = {"cancelled": [], "finished": [], "unknown": []}
+    # A call accepts so many ids.
+    for some in [None] if ids is None else [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]:
+        part = client.cancel(ids=some, name=name, everything=all_users, graceful=graceful, grace_s=grace_s)
+        cancelled["cancelled"] += part["cancelled"]
+        cancelled["finished"] += part["finished"]
+        cancelled["unknown"] += part["unknown"]
+    return cancelled
+
+
+def unfinished_ids(*, name: str | None = None, user: str | None = None, client: Client | None = None) -> list[int]:
+    """The IDs of the jobs that have not ended, newest first. `name`: a name or a pattern; `user`: only that user's."""
+    jobs = iter_all(name=name, skip_finished=True, client=client)
+    return list(dict.fromkeys(job["job_id"] for job in jobs if user in (None, job["user"])))
 
 
 def preempt(

@@ -206,7 +206,7 @@ def test_unsatisfiable_request__is_rejected_and_changes_nothing(controller: Cont
 
 
 def test_finished_jobs__leave_nothing(controller: Controller) -> None:
-    controller.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
+    controller.perdure("jobs", "cancel", "--all-users", "--yes", "--no-graceful", check=False)
     home = str(controller.home)
     controller.until(lambda: not _processes_under(home), "the end of every process of a machine")
     mounts = subprocess.run(["cat", "/proc/mounts"], capture_output=True, text=True, check=True).stdout

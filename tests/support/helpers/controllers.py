@@ -82,7 +82,7 @@ def running_controller(home: Path, **more: Any) -> Iterator[Controller]:
         yield one
     finally:
         with contextlib.suppress(AssertionError):
-            one.perdure("jobs", "cancel", "--all", "--yes", "--no-graceful")
+            one.perdure("jobs", "cancel", "--all-users", "--yes", "--no-graceful")
             one.until(lambda: not list(home.glob("local/instances/*/machine")), "the end of every machine")
         one.perdure("controller", "stop")
 

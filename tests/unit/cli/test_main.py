@@ -62,6 +62,26 @@ def test_mistyped_command__gets_a_suggestion(perdure: RunPerdure) -> None:
     assert "Did you mean 'launch'?" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("launch", "x.yaml"), "There is no command 'launch': use `perdure jobs launch`"),
+        (("status",), "There is no command 'status': use `perdure jobs queue`"),
+        (("serve", "up", "x.yaml"), "There is no command 'serve': services are not supported yet"),
+        (("jobs", "pool", "apply"), "There is no command 'pool': pools are not supported"),
+    ],
+)
+def test_commands_of_skypilot__get_advice(perdure: RunPerdure, words: tuple[str, ...], advice: str) -> None:
+    result = perdure(*words)
+    assert result.exit_code == 2
+    assert advice in result.stderr
+
+
+def test_commands_of_skypilot__are_not_commands_here() -> None:
+    assert not main.ELSEWHERE.keys() & main.COMMANDS.keys()
+    assert not jobs.ELSEWHERE.keys() & jobs.COMMANDS.keys()
+
+
 def test_version__is_printed(perdure: RunPerdure) -> None:
     from importlib.metadata import version
 

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
             for task in self.controller.jobs[job_id]
             if ("before" not in query or job_id < int(query["before"]))
             and ("ids" not in query or str(job_id) in query["ids"].split(","))
-            and ("name" not in query or task["name"] == query["name"])
+            and ("name" not in query or fnmatchcase(task["name"], query["name"]))
             and ("status" not in query or task["status"] in query["status"].split(","))
             and (query.get("skip_finished") != "1" or task["status"] not in FINAL)
         ]

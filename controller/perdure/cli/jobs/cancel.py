@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
-from perdure.cli.output.confirm import confirm
+from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
+from perdure.sdk.connection.client import user_name
 
 LIST_ALL = "list all jobs: perdure jobs queue --all"
 _MIN_RANGE = 3  # consecutive ids that are written as a range
@@ -19,13 +20,15 @@ _MIN_RANGE = 3  # consecutive ids that are written as a range
 Examples:
   perdure jobs cancel 3 4
   perdure jobs cancel -n bert --graceful-timeout 300
+  perdure jobs cancel -n 'sweep-*'       quote the pattern to protect it from the shell
   perdure jobs cancel 3 --no-graceful    at once; unsaved work is lost
-  perdure jobs cancel --all -y
+  perdure jobs cancel --all -y           all jobs of yours
 """
 )
 @click.argument("job_ids", type=int, nargs=-1, metavar="[IDS]...")
-@click.option("-n", "--name", help="Cancel all jobs with this name.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Cancel all unfinished jobs.")
+@click.option("-n", "--name", help="Cancel all jobs with this name; *, ? and [a-z] are wildcards.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Cancel all unfinished jobs of yours.")
+@click.option("-u", "--all-users", is_flag=True, help="Cancel all unfinished jobs, whoever has launched them.")
 @click.option(
     "--graceful/--no-graceful",
     default=True,
@@ -43,40 +46,50 @@ def cancel(
     job_ids: tuple[int, ...],
     name: str | None,
     everything: bool,
+    all_users: bool,
     graceful: bool,
     graceful_timeout: int | None,
     yes: bool,
 ) -> None:
     """Cancel jobs and release their machines."""
-    if [bool(job_ids), name is not None, everything].count(True) != 1:
-        raise Failure("specify which jobs to cancel\n  use exactly one of IDs, --name and --all", EXIT_WRONG_INPUT)
-    which = "all jobs" if everything else f"all jobs named {name}" if name else _named(list(job_ids))
-    confirm(f"Cancel {which}?", yes=yes, default=not everything)
+    if [bool(job_ids), name is not None, everything or all_users].count(True) != 1:
+        fix = "use exactly one of IDs, --name, --all and --all-users"
+        raise Failure(f"specify which jobs to cancel\n  {fix}", EXIT_WRONG_INPUT)
+    require_terminal_or_yes(yes=yes)
     from perdure.cli.client import connect
 
     client = connect()
+    ids = list(job_ids)
+    if ids:
+        which = _named(ids)
+    else:
+        user = None if all_users or name is not None else user_name()
+        with spinner("Finding jobs"):
+            ids = jobs.unfinished_ids(name=name, user=user, client=client)
+        if not ids:
+            return _report_none(name, user)
+        whose = f"named {name}" if name else "of all users" if user is None else f"of {user}"
+        which = f"{len(ids)} job{'s' if len(ids) > 1 else ''} {whose}"
+    confirm(f"Cancel {which}?", yes=yes, default=not everything and not all_users)
     with spinner("Cancelling"):
-        result = jobs.cancel(
-            job_ids or None,
-            name=name,
-            all=everything,
-            graceful=graceful,
-            grace_s=graceful_timeout,
-            client=client,
-        )
+        result = jobs.cancel(ids, graceful=graceful, grace_s=graceful_timeout, client=client)
     if cancelled := result["cancelled"]:
         subject = f"Job with ID {cancelled[0]} is" if len(cancelled) == 1 else f"Jobs with IDs {_listed(cancelled)} are"
         click.echo(f"{subject} scheduled to be cancelled.")
-    elif not result["unknown"] and not result["finished"]:
-        if name is not None:
-            raise Failure(f"there is no job named {name!r}\n  {LIST_ALL}", EXIT_NOT_FOUND)
-        click.echo("No jobs to cancel.")
     if result["finished"]:
         verb = "has" if len(result["finished"]) == 1 else "have"
         click.echo(f"{_named(result['finished']).capitalize()} {verb} already finished.")
     if result["unknown"]:
         verb = "is" if len(result["unknown"]) == 1 else "are"
         raise Failure(f"there {verb} no {_named(result['unknown'])}\n  {LIST_ALL}", EXIT_NOT_FOUND)
+
+
+def _report_none(name: str | None, user: str | None) -> None:
+    """Say that there is nothing to cancel. Raises `Failure` if the user has named jobs."""
+    if name is not None:
+        raise Failure(f"there is no unfinished job named {name!r}\n  {LIST_ALL}", EXIT_NOT_FOUND)
+    hint = "" if user is None else f" of {user}; --all-users cancels those of others, too"
+    click.echo(f"No jobs to cancel{hint}.")
 
 
 def _named(ids: list[int]) -> str:

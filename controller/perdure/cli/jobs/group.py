@@ -14,11 +14,19 @@ COMMANDS = {
     "cancel": LazyCommand("perdure.cli.jobs.cancel:cancel", "Cancel jobs; they may save their work first."),
     "preempt": LazyCommand("perdure.cli.jobs.preempt:preempt", "Simulate a preemption of one of a job's machines."),
 }
+# Commands of SkyPilot, and what to do here instead.
+ELSEWHERE = {
+    "dashboard": "use `perdure jobs queue --watch`",
+    "pool": "pools are not supported; `perdure jobs launch --num-jobs N` launches N jobs",
+    "status": "use `perdure jobs queue`, or `perdure jobs show` for one job",
+    "list": "use `perdure jobs queue`",
+}
 
 
 @click.group(
     cls=LazyGroup,
     commands_at=COMMANDS,
+    elsewhere=ELSEWHERE,
     epilog="""\b
 Examples:
   perdure jobs launch train.yaml -n bert

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_FAILED_COMMAND, EXIT_WRONG_INPUT, Failure
 
 
 def require_terminal_or_yes(*, yes: bool) -> None:
@@ -18,7 +18,8 @@ def require_terminal_or_yes(*, yes: bool) -> None:
 
 
 def confirm(question: str, *, yes: bool, default: bool = True) -> None:
-    """Return if the user agrees, or with `yes`; else raise `Failure`."""
+    """Return if the user agrees, or with `yes`; else end the command with exit code 1, since nothing was done."""
     require_terminal_or_yes(yes=yes)
     if not yes and not click.confirm(question, default=default):
-        raise Failure("aborted; nothing was changed")
+        click.echo("Nothing was changed.", err=True)
+        raise click.exceptions.Exit(EXIT_FAILED_COMMAND)

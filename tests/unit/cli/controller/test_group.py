@@ -141,7 +141,7 @@ def test_up__asks_before_it_buys_a_machine(perdure: RunPerdure, on_terminal: Sta
     terminal.read_until("Create a controller's machine in nowhere, which is billed until `down`? [y/N]")
     terminal.write("\n")
     assert terminal.end() == 1
-    assert "aborted" in terminal.text
+    assert "Nothing was changed." in terminal.text
 
 
 def test_status__says_that_the_controller_does_not_keep_up(perdure: RunPerdure, server: Controller) -> None:

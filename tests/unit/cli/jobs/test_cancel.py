@@ -28,14 +28,30 @@ def test_listed__joins_consecutive_ids() -> None:
     assert cancel._listed([5, 1, 2, 3, 7, 8]) == "1-3, 5, 7, 8"
 
 
-def test_cancel__by_name_and_all(perdure: RunPerdure, server: Controller) -> None:
-    assert perdure("jobs", "cancel", "--all", "-y").stdout == "No jobs to cancel.\n"
+def test_cancel__by_name_and_all(perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER", "ada")
+    nothing = "No jobs to cancel of ada; --all-users cancels those of others, too.\n"
+    assert perdure("jobs", "cancel", "--all", "-y").stdout == nothing
+    assert perdure("jobs", "cancel", "--all-users", "-y").stdout == "No jobs to cancel.\n"
     server.add("RUNNING", name="a")
     server.add("PENDING", name="b")
+    server.add("SUCCEEDED", name="b")
+    server.add("RUNNING", name="c", user="bob")
     result = perdure("jobs", "cancel", "-n", "b", "-y", "--graceful-timeout", "300")
     assert result.stdout == "Job with ID 2 is scheduled to be cancelled.\n"
     assert server.called("POST .*cancel")[-1][2]["grace_s"] == 300
     assert "IDs 1, 2 are" in perdure("jobs", "cancel", "-a", "-y").stdout
+    assert "IDs 1, 2, 4 are" in perdure("jobs", "cancel", "-u", "-y").stdout
+
+
+def test_cancel__by_pattern_asks_with_the_number_of_jobs(server: Controller, on_terminal: StartOnTerminal) -> None:
+    for name in ("sweep-1", "sweep-2", "other"):
+        server.add("RUNNING", name=name)
+    terminal = on_terminal("jobs", "cancel", "-n", "sweep-*")
+    terminal.read_until("Cancel 2 jobs named sweep-*? [Y/n]")
+    terminal.write("y\n")
+    assert terminal.end() == 0
+    assert server.called("POST .*cancel")[-1][2]["ids"] == [2, 1]
 
 
 @pytest.mark.parametrize("words", [[], ["1", "--all"], ["-n", "x", "1"]])
@@ -54,6 +70,8 @@ def test_cancel__asks_for_confirmation(perdure: RunPerdure, server: Controller, 
     terminal.read_until("Cancel job 1? [Y/n]")
     terminal.write("n\n")
     assert terminal.end() == 1
+    assert "Nothing was changed." in terminal.text
+    assert "Error" not in terminal.text
     assert server.called("POST .*cancel") == []
 
 
@@ -61,13 +79,13 @@ def test_cancel__unknown_name_exits_with_102(perdure: RunPerdure, server: Contro
     server.add("RUNNING", name="a")
     result = perdure("jobs", "cancel", "-n", "nobody", "-y")
     assert result.exit_code == 102
-    assert "there is no job named 'nobody'" in result.stderr
+    assert "there is no unfinished job named 'nobody'" in result.stderr
 
 
 def test_cancel__all_is_declined_by_default(server: Controller, on_terminal: StartOnTerminal) -> None:
     server.add("RUNNING")
-    terminal = on_terminal("jobs", "cancel", "--all")
-    terminal.read_until("Cancel all jobs? [y/N]")
+    terminal = on_terminal("jobs", "cancel", "--all", USER="ada")
+    terminal.read_until("Cancel 1 job of ada? [y/N]")
     terminal.write("\n")
     assert terminal.end() == 1
     assert server.called("POST .*cancel") == []

@@ -110,7 +110,7 @@ def test_confirmation__on_a_terminal(
     assert terminal.end() == code
     assert bool(server.jobs) == (code == 0)
     assert ("trained" in terminal.text) == (code == 0)
-    assert ("nothing was changed" in terminal.text) == (code == 1)
+    assert ("Nothing was changed." in terminal.text) == (code == 1)
 
 
 @pytest.mark.parametrize(
