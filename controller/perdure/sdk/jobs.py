@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from perdure.sdk.task import Task
 
 WAIT_POLL_S = 1.0
+DOWNLOAD_DIR = "~/perdure_logs"
 MAX_IDS = 10_000  # the controller's limit for one call
 MAX_NAME_CHARS = 200  # the controller's limit
 
@@ -268,6 +271,40 @@ def tail_logs(
             return EXIT_NOT_FOUND
         raise
     return exit_code(logs.status_of(job, task))
+
+
+def download_logs(
+    job_id: int | None = None,
+    name: str | None = None,
+    *,
+    local_dir: str | os.PathLike[str] = DOWNLOAD_DIR,
+    client: Client | None = None,
+) -> Path:
+    """Write the logs that a job has so far to files, one for each task. Returns the folder that holds them.
+
+    Without `job_id`: those of the newest job, or of the newest of that `name`. Replaces the files of an earlier
+    download. Raises JobNotFound; OSError for a folder that cannot be written.
+    """
+    client = client or _client()
+    job = get(newest(name, client=client) if job_id is None else job_id, client=client)
+    folder = download_folder(job, local_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    tasks = job.get("tasks") or [job]
+    for task in tasks:
+        index = task["task_index"] if len(tasks) > 1 else None
+        with (
+            open(folder / ("run.log" if index is None else f"run-{index}.log"), "wb") as file,
+            client.logs(job["job_id"], task=index, follow=False) as stream,
+        ):
+            for chunk in stream:
+                file.write(chunk)
+    return folder
+
+
+def download_folder(job: api_types.Job, local_dir: str | os.PathLike[str] = DOWNLOAD_DIR) -> Path:
+    """The folder of a job's downloaded logs: `<local_dir>/<job ID>-<name>`."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", job["name"])
+    return Path(local_dir).expanduser() / f"{job['job_id']}-{name}"
 
 
 def wait(

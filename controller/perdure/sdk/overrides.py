@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from perdure.sdk.spec import yaml_reader
 from perdure.sdk.spec.problems import Problem, TaskError, choice_fix
 from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.schema import TASK_FIELDS
@@ -34,8 +36,9 @@ IN_RESOURCES = {
     "labels": "labels",
     "ports": "ports",
 }
-IN_TASK = ("name", "num_nodes", "workdir")
-OVERRIDES = (*IN_RESOURCES, *IN_TASK)
+IN_TASK = ("name", "num_nodes", "workdir", "config")
+OF_GIT = {"git_url": "url", "git_ref": "ref"}  # override → the field of `workdir` that it replaces
+OVERRIDES = (*IN_RESOURCES, *IN_TASK, *OF_GIT)
 
 # What `--ignore` takes, in full: the fields for which a launch is refused otherwise.
 IGNORABLE = (
@@ -94,13 +97,69 @@ def apply(config: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"unknown overrides: {', '.join(sorted(unknown))}; allowed: {', '.join(OVERRIDES)}")
     report = Report()
     given_values = {name: value for name, value in given.items() if value is not None and value != ()}
+    git = {OF_GIT[name]: given_values.pop(name) for name in OF_GIT if name in given_values}
     parsed = {name: _parse(name, value, report) for name, value in given_values.items()}
+    if git:
+        parsed["workdir"] = _git_workdir(config.get("workdir"), git, report)
     report.raise_if_invalid()
     changed = {name: value for name, value in parsed.items() if name in IN_TASK}
+    if "config" in changed:
+        changed["config"] = _merged(config.get("config", {}), changed["config"] or {})
     in_resources = {name: value for name, value in parsed.items() if name in IN_RESOURCES}
     if in_resources:
         changed["resources"] = _override_resources(config.get("resources", {}), in_resources)
     return changed
+
+
+def parse_settings(given: Sequence[str]) -> dict[str, Any]:
+    """The settings of `--config`: each a YAML file, or `key.key=value` with a value in YAML. The last one wins.
+
+    Raises TaskError.
+    """
+    settings: dict[str, Any] = {}
+    for text in given:
+        settings = _merged(settings, _setting(text) if "=" in text else _settings_file(text))
+    return settings
+
+
+def _setting(text: str) -> dict[str, Any]:
+    key, _, value = text.partition("=")
+    names = key.split(".")
+    if not all(name.strip() for name in names):
+        fix = "write it like kubernetes.provision_timeout=600"
+        raise TaskError([Problem("--config", f"{text!r} is not KEY=VALUE", fix)])
+    setting: Any = yaml_reader.read_text(value, file=f"--config {key}")[0].value if value.strip() else ""
+    for name in reversed(names):
+        setting = {name.strip(): setting}
+    return dict(setting)
+
+
+def _settings_file(path: str) -> dict[str, Any]:
+    if not os.path.isfile(os.path.expanduser(path)):
+        raise TaskError([Problem("--config", f"{path!r} is neither a file nor KEY=VALUE", "give one of them")])
+    document, *others = yaml_reader.read_file(path)
+    if others or not isinstance(document.value, dict):
+        raise TaskError([Problem("--config", "the file is not one mapping", "write `key: value` lines", file=path)])
+    return document.value
+
+
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with `changes`; mappings in both are merged."""
+    merged = dict(settings)
+    for name, value in changes.items():
+        known = merged.get(name)
+        merged[name] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _git_workdir(workdir: Any, git: dict[str, Any], report: Report) -> Any:
+    """The repository of `--git-url` and `--git-ref`; the latter alone changes that of the YAML."""
+    if "url" not in git:
+        if not isinstance(workdir, dict) or "url" not in workdir:
+            report.add_problem(("--git-ref",), "the task's `workdir` is no git repository", "give --git-url, too")
+            return None
+        git = {"url": workdir["url"], **git}
+    return validate(TASK_FIELDS["workdir"].validator, git, ("--git-url",), report)
 
 
 def _parse(name: str, value: Any, report: Report) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.sdk import Dag, Problem, Resources, TaskError
+from perdure.sdk.overrides import parse_settings
 
 PIPELINE = """
 name: nightly
@@ -116,3 +118,63 @@ def test_override__reports_options_and_changes_nothing() -> None:
         dag.override(gpu="A100")
     assert dag.to_yaml_configs() == before
     assert dag.name == "nightly"
+
+
+GIT = "https://example.com/a.git"
+
+
+@pytest.mark.parametrize(
+    ("workdir", "given", "changed"),
+    [
+        ("{}", {"git_url": GIT}, {"url": GIT}),
+        ("{workdir: src}", {"git_url": GIT, "git_ref": "v1"}, {"url": GIT, "ref": "v1"}),
+        (f"{{workdir: {{url: '{GIT}', ref: main}}}}", {"git_ref": "v2"}, {"url": GIT, "ref": "v2"}),
+        (f"{{workdir: {{url: '{GIT}', ref: main}}}}", {"git_url": "g:b"}, {"url": "g:b"}),
+    ],
+)
+def test_override__changes_the_git_repository(workdir: str, given: dict[str, str], changed: dict[str, str]) -> None:
+    assert Dag.from_yaml(workdir + "\n").override(**given).tasks[0].workdir == changed
+
+
+def test_override__needs_a_repository_for_a_ref() -> None:
+    with pytest.raises(TaskError, match=r"--git-ref: the task's `workdir` is no git repository; give --git-url, too"):
+        Dag.from_yaml("workdir: src\n").override(git_ref="main")
+
+
+def test_override__merges_settings(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("kubernetes: {custom: {a: 1}}\naws: {vpc_name: v}\n")
+    given = parse_settings(
+        [str(tmp_path / "s.yaml"), "kubernetes.custom.b=[1, x]", "aws.vpc_name=w", "hooks=[{run: a}]"]
+    )
+    dag = Dag.from_yaml("config: {kubernetes: {custom: {c: 3}}, gcp: {d: 4}}\n").override(config=given)
+    assert dag.tasks[0].to_yaml_config()["config"] == {
+        "kubernetes": {"custom": {"a": 1, "b": [1, "x"], "c": 3}},
+        "gcp": {"d": 4},
+        "aws": {"vpc_name": "w"},
+        "hooks": [{"run": "a"}],
+    }
+    assert [warning.partition(": accepted")[0] for warning in dag.warnings] == [
+        *("line 1: config.kubernetes", "line 1: config.gcp", "config.aws")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nowhere.yaml", "--config: 'nowhere.yaml' is neither a file nor KEY=VALUE; give one of them"),
+        ("a..b=1", "--config: 'a..b=1' is not KEY=VALUE; write it like kubernetes.provision_timeout=600"),
+        ("a=[1", "--config a:1: not YAML: "),
+    ],
+)
+def test_settings__report_problems(text: str, expected: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        parse_settings([text])
+    assert str(caught.value).startswith(expected)
+
+
+def test_settings__of_a_file_are_one_mapping(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("[a]\n")
+    with pytest.raises(TaskError, match=r"the file is not one mapping; write `key: value` lines"):
+        parse_settings([str(tmp_path / "s.yaml")])
+    with pytest.raises(TaskError, match=r"config: found a|--config"):
+        Dag.from_yaml("run: x\n").override(config=parse_settings(["hooks=5"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import click
 
@@ -25,6 +26,7 @@ Examples:
   perdure jobs logs 7 eval               one task of a pipeline, by name or number
   perdure jobs logs -n bert --no-follow > bert.log
   perdure jobs logs 7 --controller       what the controller did for the job, and why
+  perdure jobs logs 7 --sync-down        to files in ~/perdure_logs
 
 \b
 Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it does not exist,
@@ -39,7 +41,16 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it doe
 @click.option(
     "--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines; 0 shows all."
 )
-def logs(job_id: int | None, task: str | None, name: str | None, follow: bool, controller: bool, tail: int) -> None:
+@click.option("-s", "--sync-down", is_flag=True, help="Download the logs so far to files in ~/perdure_logs.")
+def logs(
+    job_id: int | None,
+    task: str | None,
+    name: str | None,
+    follow: bool,
+    controller: bool,
+    tail: int,
+    sync_down: bool,
+) -> None:
     """Show a job's logs from its first attempt on, and follow them until it ends.
 
     Following continues through recoveries and restarts of the controller. Ctrl-C leaves the job running.
@@ -49,9 +60,15 @@ def logs(job_id: int | None, task: str | None, name: str | None, follow: bool, c
 
     if job_id is not None and name is not None:
         raise Failure("ID and --name exclude each other\n  use one of them", EXIT_WRONG_INPUT)
+    if sync_down and (tail or task is not None):
+        fix = "it downloads the whole logs of all tasks; leave out TASK and --tail"
+        raise Failure(f"--sync-down excludes TASK and --tail\n  {fix}", EXIT_WRONG_INPUT)
     client = connect()
     selected_id = job_id if job_id is not None else jobs.newest(name, client=client)
     job = jobs.get(selected_id, client=client)
+    if sync_down:
+        click.echo(f"Logs of job {selected_id}: {_download(client, job, controller=controller)}")
+        raise SystemExit(0)
     index = None if task is None else _task_index(job, task)
     if controller:
         code = _follow_timeline(client, selected_id, follow=follow, tail=tail)
@@ -60,6 +77,21 @@ def logs(job_id: int | None, task: str | None, name: str | None, follow: bool, c
     else:
         code = jobs.tail_logs(selected_id, task=index, follow=False, tail=tail or None, client=client)
     raise SystemExit(code)
+
+
+def _download(client: Client, job: api_types.JobDetail, *, controller: bool) -> Path:
+    """Write the logs, or with `controller` the timeline, to files; returns their folder. Raises `Failure`."""
+    try:
+        if not controller:
+            return jobs.download_logs(job["job_id"], client=client)
+        folder = jobs.download_folder(job)
+        folder.mkdir(parents=True, exist_ok=True)
+        where = timeline.places(job["attempts"])
+        lines = (timeline.line(entry, where) for entry in job["timeline"])
+        (folder / "controller.log").write_text("".join(f"{click.unstyle(line)}\n" for line in lines))
+    except OSError as error:
+        raise Failure(f"cannot write the logs: {error}\n  free space, or make the folder writable") from error
+    return folder
 
 
 def _task_index(job: api_types.JobDetail, task: str) -> int:

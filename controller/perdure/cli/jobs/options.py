@@ -33,6 +33,14 @@ _RESOURCES = [
     click.option("--job-recovery", metavar="STRATEGY", help="Recovery strategy; none stands for the default one."),
     click.option("--priority", type=click.IntRange(-1000, 1000), help="Jobs with higher priority start first."),
     click.option("--workdir", metavar="DIR", help="Directory to upload and to run in."),
+    click.option("--git-url", metavar="URL", help="Git repository to clone and to run in, instead of --workdir."),
+    click.option("--git-ref", metavar="REF", help="Branch, tag or commit of the git repository."),
+    click.option(
+        "--config",
+        metavar="FILE|KEY=VALUE",
+        multiple=True,
+        help="Setting of the task's `config`, such as kubernetes.pod_config=…, or a YAML file of them; repeatable.",
+    ),
     click.option("--cloud", hidden=True),
     click.option("--region", hidden=True),
     click.option("--zone", hidden=True),
@@ -57,7 +65,7 @@ def task_options(command: Command) -> Command:
 
 
 def overrides(given: dict[str, Any]) -> dict[str, Any]:
-    """The given options as keyword arguments of `Dag.override`. Raises `UsageError`."""
+    """The given options as keyword arguments of `Dag.override`. Raises `UsageError`, or `TaskError` for `--config`."""
     kept = {name: value for name, value in given.items() if value is not None and value != ()}
     legacy = {name: kept.pop(name) for name in ("cloud", "region", "zone") if name in kept}
     if legacy and "infra" in kept:
@@ -68,6 +76,12 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
         kept["labels"] = dict(_label(label) for label in kept["labels"])
     if "ports" in kept:
         kept["ports"] = list(kept["ports"])
+    if ("git_url" in kept or "git_ref" in kept) and "workdir" in kept:
+        raise click.UsageError("--workdir excludes --git-url and --git-ref.")
+    if "config" in kept:
+        from perdure.sdk.overrides import parse_settings
+
+        kept["config"] = parse_settings(kept["config"])
     return kept
 
 

@@ -244,6 +244,20 @@ def test_options__legacy_cloud_region_zone(perdure: RunPerdure, server: Controll
     assert "use --infra" in result.stderr
 
 
+def test_options__git_repository_and_settings(perdure: RunPerdure, server: Controller) -> None:
+    url = "https://example.com/a.git"
+    words = ["--git-url", url, "--git-ref", "v1", "--config", "kubernetes.custom=1", "--config", "aws.vpc_name=v"]
+    launched = perdure("jobs", "launch", "-d", "-y", *words, "true")
+    assert launched.exit_code == 0, launched.output
+    task = submitted(server)["tasks"][0]
+    assert task["workdir"] == {"url": url, "ref": "v1"}
+    assert task["config"] == {"kubernetes": {"custom": 1}, "aws": {"vpc_name": "v"}}
+    assert launched.stderr.count("config.kubernetes: accepted, but has no effect") == 1
+    result = perdure("jobs", "launch", "-d", "-y", "--git-url", url, "--workdir", ".", "true")
+    assert result.exit_code == 2
+    assert "--workdir excludes --git-url" in result.stderr
+
+
 def test_ignore__launches_without_an_unsupported_field(perdure: RunPerdure, server: Controller, project: Path) -> None:
     (project / "v.yaml").write_text("run: x\nvolumes: {/data: v}\nresources: {image_id: 'docker:x'}\n")
     refused = perdure("jobs", "launch", "v.yaml", "-d", "-y")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from support.helpers.timing import scaled
 from unit.cli.commands import RunPerdure, StartPerdure
@@ -48,6 +51,29 @@ def test_logs__controller_events(
     server.end(preempted_job)
     assert process.stdout.readline() == "2026-11-21 01:07:00  job.ended  COMPLETED\n"
     assert process.wait(scaled(30)) == 0
+
+
+def test_logs__sync_down_writes_files(
+    perdure: RunPerdure, server: Controller, preempted_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    server.add("SUCCEEDED", "FAILED", name="pipe/line", printed=b"a\xffb\n")
+    one, several = tmp_path / "perdure_logs/1-bert", tmp_path / "perdure_logs/2-pipe-line"
+    result = perdure("jobs", "logs", preempted_job, "--sync-down")
+    assert (result.exit_code, result.stdout) == (0, f"Logs of job 1: {one}\n")
+    assert (one / "run.log").read_bytes() == b"one\ntwo\nthree\n"
+    assert perdure("jobs", "logs", preempted_job, "-s", "--controller").exit_code == 0
+    assert "job.submitted" in (one / "controller.log").read_text().splitlines()[0]
+    assert perdure("jobs", "logs", "-s").stdout == f"Logs of job 2: {several}\n"
+    assert {path.name: path.read_bytes() for path in several.iterdir()} == {
+        "run-0.log": b"a\xffb\n",
+        "run-1.log": b"a\xffb\n",
+    }
+    assert perdure("jobs", "logs", "9", "-s").exit_code == 102
+    assert "leave out TASK and --tail" in perdure("jobs", "logs", "1", "-s", "--tail", "3").stderr
+    (tmp_path / "perdure_logs/3-x").write_text("")
+    server.add("RUNNING", name="x")
+    assert "Error: cannot write the logs: " in perdure("jobs", "logs", "3", "-s").stderr
 
 
 def test_logs__ctrl_c_detaches(in_process: StartPerdure, preempted_job: int) -> None:
