@@ -130,7 +130,7 @@ def status() -> None:
         "version": info["version"],
         "id": info["id"],
         "process": str(info["pid"]),
-        "started": f"{local_time(info['started_at'])} ({ago(info['started_at'], time.time())})",
+        "started": f"{local_time(info['started_at'], with_zone=True)} ({ago(info['started_at'], time.time())})",
         "home": info["home"],
         "jobs": jobs,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perdure.cli.jobs import durations
 from perdure.cli.output import text
 from perdure.recovery.statuses import EXIT_NOT_FINISHED, Status
 from perdure.sdk import jobs, logs
@@ -41,7 +42,9 @@ def _final_line(job: api_types.JobDetail, task: int | None) -> str:
     status = logs.status_of(job, task)
     recoveries = sum(part["recovery_count"] for part in parts)
     cost = text.cost(sum(part["cost_usd"] for part in parts), sum(part["on_demand_cost_usd"] for part in parts))
-    facts = [text.duration(sum(part["total_duration_s"] for part in parts))]
+    all_tasks = job.get("tasks") or [job]
+    seconds = durations.of_job(all_tasks) if task is None else durations.of_tasks(all_tasks)[task]
+    facts = [text.duration(seconds)]
     if recoveries:
         facts.append(f"{recoveries} recover{'y' if recoveries == 1 else 'ies'}")
     if cost != "-":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 
 import click
 
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.jobs import durations
 from perdure.cli.output import table, text
 from perdure.cli.output.table import Column
 from perdure.recovery.statuses import Status
@@ -30,6 +33,8 @@ COLUMNS = (
     Column("STATUS"),
     Column("WHERE", min_width=12, keep_end=True),
 )
+USER = Column("USER")
+DETAILS = (USER, Column("PRIORITY", right=True), Column("MACHINES"), Column("REASON"))
 NARROW_TITLES = {"TOT. DURATION": "TOTAL", "JOB DURATION": "RAN", "#RECOVERIES": "#REC"}
 NARROW_BELOW_COLUMNS = 132
 
@@ -41,6 +46,7 @@ Examples:
   perdure jobs queue --watch --skip-finished
   perdure jobs queue -s RUNNING,RECOVERING -n bert
   perdure jobs queue -n 'train-1234*'    quote the pattern to protect it from the shell
+  perdure jobs queue --since 2d --infra aws/us-east-1
   perdure jobs queue -a -o json | jq '.[] | select(.cost_usd > 10) | .job_id'
 """
 )
@@ -53,6 +59,10 @@ Examples:
     "-s", "--status", "statuses", metavar="STATUS[,…]", multiple=True, help="Show only jobs with these statuses."
 )
 @click.option("-n", "--name", help="Show only jobs with this name; *, ? and [a-z] are wildcards.")
+@click.option("--since", metavar="TIME", help="Show only jobs submitted since then: 2d, 12h, or 2026-12-01T08:00Z.")
+@click.option("--infra", metavar="CLOUD[/REGION[/ZONE]]", help="Show only jobs whose newest machine is there.")
+@click.option("-u", "--all-users", is_flag=True, help="Add the column USER. Jobs of all users are shown in any case.")
+@click.option("-v", "--verbose", is_flag=True, help="Add user, priority, machines and reason; cut nothing.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the table until Ctrl-C.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
@@ -63,6 +73,10 @@ def queue(
     skip_finished: bool,
     statuses: tuple[str, ...],
     name: str | None,
+    since: str | None,
+    infra: str | None,
+    all_users: bool,
+    verbose: bool,
     watch: bool,
     output: str,
 ) -> None:
@@ -74,17 +88,27 @@ def queue(
     from perdure.cli.client import connect
 
     selected_statuses = _statuses(statuses)
+    is_here = _place_filter(infra)
+    max_age = _age_filter(since)
     client = connect()
+    extra = DETAILS if verbose else (USER,) if all_users else ()
 
     def pages() -> Iterator[api_types.JobPage]:
+        all_pages = client.job_pages(skip_finished=skip_finished, statuses=selected_statuses, name=name)
+        if since is not None or infra is not None:
+            return _filtered(all_pages, max_age, is_here, None if everything else limit)
         if everything:
-            return client.job_pages(skip_finished=skip_finished, statuses=selected_statuses, name=name)
+            return all_pages
         return iter([client.jobs(limit=limit, skip_finished=skip_finished, statuses=selected_statuses, name=name)])
 
-    none_found = _none_found(name, is_filtered=skip_finished or bool(selected_statuses)) if name else None
+    is_filtered = skip_finished or bool(selected_statuses or since or infra)
+    none_found = _none_found(name, is_filtered=is_filtered) if name or since or infra else None
 
     def table_blocks() -> Iterator[list[str]]:
-        return blocks(pages(), width=table.screen_width(), limit=None if everything else limit, none_found=none_found)
+        width = None if verbose else table.screen_width()
+        return blocks(
+            pages(), width=width, limit=None if everything else limit, none_found=none_found, extra_columns=extra
+        )
 
     if output == "json":
         _print_json(pages())
@@ -98,23 +122,28 @@ def queue(
 
 
 def blocks(
-    pages: Iterable[api_types.JobPage], *, width: int | None, limit: int | None = None, none_found: str | None = None
+    pages: Iterable[api_types.JobPage],
+    *,
+    width: int | None,
+    limit: int | None = None,
+    none_found: str | None = None,
+    extra_columns: Sequence[Column] = (),
 ) -> Iterator[list[str]]:
     """The summary and the table: one block of lines per page. `limit`: how many jobs were requested; None: all.
 
     `none_found` replaces the summary if no job was found. The first page determines the width of the columns. In a pipe
-    (`width` None) later pages widen them.
+    (`width` None) later pages widen them. `extra_columns`: of DETAILS.
     """
     layout: table.Layout | None = None
     wait_reasons = _WaitReasons()
     for page in pages:
         jobs = _by_job(page["jobs"])
         now = text.to_epoch(page["now"])
-        rows = [row for tasks in jobs for row in _rows(tasks, now)]
+        rows = [row for tasks in jobs for row in _rows(tasks, now, extra_columns)]
         block = []
         if layout is None:
             narrow = width is not None and width < NARROW_BELOW_COLUMNS
-            columns = [_renamed(column) if narrow else column for column in COLUMNS]
+            columns = [_renamed(column) if narrow else column for column in (*COLUMNS, *extra_columns)]
             layout = table.fit(columns, rows, width=width)
             block = [_summary(page["counts"]), layout.titles()] if rows else [none_found or _summary(page["counts"])]
         elif width is None:
@@ -161,7 +190,70 @@ def _print_json(pages: Iterable[api_types.JobPage]) -> None:
     click.echo("[]" if separator == "[\n" else "\n]")
 
 
-def _none_found(name: str, *, is_filtered: bool) -> str:
+def _place_filter(infra: str | None) -> Callable[[api_types.Job], bool]:
+    """Whether a job is at a place. Raises `Failure`."""
+    if infra is None:
+        return lambda _: True
+    from perdure.sdk.spec.infra import parts
+    from perdure.sdk.spec.problems import InvalidValue
+
+    try:
+        wanted = parts(infra)
+    except InvalidValue as error:
+        raise Failure(f"--infra: {error.message}\n  {error.fix}", EXIT_WRONG_INPUT) from error
+
+    def is_here(job: api_types.Job) -> bool:
+        actual = (job["cloud"], job["region"], job["zone"])
+        return all(want in (None, have) for want, have in zip(wanted, actual, strict=True))
+
+    return is_here
+
+
+def _age_filter(since: str | None) -> Callable[[float], float]:
+    """A function from now to the earliest submission, both in epoch seconds. Raises `Failure`."""
+    if since is None:
+        return lambda _: 0.0
+    from perdure.sdk.spec import deadlines
+    from perdure.sdk.spec.problems import InvalidValue
+
+    try:
+        with suppress(ValueError):
+            begin = datetime.fromisoformat(since).timestamp()
+            return lambda _: begin
+        age_s = deadlines.seconds(deadlines.parse_duration(since))
+    except InvalidValue as error:
+        fix = f"give {deadlines.DURATION}, or a moment such as 2026-12-01T08:00Z"
+        raise Failure(f"--since: {error.message}\n  {fix}", EXIT_WRONG_INPUT) from error
+    return lambda now: now - age_s
+
+
+def _filtered(
+    pages: Iterable[api_types.JobPage],
+    earliest: Callable[[float], float],
+    is_here: Callable[[api_types.Job], bool],
+    limit: int | None,
+) -> Iterator[api_types.JobPage]:
+    """The pages with only the jobs that were submitted since, and of which a task is at the place; at most `limit`.
+
+    Ids rise with the time of submission, so that no page after an older job is read.
+    """
+    found = 0
+    for page in pages:
+        begin = earliest(text.to_epoch(page["now"]))
+        kept: list[api_types.Job] = []
+        for tasks in _by_job(page["jobs"]):
+            is_new = text.to_epoch(tasks[0]["submitted_at"]) >= begin
+            if is_new and any(map(is_here, tasks)) and found != limit:
+                kept += tasks
+                found += 1
+        yield {**page, "jobs": kept}
+        if found == limit or (page["jobs"] and text.to_epoch(page["jobs"][-1]["submitted_at"]) < begin):
+            return
+
+
+def _none_found(name: str | None, *, is_filtered: bool) -> str:
+    if not name:
+        return "There is no such job."
     which = "No such job" if is_filtered else "No job"
     return f"{which} has a name that matches {name!r}." if set(name) & set("*?[") else f"{which} is named {name!r}."
 
@@ -182,12 +274,20 @@ def _by_job(jobs: Sequence[api_types.Job]) -> list[list[api_types.Job]]:
     return [sorted(tasks, key=lambda task: task["task_index"]) for tasks in groups.values()]
 
 
-def _rows(tasks: Sequence[api_types.Job], now: float) -> list[list[str]]:
+def _rows(tasks: Sequence[api_types.Job], now: float, extra_columns: Sequence[Column]) -> list[list[str]]:
+    shown: list[tuple[api_types.Job, str, str, str, float | None]]
     if len(tasks) == 1 and tasks[0]["num_tasks"] == 1:
-        return [_row(tasks[0], str(tasks[0]["job_id"]), "-", tasks[0]["name"], now)]
-    pipeline = _aggregate(tasks)
-    rows = [_row(pipeline, str(pipeline["job_id"]), "-", pipeline["name"], now)]
-    return rows + [_row(task, " ↳", str(task["task_index"]), task["task_name"] or "-", now) for task in tasks]
+        shown = [(tasks[0], str(tasks[0]["job_id"]), "-", tasks[0]["name"], tasks[0]["total_duration_s"])]
+    else:
+        job, seconds = _aggregate(tasks), durations.of_tasks(tasks)
+        shown = [(job, str(job["job_id"]), "-", job["name"], durations.of_job(tasks))]
+        for task in tasks:
+            name, index = task["task_name"] or "-", task["task_index"]
+            shown.append((task, " ↳", str(index), name, seconds[index]))
+    return [
+        [*_row(job, label, task, name, total_s, now), *(_detail(column, job) for column in extra_columns)]
+        for job, label, task, name, total_s in shown
+    ]
 
 
 def _aggregate(tasks: Sequence[api_types.Job]) -> api_types.Job:
@@ -197,7 +297,6 @@ def _aggregate(tasks: Sequence[api_types.Job]) -> api_types.Job:
     pipeline["resources"] = "-"
     pipeline["submitted_at"] = min(task["submitted_at"] for task in tasks)
     pipeline["job_duration_s"] = sum(task["job_duration_s"] for task in tasks)
-    pipeline["total_duration_s"] = sum(task["total_duration_s"] for task in tasks)
     pipeline["recovery_count"] = sum(task["recovery_count"] for task in tasks)
     pipeline["cost_usd"] = sum(task["cost_usd"] for task in tasks)
     pipeline["on_demand_cost_usd"] = sum(task["on_demand_cost_usd"] for task in tasks)
@@ -206,20 +305,31 @@ def _aggregate(tasks: Sequence[api_types.Job]) -> api_types.Job:
     return pipeline
 
 
-def _row(job: api_types.Job, label: str, task: str, name: str, now: float) -> list[str]:
+def _row(job: api_types.Job, label: str, task: str, name: str, total_s: float | None, now: float) -> list[str]:
     return [
         label,
         task,
         name,
         job["resources"] or "-",
         text.ago(job["submitted_at"], now),
-        text.duration(job["total_duration_s"]),
+        text.duration(total_s),
         text.duration(job["job_duration_s"]) if job["started_at"] else "-",
         str(job["recovery_count"]),
         text.cost(job["cost_usd"], job["on_demand_cost_usd"]),
         job["status"],
         text.where(job),
     ]
+
+
+def _detail(column: Column, job: api_types.Job) -> str:
+    """The cell of a column of DETAILS."""
+    cells = {
+        "USER": job["user"],
+        "PRIORITY": str(job["priority"]),
+        "MACHINES": job["cluster_resources"],
+        "REASON": ": ".join(part for part in (job["reason"], job["message"]) if part),
+    }
+    return cells[column.title] or "-"
 
 
 def _summary(counts: dict[str, int]) -> str:

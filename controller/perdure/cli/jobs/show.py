@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from perdure.cli.jobs import timeline
+from perdure.cli.jobs import durations, timeline
 from perdure.cli.output import table, text
 from perdure.cli.output.progress import spinner
 from perdure.cli.output.table import Column
@@ -72,16 +72,19 @@ def show(job_id: int, output: str) -> None:
 def lines(job: api_types.JobDetail, *, width: int | None, now: float) -> Iterator[str]:
     """The lines of `perdure jobs show`."""
     tasks = job.get("tasks") or [job]
+    seconds, zone = durations.of_tasks(tasks), text.time_zone(now)
     yield f"Job {job['job_id']} ({job['name']}): {text.colored_status(logs.status_of(job).value)}"
     for task in tasks:
         if len(tasks) > 1:
             yield ""
             yield f"Task {task['task_index']} ({task['task_name'] or '-'}): {text.colored_status(task['status'])}"
-        yield from (f"  {name:<12} {value}" for name, value in _facts(task, now).items() if value)
+        yield from (
+            f"  {name:<12} {value}" for name, value in _facts(task, seconds[task["task_index"]], now).items() if value
+        )
         attempts = [attempt for attempt in job["attempts"] if attempt["task_index"] == task["task_index"]]
         if attempts:
             rows = [_attempt_row(attempt, now, timeline.refusal_code(attempt, job["timeline"])) for attempt in attempts]
-            yield from ("", "Attempts", *table.render(ATTEMPTS, rows, width=width))
+            yield from ("", f"Attempts (times in {zone})", *table.render(ATTEMPTS, rows, width=width))
     if job["timeline"]:
         began = text.to_epoch(job["submitted_at"])
         where = timeline.places(job["attempts"])
@@ -90,21 +93,22 @@ def lines(job: api_types.JobDetail, *, width: int | None, now: float) -> Iterato
         if len(tasks) == 1:
             columns = tuple(column for column in TIMELINE if column.title != "TASK")
             rows = [row[:3] + row[4:] for row in rows]
-        yield from ("", "Timeline", *table.render(columns, rows, width=width))
+        yield from ("", f"Timeline (times in {zone})", *table.render(columns, rows, width=width))
 
 
-def _facts(task: api_types.Job, now: float) -> Mapping[str, str]:
+def _facts(task: api_types.Job, total_s: float | None, now: float) -> Mapping[str, str]:
     share = text.saving(task["cost_usd"], task["on_demand_cost_usd"])
     cost = text.money(task["cost_usd"])
-    submitted = f"{text.local_time(task['submitted_at'])} ({text.ago(task['submitted_at'], now)}) by {task['user']}"
-    total, running = text.duration(task["total_duration_s"]), text.duration(task["job_duration_s"])
+    at = text.local_time(task["submitted_at"], with_zone=True)
+    submitted = f"{at} ({text.ago(task['submitted_at'], now)}) by {task['user']}"
+    duration = f"{text.duration(total_s)}, of which {text.duration(task['job_duration_s'])} running"
     facts = {
         "reason": ": ".join(part for part in (task["reason"], task["message"]) if part),
         "exit code": "" if task["exit_code"] is None else str(task["exit_code"]),
         "where": text.where(task) if task["cloud"] else "",
         "resources": task["cluster_resources"] or task["resources"] or "-",
         "submitted": submitted,
-        "duration": f"{total}, of which {running} running",
+        "duration": "" if total_s is None else duration,
         "recoveries": str(task["recovery_count"]),
         "restarts": str(task["restarts_on_errors"] or ""),
         "cost": f"{cost}; on-demand: {text.money(task['on_demand_cost_usd'])}, {share} saved" if share else cost,

@@ -30,7 +30,7 @@ def watch(draw: Callable[[], Iterable[str]], *, every_s: float) -> None:
                 lines = list(islice(draw(), get_terminal_size().lines if in_place else None))
             except ConnectionLost as lost:
                 lines = [lost.message]
-            _show([*lines, "", f"{time.strftime('%H:%M:%S')}, every {every_s:g} s; Ctrl-C to quit"], in_place)
+            _show([*lines, "", f"{time.strftime('%H:%M:%S %Z')}, every {every_s:g} s; Ctrl-C to quit"], in_place)
             time.sleep(every_s)
     except KeyboardInterrupt:
         click.echo()

@@ -32,9 +32,16 @@ def to_epoch(iso: str) -> float:
     return datetime.fromisoformat(iso).timestamp()
 
 
-def local_time(iso: str) -> str:
-    """An API time in this machine's time zone: `2026-11-21 01:02:03`."""
-    return datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+def local_time(iso: str, *, with_zone: bool = False) -> str:
+    """An API time in this machine's time zone: `2026-11-21 01:02:03`, or `2026-11-21 01:02:03 CET`."""
+    return (
+        datetime.fromisoformat(iso).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z" if with_zone else "%Y-%m-%d %H:%M:%S")
+    )
+
+
+def time_zone(now: float) -> str:
+    """The name of this machine's time zone, such as `CET`."""
+    return datetime.fromtimestamp(now).astimezone().strftime("%Z")
 
 
 def duration(seconds: float | None) -> str:

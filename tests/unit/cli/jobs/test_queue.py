@@ -54,6 +54,53 @@ def test_table__shows_all_columns(perdure: RunPerdure, three_jobs: Controller) -
     assert last[0] == "1"
 
 
+def test_table__durations_of_a_pipeline_do_not_overlap(perdure: RunPerdure, server: Controller) -> None:
+    server.add("SUCCEEDED", "RUNNING", "PENDING", name="p")
+    first, _, last = server.jobs[1]
+    first |= {"ended_at": "2026-11-21T01:06:03.000004Z", "total_duration_s": 240.0}
+    last |= {"started_at": None, "generation": 0}
+    titles, *rows = table(perdure("jobs", "queue", env={"COLUMNS": "200"}))
+    assert [row[titles.index("TOT. DURATION")] for row in rows] == ["8m 20s", "4m", "4m 20s", "-"]
+
+
+def test_details__are_added_on_request(perdure: RunPerdure, server: Controller) -> None:
+    server.add("FAILED", name="p", reason="RUN_FAILED", message="`run` exited with 3" * 9)
+    titles, row = table(perdure("jobs", "queue", "-u", env={"COLUMNS": "80"}))
+    assert (titles[-1], row[-1]) == ("USER", "ada")
+    titles, row = table(perdure("jobs", "queue", "-v", env={"COLUMNS": "80"}))
+    assert titles[-4:] == ["USER", "PRIORITY", "MACHINES", "REASON"]
+    assert row[-4:] == ["ada", "0", "1x p3.2xlarge", f"RUN_FAILED: {'`run` exited with 3' * 9}"]
+
+
+def test_filters__by_time_and_place(perdure: RunPerdure, server: Controller) -> None:
+    server.add("SUCCEEDED", submitted_at="2026-11-19T01:00:00.000000Z")
+    server.add("SUCCEEDED", zone="us-west-2a", region="us-west-2")
+    server.add("SUCCEEDED", "RUNNING")
+    server.jobs[3][1] |= {"cloud": "gcp", "region": "us-central1", "zone": "us-central1-a"}
+
+    def ids(*words: str) -> list[int]:
+        jobs = json.loads(perdure("jobs", "queue", "-o", "json", *words).stdout)
+        return list(dict.fromkeys(job["job_id"] for job in jobs))
+
+    assert ids("--since", "2d") == ids("--since", "2026-11-20") == [3, 2]
+    assert ids("--since", "2d", "-l", "1") == [3]
+    assert ids("--since", "1m") == []
+    assert ids("--infra", "aws") == [3, 2, 1]
+    assert ids("--infra", "aws/us-west-2") == [2]
+    assert ids("--infra", "*/*/us-central1-a") == [3], "a task of a pipeline is there"
+    assert perdure("jobs", "queue", "--infra", "azure").stdout == "There is no such job.\n"
+    assert "--since: found 'soon'" in perdure("jobs", "queue", "--since", "soon").stderr
+    assert "--infra: unknown cloud 'awz'" in perdure("jobs", "queue", "--infra", "awz").stderr
+
+
+def test_since__reads_no_page_after_an_older_job(perdure: RunPerdure, server: Controller) -> None:
+    for _ in range(2 * PAGE_SIZE):
+        server.add("SUCCEEDED", submitted_at="2026-11-19T01:00:00.000000Z")
+    server.add("RUNNING")
+    assert len(table(perdure("jobs", "queue", "--since", "1d", env={"COLUMNS": "200"}))) == 2
+    assert len(server.called("GET .*/jobs.*")) <= 2, "the next page is requested before the current one is looked at"
+
+
 @pytest.mark.parametrize("width", range(80, 201, 15))
 def test_table__fits_the_width(perdure: RunPerdure, three_jobs: Controller, width: int) -> None:
     lines = perdure("jobs", "queue", env={"COLUMNS": str(width)}).stdout.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -16,6 +17,9 @@ def test_show__lists_attempts_and_timeline(perdure: RunPerdure, preempted_job: i
     assert result.exit_code == 0, result.output
     out = result.stdout
     assert out.startswith("Job 1 (bert): RUNNING\n")
+    assert "  submitted    2026-11-21 01:02:03 UTC (57m ago) by ada\n" in out
+    assert "\nAttempts (times in UTC)\n" in out
+    assert "\nTimeline (times in UTC)\n" in out
     assert "  cost         $0.42; on-demand: $1.40, 70% saved\n" in out
     assert "  task id      sky-managed-2026-11-21-01-02-03-000004_bert_1-0\n" in out
     first = next(line for line in out.splitlines() if "us-east-1a spot  p3.2xlarge" in line)
@@ -39,6 +43,15 @@ def test_show__lists_each_task_of_a_pipeline(perdure: RunPerdure, server: Contro
     assert out.startswith("Job 1 (p): FAILED\n")
     assert "Task 1 (p-1): FAILED\n  reason       `run` exited with 3\n  exit code    3\n" in out
     assert "Task 2 (p-2): CANCELLED\n" in out
+
+
+def test_show__durations_of_a_pipeline_do_not_overlap(perdure: RunPerdure, server: Controller) -> None:
+    server.add("SUCCEEDED", "RUNNING", "PENDING", name="p")
+    first, _, last = server.jobs[1]
+    first |= {"ended_at": "2026-11-21T01:06:03.000004Z", "total_duration_s": 240.0}
+    last |= {"started_at": None, "generation": 0}
+    out = perdure("jobs", "show", 1).stdout
+    assert re.findall(r"  duration     (.*), of which", out) == ["4m", "4m 20s"]
 
 
 @pytest.mark.parametrize("words", [["show", "9"], ["logs", "9"], ["logs"], ["logs", "-n", "nobody"], ["preempt", "9"]])
