@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar, runtime_checkable
 
+from perdure.controller.clouds.base.faults import UNREACHABLE
 from perdure.controller.clouds.base.protocol import Fault
 from perdure.recovery.reasons import Reason
 
 MAX_CONCURRENT_CHECKS = 16
 MAX_REGIONS_NAMED = 4
+_NETWORK_FIX = "see that the controller's machine reaches the cloud: its network, proxy and firewall"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -94,7 +96,8 @@ def _run(check: Check, classify: Callable[[Exception], Fault]) -> list[Finding]:
         fault = classify(error)
         is_fatal = check.subject == "credentials" and fault.reason is Reason.BAD_CREDENTIALS
         severity = Severity.ERROR if is_fatal else Severity.UNKNOWN
-        return [Finding(check.subject, severity, f"could not be checked: {fault.message}", check.fix)]
+        fix = _NETWORK_FIX if fault.message.startswith((UNREACHABLE, "Could not connect")) else check.fix
+        return [Finding(check.subject, severity, f"could not be checked: {fault.message}", fix)]
 
 
 def parallel(function: Callable[[T], Iterable[R]], arguments: Iterable[T]) -> list[R]:

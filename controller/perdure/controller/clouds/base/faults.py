@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perdure.controller.clouds.base.protocol import Fault
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
+
+UNREACHABLE = "cannot reach"  # how the message of a fault begins if the network, or the cloud, does not answer
+_CONNECTION = re.compile(r"HTTPS?Connection(?:Pool)?\(host=|<urllib3\.\S+ object at 0x")
+_HOST = re.compile(r"host='(?P<host>[^']+)', port='?(?P<port>\d+)")
+_CAUSE = re.compile(
+    r"Failed to establish a new connection: (?:\[Errno -?\d+\] )?([^'\")]+)"
+    r"|(Failed to resolve '[^']+')"
+    r"|(certificate verify failed: [^('\")]+)"
+    r"|((?:Read |Connect )?timed out)"
+    r"|(Connection reset by peer|Remote end closed connection without response)"
+)
 
 
 class CloudRejected(Exception):
@@ -59,7 +71,7 @@ def to_fault(rule: FaultRule | None, code: str, message: str) -> Fault:
 
     Without a rule the code may mean anything. The launch may have succeeded, so the caller repeats it with its token.
     """
-    message = message.rstrip(" .")
+    message = readable(message).rstrip(" .")
     if rule is None:
         return Fault(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY, code, message)
     return Fault(
@@ -73,3 +85,13 @@ def to_fault(rule: FaultRule | None, code: str, message: str) -> Fault:
         any_market=rule.any_market,
         any_instance_type=rule.any_type,
     )
+
+
+def readable(message: str) -> str:
+    """`message`, or `cannot reach HOST: CAUSE` if it is a connection error with the names of Python objects in it."""
+    if not _CONNECTION.search(message):
+        return message
+    host, cause = _HOST.search(message), _CAUSE.search(message)
+    where = f"{host['host']}:{host['port']}" if host else "the cloud"
+    why = next(filter(None, cause.groups())) if cause else "the connection failed"
+    return f"{UNREACHABLE} {where}: {why.strip()}"
