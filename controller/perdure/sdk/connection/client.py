@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import IO, Any, cast
+from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from perdure.sdk.connection import api_types
 from perdure.sdk.connection.discovery import restart_if_embedded
 from perdure.sdk.connection.endpoint import ClientError, Endpoint
+from perdure.sdk.connection.responses import NotAController, Response, expect, expect_list
 from perdure.sdk.connection.transport import connect
 
 CONNECT_TIMEOUT_S = 10.0
@@ -75,15 +76,15 @@ class LogStream:
 
 
 class Client:
-    """Calls one controller. Every method raises ApiError or ConnectionLost; WrongCertificate before anything is sent to
-    another server; NoController if the embedded controller crashed and cannot be restarted."""
+    """Calls one controller. Every method raises ApiError, ConnectionLost or NotAController; WrongCertificate before
+    anything is sent to another server; NoController if the embedded controller crashed and cannot be restarted."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._has_connected = False
 
     def controller(self) -> api_types.ControllerInfo:
-        return cast(api_types.ControllerInfo, self._call("GET", "/controller"))
+        return self._expect(api_types.ControllerInfo, self._call("GET", "/controller"))
 
     def stop_controller(self) -> None:
         self._call_once("POST", "/controller/stop", body={})
@@ -92,21 +93,23 @@ class Client:
         """Install another version of Perdure on a hosted controller."""
         headers = {"Content-Type": "application/octet-stream"}
         with self._response("PUT", "/controller/software", data=pack, headers=headers, idle_timeout_s=None) as response:
-            return cast(api_types.Installed, json.loads(response.read()))
+            return self._expect(api_types.Installed, json.loads(response.read()))
 
     def clouds(self) -> list[api_types.Cloud]:
-        return cast("list[api_types.Cloud]", self._call("GET", "/clouds"))
+        return expect_list(api_types.Cloud, self._call("GET", "/clouds"), self.endpoint.url)
 
     def findings(self, cloud: str) -> list[api_types.Finding]:
         """The results of checking a cloud account. Takes seconds."""
-        return cast("list[api_types.Finding]", self._call("GET", f"/clouds/{quote(cloud, safe='')}/findings"))
+        return expect_list(
+            api_types.Finding, self._call("GET", f"/clouds/{quote(cloud, safe='')}/findings"), self.endpoint.url
+        )
 
     def gpus(
         self, *, name: str = "", count: float | None = None, cloud: str = "", region: str = ""
     ) -> list[api_types.Gpu]:
         """The offers with accelerators, by region, with their prices."""
         query = {"name": name or None, "count": count, "cloud": cloud or None, "region": region or None}
-        return cast("list[api_types.Gpu]", self._call("GET", "/gpus", query=query))
+        return expect_list(api_types.Gpu, self._call("GET", "/gpus", query=query), self.endpoint.url)
 
     def has_upload(self, sha256: str) -> bool:
         try:
@@ -125,7 +128,7 @@ class Client:
 
     def plan(self, name: str | None, tasks: Sequence[Config], *, forecast: bool = False) -> api_types.Plan:
         body = {"name": name, "tasks": list(tasks)} | ({"forecast": True} if forecast else {})
-        return cast(api_types.Plan, self._call("POST", "/plan", body=body))
+        return self._expect(api_types.Plan, self._call("POST", "/plan", body=body))
 
     def submit(
         self, name: str | None, tasks: Sequence[Config], *, user: str, key: str, num_jobs: int = 1
@@ -133,7 +136,7 @@ class Client:
         """Submit a job, or `num_jobs` identical ones. Safe to repeat after ConnectionLost: submitting with the same
         `key` again returns the original jobs."""
         body = {"name": name, "tasks": list(tasks), "user": user, "key": key, "num_jobs": num_jobs}
-        return cast(api_types.Submitted, self._call("POST", "/jobs", body=body))
+        return self._expect(api_types.Submitted, self._call("POST", "/jobs", body=body))
 
     def jobs(
         self,
@@ -153,7 +156,7 @@ class Client:
             "ids": ",".join(map(str, ids)) or None,
             "before": before,
         }
-        return cast(api_types.JobPage, self._call("GET", "/jobs", query=query))
+        return self._expect(api_types.JobPage, self._call("GET", "/jobs", query=query))
 
     def job_pages(
         self, *, skip_finished: bool = False, statuses: Sequence[str] = (), name: str | None = None
@@ -167,7 +170,7 @@ class Client:
             "status": ",".join(statuses) or None,
             "name": name,
         }
-        page: api_types.JobPage = self._call("GET", "/jobs", query=query)
+        page = self._expect(api_types.JobPage, self._call("GET", "/jobs", query=query))
         while len(ids := {job["job_id"] for job in page["jobs"]}) == PAGE_SIZE:
             with self._prefetched("/jobs", {**query, "before": min(ids)}) as next_page:
                 yield page
@@ -175,7 +178,7 @@ class Client:
         yield page
 
     def job(self, job_id: int) -> api_types.JobDetail:
-        return cast(api_types.JobDetail, self._call("GET", f"/jobs/{job_id}"))
+        return self._expect(api_types.JobDetail, self._call("GET", f"/jobs/{job_id}"))
 
     def cancel(
         self,
@@ -188,11 +191,11 @@ class Client:
     ) -> api_types.Cancelled:
         chosen = None if ids is None else list(ids)
         body = {"ids": chosen, "name": name, "all": everything, "graceful": graceful, "grace_s": grace_s}
-        return cast(api_types.Cancelled, self._call("POST", "/jobs/cancel", body=body))
+        return self._expect(api_types.Cancelled, self._call("POST", "/jobs/cancel", body=body))
 
     def preempt(self, job_id: int, *, node: int = 0, notice_s: float | None = None) -> api_types.Preempted:
         body = {"node": node, "notice_s": notice_s}
-        return cast(api_types.Preempted, self._call_once("POST", f"/jobs/{job_id}/preempt", body=body))
+        return self._expect(api_types.Preempted, self._call_once("POST", f"/jobs/{job_id}/preempt", body=body))
 
     @contextlib.contextmanager
     def logs(
@@ -219,6 +222,9 @@ class Client:
         query = {"follow": int(follow), "tail": tail}
         with self._response("GET", "/controller/logs", query=query, idle_timeout_s=None) as response:
             yield LogStream(response, None, self.endpoint.url)
+
+    def _expect(self, kind: type[Response], value: Any) -> Response:
+        return expect(kind, value, self.endpoint.url)
 
     def _call(self, method: str, path: str, *, query: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """Make an idempotent call. Repeats it if the connection breaks or the controller asks to be called later."""
@@ -258,7 +264,7 @@ class Client:
         try:
             return json.loads(text) if text.strip() else None
         except ValueError as error:
-            raise _not_a_controller(self.endpoint.url) from error
+            raise NotAController(self.endpoint.url, "something else than JSON") from error
 
     @contextlib.contextmanager
     def _prefetched(self, path: str, query: Mapping[str, Any]) -> Iterator[Callable[[], Any]]:
@@ -366,8 +372,12 @@ def _api_error(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiErr
             retry_after_s=_retry_after_s(response),
         )
     except (ValueError, TypeError, KeyError):
+        answer = f"{response.status} {response.reason}"
+        if text and response.status < 500:  # an error of a controller is JSON, and a proxy's own errors are 5xx
+            raise NotAController(endpoint.url, answer) from None
         body = " ".join(text.decode("utf-8", "replace").split())[:200]
-        return ApiError(f"the controller answered {response.status} {response.reason}: {body}", status=response.status)
+        message = f"the controller at {endpoint.url} answered {answer}: {body}"
+        return ApiError(message, status=response.status)
 
 
 def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
@@ -379,7 +389,3 @@ def _token_fix(endpoint: Endpoint) -> str:
     if endpoint.home is None:
         return "check PERDURE_TOKEN (or the file that PERDURE_TOKEN_FILE names)"
     return f"{endpoint.home / 'token'} was changed; run: perdure controller stop && perdure controller start"
-
-
-def _not_a_controller(url: str) -> ApiError:
-    return ApiError(f"the server at {quote(url, safe=':/')} is not a perdure controller", status=502)

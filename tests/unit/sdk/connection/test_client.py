@@ -6,12 +6,13 @@ import http.server
 import io
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
 from perdure.sdk.connection.endpoint import Endpoint
+from perdure.sdk.connection.responses import NotAController
 from unit.sdk.contract_server import Controller
 
 
@@ -57,11 +58,36 @@ def test_upload__reports_a_wrong_token_instead_of_a_broken_pipe(controller: Cont
     assert caught.value.status == 401
 
 
-@pytest.mark.parametrize("other_server", [(200, b"<html>router</html>"), (404, b"<h1>nope</h1>")], indirect=True)
+@pytest.mark.parametrize(
+    "other_server",
+    [
+        (200, b"<html>router</html>"),
+        (404, b"<h1>nope</h1>"),
+        (404, b'{"detail": "Not Found"}'),
+        (200, b"{}"),
+        (200, b"3"),
+    ],
+    indirect=True,
+)
 def test_client__detects_another_server(other_server: Client) -> None:
-    with pytest.raises(ApiError) as caught:
+    calls: list[Callable[[], object]] = [
+        *(other_server.clouds, other_server.jobs, other_server.controller, other_server.gpus),
+        lambda: other_server.job(3),
+        lambda: next(other_server.job_pages()),
+    ]
+    for call in calls:
+        with pytest.raises(NotAController) as caught:
+            call()
+        expected = f"the server at {other_server.endpoint.url} is not a perdure controller: it answered "
+        assert str(caught.value).startswith(expected)
+        assert caught.value.fix == "check PERDURE_ENDPOINT"
+
+
+@pytest.mark.parametrize("other_server", [(502, b"<h1>Bad Gateway</h1>")], indirect=True)
+def test_client__keeps_the_status_of_a_proxy(other_server: Client) -> None:
+    with pytest.raises(ApiError, match=r"the controller at http://\S+ answered 502 Bad Gateway: <h1>Bad") as caught:
         other_server.clouds()
-    assert "not a perdure controller" in str(caught.value) or "404" in str(caught.value)
+    assert caught.value.status == 502
 
 
 def test_client__reports_that_nothing_listens() -> None:
