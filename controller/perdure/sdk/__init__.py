@@ -9,10 +9,13 @@ Every name is imported when it is first used, so commands that only call the con
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from perdure.sdk import jobs as jobs
     from perdure.sdk.dag import Dag as Dag
     from perdure.sdk.resources import Alternatives as Alternatives
@@ -36,20 +39,69 @@ _HOMES = {
     "TaskError": "spec.problems",
 }
 
+# Names of SkyPilot's `sky` that do not exist here → what to use.
+_LAUNCH, _NO_CLUSTERS = "use sdk.jobs.launch", "there are no clusters, only jobs: use sdk.jobs.launch"
+_NO_REQUESTS = "calls return their results at once, so leave it out"
+_WHERE = "name the cloud as text: Resources(infra='aws/us-east-1')"
+_STATUSES = "statuses are text, such as 'RUNNING'; for enum members: perdure.recovery.statuses.Status"
+_ELSEWHERE = {
+    "launch": _LAUNCH,
+    "exec": _NO_CLUSTERS,
+    "start": _NO_CLUSTERS,
+    "stop": "use sdk.jobs.cancel; a job's machines end with it",
+    "down": "use sdk.jobs.cancel; a job's machines end with it",
+    "autostop": "a job's machines end with it",
+    "status": "use sdk.jobs.queue",
+    "queue": "use sdk.jobs.queue",
+    "job_status": "use sdk.jobs.get",
+    "cancel": "use sdk.jobs.cancel",
+    "tail_logs": "use sdk.jobs.tail_logs",
+    "download_logs": "use sdk.jobs.download_logs",
+    "cost_report": "use sdk.jobs.queue, whose records have `cost_usd`",
+    "optimize": "use sdk.jobs.plan",
+    "OptimizeTarget": "policies choose offers: Resources(job_recovery='CHEAPEST')",
+    "get": _NO_REQUESTS,
+    "stream_and_get": _NO_REQUESTS,
+    "RequestId": _NO_REQUESTS,
+    "check": "run `perdure check`",
+    "list_accelerators": "run `perdure gpus -o json`",
+    "api_info": "run `perdure controller status`",
+    "api_status": _NO_REQUESTS,
+    "api_start": "run `perdure controller start`",
+    "api_stop": "run `perdure controller stop`",
+    "api_login": "set PERDURE_ENDPOINT and PERDURE_TOKEN",
+    "serve": "services are not supported yet",
+    "storage_ls": "buckets belong to your account: use the cloud's own tools",
+    "storage_delete": "buckets belong to your account: use the cloud's own tools",
+    "endpoints": "nothing listens on a job's machines",
+    "volumes": "volumes are not supported: use Storage",
+    **dict.fromkeys(("AWS", "GCP", "Azure", "Kubernetes", "Lambda", "OCI", "clouds"), _WHERE),
+    **dict.fromkeys(("ManagedJobStatus", "JobStatus", "ClusterStatus"), _STATUSES),
+    "DagExecution": "the tasks of a Dag run one after another",
+}
+
 __all__ = [  # noqa: PLE0604  # names of `_HOMES`
     "jobs",
     *_HOMES,
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "jobs":
-        return import_module("perdure.sdk.jobs")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"perdure.sdk.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # for a type checker, a name that does not exist is an error
+
+    def __getattr__(name: str) -> Any:
+        if name == "jobs":
+            return import_module("perdure.sdk.jobs")
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("perdure")
+        if name not in _HOMES:
+            hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            message = f"module {__name__!r} has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        value = getattr(import_module(f"perdure.sdk.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -368,3 +368,22 @@ def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
         text.flush()
 
     return write_text
+
+
+# Names of SkyPilot's `sky.jobs` that do not exist here → what to use.
+_ELSEWHERE = {
+    "queue_v2": "use queue, or iter_all for all jobs",
+    "dashboard": "run `perdure jobs queue --watch`",
+    **dict.fromkeys(
+        ("pool_apply", "pool_down", "pool_status", "pool_tail_logs"),
+        "pools are not supported: launch(task, num_jobs=N) launches N jobs",
+    ),
+}
+
+
+if not TYPE_CHECKING:  # for a type checker, a name that does not exist is an error
+
+    def __getattr__(name: str) -> Any:
+        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        message = f"module {__name__!r} has no attribute {name!r}{hint}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
