@@ -7,7 +7,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	  $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+# Two sets of packages: what tests and checks need, and the small part of it that the demo needs.
 INSTALLED := $(VENV)/.installed
+INSTALLED_DEMO := $(VENV)/.installed-demo
 # The number of pytest-xdist workers. Integration tests start real machines, so more workers than cores help little.
 WORKERS ?= 2
 # The tests of a file stay on one worker, where they share expensive fixtures, until another worker is idle.
@@ -19,7 +21,7 @@ SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-demo: $(INSTALLED) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after some minutes of installing)
+demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after a minute of installing)
 	@$(BIN)/python -m examples.demo
 
 test: $(INSTALLED) fuse net postgres azurite ## the tests that every change must pass (under 8 minutes on 2 cores)
@@ -96,9 +98,17 @@ clean: ## remove all that this Makefile made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made again whenever pyproject.toml changes. pip's own settings (index, links, certificates) are left alone.
-$(INSTALLED): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "perdure needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV), which takes some minutes the first time ..."
-	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "installing what tests and checks need into $(VENV), over 1 GB, which takes some minutes the first time ..."
+	@scripts/install.sh $(BIN) dev
+	@touch $(INSTALLED_DEMO) $@
+
+# Byte code of modules that the demo never imports would be a fifth of its packages.
+$(INSTALLED_DEMO): pyproject.toml | $(BIN)/python
+	@echo "installing what the demo needs into $(VENV), 250 MB ..."
+	@scripts/install.sh $(BIN) demo --no-compile
 	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "perdure needs Python 3.11 or newer with its venv module: install one, or name it with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
