@@ -43,7 +43,13 @@ def main() -> int:
     task_id = os.environ.get("SKYPILOT_TASK_ID", "-")
     trainer = Trainer(seed=7)
     load(trainer=trainer)
-    if trainer.step:
+    if trainer.step >= options.steps:
+        print(
+            f"{options.checkpoints} holds a finished run: nothing to train. "
+            "For a new run, remove that folder of the bucket, or give another --checkpoints.",
+            flush=True,
+        )
+    elif trainer.step:
         print(f"resumed from step {trainer.step}", flush=True)
 
     while trainer.step < options.steps:

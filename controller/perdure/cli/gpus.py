@@ -111,7 +111,7 @@ def _machines(gpu_rows: Sequence[api_types.Gpu], *, everything: bool) -> list[st
     columns = [
         *(
             Column("GPU"),
-            Column("INFRA", min_width=12),
+            Column("INFRA", min_width=12, keep_end=True),
             Column("INSTANCE", min_width=10),
             Column("vCPUs", right=True, drop_rank=2),
         ),

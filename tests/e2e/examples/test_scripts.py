@@ -59,6 +59,10 @@ def test_interrupted_training__reaches_the_same_loss(tmp_path: Path, run_dir: Pa
     assert rest[-1] == whole[-1]
     assert "step 1000 final loss" in whole[-1]
 
+    again = finish(start("numpy_train/train.py", "--checkpoints", tmp_path / "a", run_dir=run_dir))
+    assert again[0].startswith(f"{tmp_path / 'a'} holds a finished run: nothing to train.")
+    assert again[1:] == whole[-1:]
+
 
 def test_killed_training__resumes_from_its_last_checkpoint(tmp_path: Path, run_dir: Path) -> None:
     cut = start("numpy_train/train.py", "--checkpoints", tmp_path, "--step-s", 0.002, run_dir=run_dir)

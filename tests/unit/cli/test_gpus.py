@@ -87,3 +87,12 @@ def test_gpus__rejects_unavailable_and_malformed_names(perdure: RunPerdure, gpu_
     unavailable = perdure("gpus", "H100", "--infra", "aws/us-east-1")
     assert (unavailable.exit_code, "no H100 available in aws/us-east-1" in unavailable.stderr) == (1, True)
     assert perdure("gpus", "A100:").exit_code == 2
+
+
+def test_gpus__keeps_the_end_of_a_place_at_80_columns(perdure: RunPerdure, server: Controller) -> None:
+    place = ("local", "a-region-of-a-name-that-is-far-too-long-for-eighty-columns-7")
+    server.gpus = [gpu("A100", 8.0, *place, 9.5, 32.77)]
+    line = perdure("gpus", "A100:8", env={"COLUMNS": "80"}).stdout.splitlines()[1]
+    assert len(line) <= 80
+    assert line.split()[1].startswith("…")
+    assert line.split()[1].endswith("columns-7")

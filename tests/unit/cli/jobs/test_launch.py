@@ -12,6 +12,7 @@ import pytest
 
 from support.helpers.timing import scaled
 from unit.cli.commands import RunPerdure, StartOnTerminal, StartPerdure
+from unit.sdk import contract_server
 from unit.sdk.contract_server import Controller
 
 YAML = """\
@@ -76,6 +77,16 @@ def test_dry_run__shows_candidates_in_order_and_a_forecast(
     assert "  Expected finish: in 2h 5m (80% of runs: 2h to 2h 30m)" in lines
     assert "  Missed deadline: 5% of 20 simulated runs" in lines
     assert "  Forecast from 20 simulated runs, based on observations of 3 offers." in lines
+
+
+def test_forecast__of_few_runs_is_called_rough(
+    perdure: RunPerdure, server: Controller, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(contract_server.FORECAST, "runs", 4)
+    out = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun").stdout
+    assert "  Expected cost: about $12.50\n  Expected finish: in about 2h 5m\n" in out
+    assert "  Missed deadline: 5% of 4 simulated runs\n" in out
+    assert "  That is rough: it takes 20 runs to say how far costs and times spread." in out
 
 
 def test_launch__does_not_request_a_forecast(perdure: RunPerdure, server: Controller, project: Path) -> None:
