@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +29,7 @@ from perdure.controller.clouds.base.descriptor import (
 from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance
 from perdure.controller.clouds.pricing.cache import InMemoryOfferCache, OfferCache
 from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
-from perdure.controller.runtime.config.config_file import SettingsError
+from perdure.controller.runtime.config.config_file import ErrorCollector, SettingsError
 from perdure.controller.runtime.config.limits import CLOUD_LIMITS, DEFAULT_CONCURRENT_CALLS
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Offer
@@ -118,21 +118,22 @@ def build_clouds(
     `sections`: config.yaml as a mapping. `home`: PERDURE_HOME. `local_home`: the folder for machines on this computer
     (default: `home`). `has_local`: whether clouds whose machines run on the controller's computer are available.
     `time_scale`: of `clock`. `cache`: stores offers (default: in memory). Raises SettingsError, which names the field,
-    for an invalid section.
+    for an invalid section: one line for each section that is invalid.
     """
     clouds: dict[str, Cloud] = {name: UnavailableCloud(name, _NOT_IMPLEMENTED.format(name)) for name in NOT_IMPLEMENTED}
     clouds |= {name: BrokenCloud(name, reason) for name, reason in broken_packages().items()}
-    cache = cache or InMemoryOfferCache(clock)
+    cache, errors = cache or InMemoryOfferCache(clock), ErrorCollector()
     for name, descriptor in descriptors().items():
         if not _is_enabled(descriptor, sections):
             reason = _TURNED_OFF if descriptor.is_default else _NOT_CONFIGURED
             clouds[name] = UnavailableCloud(name, reason.format(name, home / "config.yaml"))
             continue
         context = BuildContext(_own_keys(sections.get(name)), clock, cache, local_home or home, time_scale)
-        with locate_errors(home):
-            cloud = _build(descriptor, context)
+        fallback: Cloud = UnavailableCloud(name, _NOT_CONFIGURED)
+        cloud = errors.attempt(partial(_build_located, descriptor, context, home), fallback)
         is_unshared = descriptor.runs_on_controller and not has_local
         clouds[name] = UnavailableCloud(name, _NOT_SHARED.format(name)) if is_unshared else cloud
+    errors.raise_if_any()
     return clouds
 
 
@@ -200,6 +201,11 @@ def _own_keys(section: object) -> object:
     if not isinstance(section, Mapping):
         return section
     return {name: value for name, value in section.items() if name not in CLOUD_LIMITS}
+
+
+def _build_located(descriptor: CloudDescriptor, context: BuildContext, home: Path) -> Cloud:
+    with locate_errors(home):
+        return _build(descriptor, context)
 
 
 def _build(descriptor: CloudDescriptor, context: BuildContext) -> Cloud:

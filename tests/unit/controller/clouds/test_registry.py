@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from perdure.controller.clouds import registry
 from perdure.controller.clouds.base.protocol import Cloud
@@ -59,6 +60,13 @@ def test_build_clouds__reads_the_section_of_a_cloud(tmp_path: Path) -> None:
     assert ("V100", 2.0) in {offer.accelerators for offer in clouds["local"].offers()}
     with pytest.raises(ValueError, match=r"local\.accelerators\.V100"):
         build_clouds({"local": {"accelerators": {"V100": "two"}}}, tmp_path, ManualClock())
+
+
+def test_build_clouds__names_every_invalid_section_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text := "aws: {nope: 1}\nlocal: {zonez: {}}\ngcp: {project: p, nope: 1}\n")
+    with pytest.raises(SettingsError) as caught:
+        build_clouds(yaml.safe_load(text), tmp_path, ManualClock())
+    assert {line.split(": ")[1] for line in str(caught.value).splitlines()} == {"aws.nope", "local.zonez", "gcp.nope"}
 
 
 def test_build_clouds__turns_the_local_cloud_off(tmp_path: Path) -> None:

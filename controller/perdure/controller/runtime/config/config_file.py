@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.sdk.spec.problems import FieldPath, TaskError, choice_fix, field_name
 from perdure.sdk.spec.yaml_reader import Document, read_file
 
 _NAME = "config.yaml"
+Value = TypeVar("Value")
 
 
 class SettingsError(Exception):
     """The configuration is invalid. The text says where and what to do."""
+
+
+class ErrorCollector:
+    """Reads several parts of the configuration, and raises the errors of all of them together."""
+
+    def __init__(self) -> None:
+        self._errors: list[SettingsError] = []
+
+    def attempt(self, read: Callable[[], Value], otherwise: Value) -> Value:
+        """What `read` returns; `otherwise` after its SettingsError, which `raise_if_any` raises."""
+        try:
+            return read()
+        except SettingsError as error:
+            self._errors.append(error)
+            return otherwise
+
+    def raise_if_any(self) -> None:
+        """Raises SettingsError with the lines of all errors; the error itself if there is only one."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        lines = dict.fromkeys(line for error in self._errors for line in str(error).splitlines())
+        if lines:
+            raise SettingsError("\n".join(lines))
 
 
 @dataclass(frozen=True)
@@ -69,16 +94,18 @@ class ConfigFile:
     def seconds(self, name: str, known: tuple[str, ...]) -> dict[str, float]:
         """Like `section`, for a mapping whose values are all seconds. Raises SettingsError for other values."""
         values = self.section(name, known)
-        for key, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise self.error((name, key), f"expected seconds (a number from 0), found {value!r}")
+        wrong = [
+            self.error((name, key), f"expected seconds (a number from 0), found {value!r}")
+            for key, value in values.items()
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf")
+        ]
+        _raise_all(wrong)
         return {key: float(value) for key, value in values.items()}
 
     def check(self, mapping: dict[str, Any], path: FieldPath, known: tuple[str, ...]) -> None:
-        """Raises SettingsError for the first key of `mapping`, which is at `path`, that is not `known`."""
-        for name in mapping:
-            if name not in known:
-                raise self.error((*path, name), f"no such setting; {choice_fix(name, known)}")
+        """Raises SettingsError for the keys of `mapping`, which is at `path`, that are not `known`."""
+        unknown = [name for name in mapping if name not in known]
+        _raise_all([self.error((*path, name), f"no such setting; {choice_fix(name, known)}") for name in unknown])
 
     def error(self, key: FieldPath, message: str) -> SettingsError:
         return SettingsError(f"{self.location(key)}: {field_name(key)}: {message}")
@@ -87,3 +114,8 @@ class ConfigFile:
         """`file:line` of a key, or of the mapping that should contain it."""
         position = self.document.position(key, of_key=True)
         return f"{self.path}:{position.line}" if position else str(self.path)
+
+
+def _raise_all(errors: Sequence[SettingsError]) -> None:
+    if errors:
+        raise SettingsError("\n".join(map(str, errors)))

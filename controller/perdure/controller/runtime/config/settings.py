@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from perdure.controller.runtime.config.config_file import ConfigFile
+from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
 from perdure.controller.runtime.config.limits import LIMIT_KEYS, Quotas, read_quotas
 from perdure.controller.runtime.config.listen import (
@@ -228,43 +228,58 @@ SETTINGS_KEYS = (
 
 
 def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings of `home`, from its config.yaml if there is one. Raises SettingsError, which names line and key."""
+    """Settings of `home`, from its config.yaml if there is one.
+
+    Raises SettingsError, which names line and key: one line for each thing that is wrong.
+    """
     modified_at_ns = ConfigFile.modified_at_ns(home)
     source = ConfigFile.load(home)
     sections = (*child_names(SETTINGS_KEYS), *OTHER_SECTIONS, *installed_clouds())
-    source.check(source.data, (), sections)
-    listen = source.section("listen", child_names(SETTINGS_KEYS, "listen"))
-    database = source.section("database", child_names(SETTINGS_KEYS, "database"))
-    source.section("limits", child_names(SETTINGS_KEYS, "limits"))
+    data, errors = source.data, ErrorCollector()
+    errors.attempt(lambda: source.check(data, (), sections), None)
+
+    def section(name: str) -> dict[str, Any]:
+        return errors.attempt(lambda: source.section(name, child_names(SETTINGS_KEYS, name)), {})
+
+    listen, database = section("listen"), section("database")
+    section("limits")
     host = str(listen.get("host", DEFAULT_HOST))
-    try:
-        listen_config = read_listen_config(listen, host=host, home=home)
-    except ListenError as error:
-        raise source.error(("listen", error.field), str(error)) from error
-    keyring = environ.get("PERDURE_KEYRING") or source.data.get("keyring")
+    keyring = environ.get("PERDURE_KEYRING") or data.get("keyring")
     settings = Settings(
         home=home,
         host=host,
-        port=_port(source, listen),
-        advertise=_advertise(source, listen),
+        port=errors.attempt(lambda: _port(source, listen), 0),
+        advertise=errors.attempt(lambda: _advertise(source, listen), ""),
         database_url=str(environ.get("PERDURE_DATABASE_URL") or database.get("url") or ""),
-        lease_duration_s=_lease_duration_s(source, database),
+        lease_duration_s=errors.attempt(lambda: _lease_duration_s(source, database), Settings.lease_duration_s),
         keyring_folder=Path(str(keyring)).expanduser() if keyring else None,
-        log_level=_log_level(source),
-        timeouts=replace(Timeouts(), **source.seconds("timeouts", child_names(SETTINGS_KEYS, "timeouts"))),
-        nodes=_nodes(source),
-        sections={name: source.data[name] for name in sections if name in source.data},
-        listen=listen_config,
-        max_upload_bytes=_max_upload_bytes(source),
-        default_store=_default_store(source),
-        retention=_retention(source),
-        quotas=read_quotas(source),
+        log_level=errors.attempt(lambda: _log_level(source), Settings.log_level),
+        timeouts=errors.attempt(lambda: _timeouts(source), _TIMEOUTS),
+        nodes=errors.attempt(lambda: _nodes(source), _NODES),
+        sections={name: data[name] for name in sections if name in data},
+        listen=errors.attempt(lambda: _listen_config(source, listen, host), ListenConfig()),
+        max_upload_bytes=errors.attempt(lambda: _max_upload_bytes(source), 0),
+        default_store=errors.attempt(lambda: _default_store(source), None),
+        retention=errors.attempt(lambda: _retention(source), RetentionSettings()),
+        quotas=errors.attempt(lambda: read_quotas(source), Quotas()),
         config_modified_at_ns=modified_at_ns,
     )
+    errors.raise_if_any()
     if settings.local_home is not None and not home.resolve().is_relative_to(settings.local_home):
         why = f"PERDURE_HOME ({home}) is not inside it, so local machines could read the controller's secrets"
         raise source.error(("local", "directory"), f"{settings.local_home}: {why}; put PERDURE_HOME there")
     return settings
+
+
+def _listen_config(source: ConfigFile, listen: Mapping[str, Any], host: str) -> ListenConfig:
+    try:
+        return read_listen_config(listen, host=host, home=source.path.parent)
+    except ListenError as error:
+        raise source.error(("listen", error.field), str(error)) from error
+
+
+def _timeouts(source: ConfigFile) -> Timeouts:
+    return replace(Timeouts(), **source.seconds("timeouts", child_names(SETTINGS_KEYS, "timeouts")))
 
 
 def _port(source: ConfigFile, listen: Mapping[str, Any]) -> int:

@@ -79,6 +79,31 @@ def test_read_settings__names_invalid_key(tmp_path: Path, text: str, where: str)
     assert where in str(caught.value)
 
 
+def test_read_settings__names_all_invalid_keys_at_once(tmp_path: Path) -> None:
+    text = """\
+listem: {}
+listen: {port: 70000, advertise: lb}
+timeouts: {boot_timeout_s: soon, drain_timeout_s: -1}
+log_level: loud
+retention: {days: 3, weeks: 1}
+aws: {max_machines: 0}
+"""
+    with pytest.raises(SettingsError) as caught:
+        settings(tmp_path, text)
+    lines = [line.removeprefix(f"{tmp_path}/config.yaml:") for line in str(caught.value).splitlines()]
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["1", "listem"],
+        ["2", "listen.port"],
+        ["2", "listen.advertise"],
+        ["4", "log_level"],
+        ["3", "timeouts.boot_timeout_s"],
+        ["3", "timeouts.drain_timeout_s"],
+        ["5", "retention.days"],
+        ["5", "retention.weeks"],
+        ["6", "aws.max_machines"],
+    ]
+
+
 @pytest.mark.parametrize(
     "section", ["jobs: {controller: {resources: {cpus: 4+}}}", "kubernetes: {ports: loadbalancer}"]
 )
