@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.sdk.connection import api_types
 
 SEVERITY_LABELS = {
@@ -25,7 +26,7 @@ Examples:
   perdure check -o json | jq '.[] | select(.usable) | .name'
 """
 )
-@click.argument("clouds", nargs=-1, metavar="[CLOUDS]...")
+@click.argument("clouds", nargs=-1, metavar="[CLOUDS]...", shell_complete=suggestions.clouds)
 @click.option("-v", "--verbose", is_flag=True, help="Also show the checks that passed.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.sdk.connection import api_types
 
 MAX_ROWS = 20
@@ -21,7 +22,7 @@ Examples:
 """
 )
 @click.argument("name", required=False, metavar="[NAME[:COUNT]]")
-@click.option("--infra", metavar="CLOUD[/REGION]", help="Only this cloud or region.")
+@click.option("--infra", metavar="CLOUD[/REGION]", help="Only this cloud or region.", shell_complete=suggestions.clouds)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show all regions, not only the cheapest.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."

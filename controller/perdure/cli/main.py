@@ -19,7 +19,7 @@ COMMANDS = {
         "perdure.cli.simulate.command:simulate", "Compare recovery policies on recorded spot markets."
     ),
     "completion": LazyCommand(
-        "perdure.cli.completion:completion", "Print the tab completion script for bash, zsh or fish."
+        "perdure.cli.completion.command:completion", "Print the tab completion script for bash, zsh or fish."
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
@@ -25,8 +26,13 @@ Examples:
   perdure jobs cancel --all -y           all jobs of yours
 """
 )
-@click.argument("job_ids", type=int, nargs=-1, metavar="[IDS]...")
-@click.option("-n", "--name", help="Cancel all jobs with this name; *, ? and [a-z] are wildcards.")
+@click.argument("job_ids", type=int, nargs=-1, metavar="[IDS]...", shell_complete=suggestions.unfinished_job_ids)
+@click.option(
+    "-n",
+    "--name",
+    help="Cancel all jobs with this name; *, ? and [a-z] are wildcards.",
+    shell_complete=suggestions.job_names,
+)
 @click.option("-a", "--all", "everything", is_flag=True, help="Cancel all unfinished jobs of yours.")
 @click.option("-u", "--all-users", is_flag=True, help="Cancel all unfinished jobs, whoever has launched them.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.errors import warn
 from perdure.cli.jobs.options import overrides, task_options, variables
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
@@ -68,7 +69,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
 2 the task is invalid (nothing was changed), 1 any other error.
 """,
 )
-@click.argument("entrypoint", nargs=-1, required=True, metavar="YAML|COMMAND...")
+@click.argument("entrypoint", nargs=-1, required=True, metavar="YAML|COMMAND...", shell_complete=suggestions.files)
 @click.option("-n", "--name", help="Name of the job; by default that of the YAML.")
 @task_options
 @click.option(
@@ -87,6 +88,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
     "--ignore",
     metavar="FIELD",
     multiple=True,
+    shell_complete=suggestions.ignorable,
     help="Launch without a field that is not supported, such as volumes; repeatable.",
 )
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted, without following its logs.")

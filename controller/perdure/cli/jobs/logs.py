@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.jobs import timeline
 from perdure.recovery.statuses import EXIT_NOT_FINISHED, exit_code
@@ -33,9 +34,9 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it doe
 103 it was cancelled.
 """
 )
-@click.argument("job_id", type=int, required=False, metavar="[ID]")
+@click.argument("job_id", type=int, required=False, metavar="[ID]", shell_complete=suggestions.job_ids)
 @click.argument("task", required=False, metavar="[TASK]")
-@click.option("-n", "--name", help="Show the newest job with this name.")
+@click.option("-n", "--name", help="Show the newest job with this name.", shell_complete=suggestions.job_names)
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Follow the logs until the job ends.")
 @click.option("--controller", is_flag=True, help="Show controller events instead of job output.")
 @click.option(

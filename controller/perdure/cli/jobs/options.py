@@ -8,10 +8,17 @@ from typing import Any, TypeVar
 
 import click
 
+from perdure.cli.completion import suggestions
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _RESOURCES = [
-    click.option("--infra", metavar="CLOUD[/REGION[/ZONE]]", help="Where to run; * matches any."),
+    click.option(
+        "--infra",
+        metavar="CLOUD[/REGION[/ZONE]]",
+        help="Where to run; * matches any.",
+        shell_complete=suggestions.clouds,
+    ),
     click.option("--gpus", metavar="NAME[:COUNT]", help="Accelerators per node, such as A100:8."),
     click.option("--cpus", metavar="N[+]", help="vCPUs per node: 8, or 8+ for at least 8."),
     click.option("--memory", metavar="GB[+]", help="Memory per node: 32, or 32+ for at least 32."),
@@ -30,15 +37,23 @@ _RESOURCES = [
         "--ports", metavar="PORT", multiple=True, help="Port or range to open, such as 8080-8090; repeatable."
     ),
     click.option("--labels", metavar="K=V", multiple=True, help="Label for the machines; repeatable."),
-    click.option("--job-recovery", metavar="STRATEGY", help="Recovery strategy; none stands for the default one."),
+    click.option(
+        "--job-recovery",
+        metavar="STRATEGY",
+        help="Recovery strategy; none stands for the default one.",
+        shell_complete=suggestions.strategies,
+    ),
     click.option("--priority", type=click.IntRange(-1000, 1000), help="Jobs with higher priority start first."),
-    click.option("--workdir", metavar="DIR", help="Directory to upload and to run in."),
+    click.option(
+        "--workdir", metavar="DIR", help="Directory to upload and to run in.", shell_complete=suggestions.directories
+    ),
     click.option("--git-url", metavar="URL", help="Git repository to clone and to run in, instead of --workdir."),
     click.option("--git-ref", metavar="REF", help="Branch, tag or commit of the git repository."),
     click.option(
         "--config",
         metavar="FILE|KEY=VALUE",
         multiple=True,
+        shell_complete=suggestions.files,
         help="Setting of the task's `config`, such as kubernetes.pod_config=…, or a YAML file of them; repeatable.",
     ),
     click.option("--cloud", hidden=True),
@@ -50,10 +65,20 @@ _VARIABLES = [
         "--env", metavar="K[=V]", multiple=True, help="Set a variable; without =V, copy it from this shell; repeatable."
     ),
     click.option(
-        "--env-file", metavar="FILE", multiple=True, help="Set the variables in a file of K=V lines; repeatable."
+        "--env-file",
+        metavar="FILE",
+        multiple=True,
+        help="Set the variables in a file of K=V lines; repeatable.",
+        shell_complete=suggestions.files,
     ),
     click.option("--secret", metavar="K[=V]", multiple=True, help="Like --env, but never displayed."),
-    click.option("--secret-file", metavar="FILE", multiple=True, help="Like --env-file, but never displayed."),
+    click.option(
+        "--secret-file",
+        metavar="FILE",
+        multiple=True,
+        help="Like --env-file, but never displayed.",
+        shell_complete=suggestions.files,
+    ),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.sdk import jobs
 
@@ -19,7 +20,7 @@ Examples:
   perdure jobs show 7                    how long the recovery took
 """
 )
-@click.argument("job_id", type=int, metavar="ID")
+@click.argument("job_id", type=int, metavar="ID", shell_complete=suggestions.unfinished_job_ids)
 @click.option(
     "--node", type=click.IntRange(min=0), default=0, show_default=True, metavar="RANK", help="Rank of the node."
 )

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.jobs import durations
 from perdure.cli.output import table, text
@@ -56,11 +57,27 @@ Examples:
 )
 @click.option("--skip-finished", is_flag=True, help="Hide finished jobs.")
 @click.option(
-    "-s", "--status", "statuses", metavar="STATUS[,…]", multiple=True, help="Show only jobs with these statuses."
+    "-s",
+    "--status",
+    "statuses",
+    metavar="STATUS[,…]",
+    multiple=True,
+    help="Show only jobs with these statuses.",
+    shell_complete=suggestions.statuses,
 )
-@click.option("-n", "--name", help="Show only jobs with this name; *, ? and [a-z] are wildcards.")
+@click.option(
+    "-n",
+    "--name",
+    help="Show only jobs with this name; *, ? and [a-z] are wildcards.",
+    shell_complete=suggestions.job_names,
+)
 @click.option("--since", metavar="TIME", help="Show only jobs submitted since then: 2d, 12h, or 2026-12-01T08:00Z.")
-@click.option("--infra", metavar="CLOUD[/REGION[/ZONE]]", help="Show only jobs whose newest machine is there.")
+@click.option(
+    "--infra",
+    metavar="CLOUD[/REGION[/ZONE]]",
+    help="Show only jobs whose newest machine is there.",
+    shell_complete=suggestions.clouds,
+)
 @click.option("-u", "--all-users", is_flag=True, help="Add the column USER. Jobs of all users are shown in any case.")
 @click.option("-v", "--verbose", is_flag=True, help="Add user, priority, machines and reason; cut nothing.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the table until Ctrl-C.")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
+from perdure.cli.completion import suggestions
 from perdure.cli.jobs import durations, timeline
 from perdure.cli.output import table, text
 from perdure.cli.output.progress import spinner
@@ -46,7 +47,7 @@ Examples:
   perdure jobs show 7 -o json | jq '.attempts[] | {zone, reason, cost_usd}'
 """
 )
-@click.argument("job_id", type=int, metavar="ID")
+@click.argument("job_id", type=int, metavar="ID", shell_complete=suggestions.job_ids)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )

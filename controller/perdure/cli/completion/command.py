@@ -20,7 +20,7 @@ Examples:
 )
 @click.argument("shell", type=click.Choice(list(INSTALL_HINTS)))
 def completion(shell: str) -> None:
-    """Print a script for tab completion of commands and options."""
+    """Print a script for tab completion of commands, options and values such as job IDs."""
     from click.shell_completion import get_completion_class
 
     root = click.get_current_context().find_root().command

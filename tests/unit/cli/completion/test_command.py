@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -16,8 +17,6 @@ def test_completion__prints_a_script_that_works(perdure: RunPerdure, in_process:
         assert result.stdout.startswith("# To enable it in every shell:")
     script = "from perdure.cli.main import main; main()"
     request = {"_PERDURE_COMPLETE": "bash_complete", "COMP_WORDS": "perdure jobs la", "COMP_CWORD": "2"}
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", script], env={**os.environ, **request}, capture_output=True, text=True, check=False
     )

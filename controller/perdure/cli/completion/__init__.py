@@ -1,0 +1,1 @@
+"""Tab completion: the script for a shell, and what is suggested."""
