@@ -231,8 +231,6 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
     if "nesting depth" in (error.problem or ""):  # libyaml's own limit, which PyYAML 6.0.4 meets before `_depth` does
         return _too_deep(file)
     message = f"not YAML: {error.problem or error.context}"
-    if "nesting depth" in message:  # newer versions of libyaml count the levels themselves
-        return Problem("", "nested too deeply to be a task", file=file)
     fix = (
         "indent with spaces, not tabs"
         if "'\\t'" in message or "tab" in message
