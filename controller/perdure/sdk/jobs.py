@@ -207,10 +207,12 @@ def cancel(
     grace_s: float | None = None,
     client: Client | None = None,
 ) -> api_types.Cancelled:
-    """End jobs: by id, by name, all of this user, or those of all users. Give one of these.
+    """End jobs: by id, by name, all of this user, or those of all users. Raises ValueError unless one is given.
 
     Graceful: each may save and flush for `grace_s` seconds (None: its default).
     """
+    if [job_ids is not None, name is not None, all or all_users].count(True) != 1:
+        raise ValueError("give exactly one of job_ids, name, all and all_users")
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
     if all and not all_users:

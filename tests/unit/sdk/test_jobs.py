@@ -6,7 +6,7 @@ import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -237,3 +237,29 @@ def test_iter_all__repeats_a_lost_page(controller: Controller, client: Client, m
     monkeypatch.setitem(ROUTES, ("GET", "/jobs"), lose_two)
     assert [job["job_id"] for job in jobs.iter_all(client=client)] == list(range(PAGE_SIZE + 2, 0, -1))
     assert len(lost) == 2
+
+
+def test_cancel__all_is_of_this_user(client: Client, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MAX_IDS", 2)
+    monkeypatch.setenv("USER", "ada")
+    for user in ("ada", "bob", "ada", "ada"):
+        controller.add("RUNNING", user=user)
+    assert sorted(jobs.cancel(all=True, client=client)["cancelled"]) == [1, 3, 4]
+    assert [call[2]["ids"] for call in controller.called("POST .*cancel")] == [[4, 3], [1]], (
+        "a call accepts so many ids"
+    )
+    assert jobs.cancel(all_users=True, client=client)["cancelled"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("given", [{}, {"job_ids": 1, "all": True}, {"name": "x", "all_users": True}])
+def test_cancel__requires_one_selection(client: Client, controller: Controller, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give exactly one of job_ids, name, all and all_users"):
+        jobs.cancel(**given, client=client)
+    assert controller.called("POST .*") == []
+
+
+def test_download_logs__of_the_newest_job(client: Client, controller: Controller, tmp_path: Path) -> None:
+    controller.add("RUNNING", name="bert", printed=b"so far\n")
+    folder = jobs.download_logs(local_dir=tmp_path, client=client)
+    assert folder == tmp_path / "1-bert"
+    assert (folder / "run.log").read_bytes() == b"so far\n"
