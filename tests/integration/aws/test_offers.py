@@ -104,6 +104,13 @@ def test_offers__stay_while_a_fetch_fails(ec2: FakeEc2, cloud: AwsCloud, clock: 
     wait_until(lambda: clock.advance(RETRY_AFTER_FAILURE_S) or (cloud.offers() and crawls(ec2) > 2 * len(ec2.regions)))
 
 
+def test_notes__say_whose_prices_they_are(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    assert "aws could not be asked what it offers, so a built-in table" in cloud.notes()[0]
+    assert not any("AWS's list prices" in note for note in cloud.notes())
+    cloud.prices.refresh(scaled(WAIT_S))
+    assert cloud.notes()[0].startswith("prices are AWS's list prices")
+
+
 def test_offers__raise_denied_access_with_a_hint(ec2: FakeEc2, cloud: AwsCloud, clock: ManualClock) -> None:
     ec2.faults.deny = "AuthFailure"
     cloud.prices.refresh(scaled(WAIT_S))

@@ -93,6 +93,8 @@ def test_offers__fall_back_to_table_sizes_without_permission(azure: FakeAzure, c
 
 def test_notes__contain_the_age_of_prices(azure: FakeAzure, cloud: AzureCloud, clock: ManualClock) -> None:
     assert not any("min ago" in note for note in cloud.notes())
+    assert "built-in table" in cloud.notes()[0]
     cloud.prices.refresh(scaled(WAIT_S))
+    assert cloud.notes()[0].startswith("prices are Azure's retail prices")
     clock.advance(300)
     assert cloud.notes()[-1] == "offers and prices were fetched 5 min ago"

@@ -83,9 +83,9 @@ class AwsCloud:
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices are AWS's list prices, without your discounts"
+        prices = self.prices.table_in_use() or "prices are AWS's list prices, without your discounts"
         images = [] if self.settings.images else ["machines run the newest Ubuntu image of their region"]
-        return [prices, *images, *self.prices.notes()]
+        return list(dict.fromkeys([prices, *images, *self.prices.notes()]))
 
     def unusable(self) -> str | None:
         return self._connections.unusable()

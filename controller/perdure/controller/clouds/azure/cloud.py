@@ -83,9 +83,9 @@ class AzureCloud:
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        prices = "prices are Azure's retail prices, without your discounts"
+        prices = self.prices.table_in_use() or "prices are Azure's retail prices, without your discounts"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
-        return [prices, *images, *self.prices.notes()]
+        return list(dict.fromkeys([prices, *images, *self.prices.notes()]))
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
