@@ -1,7 +1,7 @@
 """Runs in a Python with SkyPilot: reads task YAMLs as JSON from stdin, and prints what its parser says about each.
 
-`{name: text}` → `{name: the error, or ""}`. SkyPilot downloads its catalog of GPUs, so a small one with `GPUS`
-takes its place.
+`{name: text}` → `{"verdicts": {name: the error, or ""}, "fields": {mapping: its fields}}`. SkyPilot downloads its
+catalog of GPUs, so a small one with `GPUS` takes its place.
 """
 
 from __future__ import annotations
@@ -39,9 +39,27 @@ def judge(text: str) -> str:
     return ""
 
 
+def fields() -> dict[str, list[str]]:
+    """The fields of the task YAML in SkyPilot's own schema."""
+    from sky.utils import schemas
+
+    storage = schemas.get_storage_schema()["properties"]
+    config = storage["config"]["properties"]
+    mappings = {
+        "task": schemas.get_task_schema()["properties"],
+        "resources": schemas.get_resources_schema()["properties"],
+        "storage": storage,
+        "storage.config": config,
+        "storage.config.mount": config["mount"]["properties"],
+        "storage.config.mount_cached": config["mount_cached"]["properties"],
+    }
+    return {name: sorted(properties) for name, properties in mappings.items()}
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as home:
         os.environ["HOME"] = home
         write_catalog(Path(home))
         verdicts = {name: judge(text) for name, text in json.load(sys.stdin).items()}
-    print("\n" + json.dumps(verdicts))
+        answer = {"verdicts": verdicts, "fields": fields()}
+    print("\n" + json.dumps(answer))

@@ -12,12 +12,15 @@ import pytest
 import yaml
 
 from perdure.sdk.dag import Dag
+from perdure.sdk.spec import schema, schema_resources, schema_storage
 from perdure.sdk.spec.problems import TaskError
+from perdure.sdk.spec.validators import Record
 from support.helpers.timing import scaled
 
 CORPUS = Path(__file__).parents[3] / "data/task_yaml"
 SKYPILOT_PYTHON = os.environ.get("PERDURE_SKYPILOT_PYTHON", "")
 JUDGE = Path(__file__).with_name("skypilot_judge.py")
+FIELDS: dict[str, list[str]] = json.loads((CORPUS / "skypilot_fields.json").read_text())  # of SkyPilot 0.14.1
 CASES: dict[str, dict[str, Any]] = {
     f"{file.stem}/{name}": case
     for file in sorted(CORPUS.glob("*.yaml"))
@@ -57,11 +60,27 @@ def test_corpus__canonical_form_is_read_alike(name: str) -> None:
         assert [field.option for field in again.unsupported] == [field.option for field in task.unsupported]
 
 
+@pytest.mark.parametrize(
+    ("mapping", "ours"),
+    [
+        ("task", schema.TASK),
+        ("resources", schema_resources.RESOURCES),
+        ("storage", schema_storage.STORAGE),
+        ("storage.config", schema_storage.STORAGE_CONFIG),
+        ("storage.config.mount", schema_storage.MOUNT),
+        ("storage.config.mount_cached", schema_storage.MOUNT_CACHED),
+    ],
+)
+def test_schema__has_every_field_of_skypilot(mapping: str, ours: Record) -> None:
+    assert not set(FIELDS[mapping]) - ours.fields.keys()
+
+
 @pytest.mark.skipif(not SKYPILOT_PYTHON, reason="PERDURE_SKYPILOT_PYTHON names no Python with SkyPilot")
 def test_corpus__is_judged_by_skypilot_as_stated() -> None:
     texts = json.dumps({name: case["task"] for name, case in CASES.items()})
     command = [SKYPILOT_PYTHON, str(JUDGE)]
     done = subprocess.run(command, input=texts, capture_output=True, text=True, check=True, timeout=scaled(120))
-    said = json.loads(done.stdout.splitlines()[-1])
-    found = {name: (error and "rejects") or "accepts" for name, error in said.items()}
+    answer = json.loads(done.stdout.splitlines()[-1])
+    found = {name: "rejects" if error else "accepts" for name, error in answer["verdicts"].items()}
     assert found == {name: case["skypilot"] for name, case in CASES.items()}
+    assert answer["fields"] == FIELDS
