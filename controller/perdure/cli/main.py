@@ -51,6 +51,25 @@ ELSEWHERE = {
     "spot": "use `perdure jobs`",
     "local": "the local cloud needs no command; see `perdure check local`",
 }
+# Options of SkyPilot's commands, and what to do here instead.
+_OWN_MACHINES = "every job has machines of its own, so leave it out"
+_NO_POOLS = "pools are not supported; --num-jobs N launches N jobs"
+_ALWAYS_FRESH = "what is shown is always up to date, so leave it out"
+OPTIONS_ELSEWHERE = {
+    "-c": _OWN_MACHINES,
+    "--cluster": _OWN_MACHINES,
+    "--async": "use -d, which returns once the job is submitted",
+    "-p": _NO_POOLS,
+    "--pool": _NO_POOLS,
+    "--job-group": "job groups are not supported yet",
+    "--local-disk": "write `local_disk` under `resources` of the YAML",
+    "-r": _ALWAYS_FRESH,
+    "--refresh": _ALWAYS_FRESH,
+    "--after": "use --since",
+    "--retry-until-up": "a job waits for machines anyway, so leave it out",
+    "--down": "a job's machines end with it, so leave it out",
+    "--task": "a job is cancelled as a whole, and `jobs logs ID TASK` shows one task",
+}
 
 
 class RootGroup(LazyGroup):
@@ -63,6 +82,11 @@ class RootGroup(LazyGroup):
         except KeyboardInterrupt:
             interrupt.end_line()
             raise click.exceptions.Exit(interrupt.EXIT_INTERRUPTED) from None
+        except click.NoSuchOption as error:
+            advice = OPTIONS_ELSEWHERE.get(error.option_name)
+            if advice is None:
+                raise
+            raise click.UsageError(f"There is no option {error.option_name}: {advice}.", error.ctx) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:

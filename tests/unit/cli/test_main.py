@@ -77,6 +77,23 @@ def test_commands_of_skypilot__get_advice(perdure: RunPerdure, words: tuple[str,
     assert advice in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("jobs", "launch", "x.yaml", "--async"), "There is no option --async: use -d, which"),
+        (("jobs", "launch", "-c", "mine", "x.yaml"), "There is no option -c: every job has machines of its own"),
+        (("jobs", "queue", "--refresh"), "There is no option --refresh: what is shown is always up to date"),
+        (("jobs", "cancel", "--pool", "p"), "There is no option --pool: pools are not supported"),
+        (("jobs", "queue", "--skip-finnished"), "No such option '--skip-finnished'. Did you mean '--skip-finished'?"),
+    ],
+)
+def test_options_of_skypilot__get_advice(perdure: RunPerdure, words: tuple[str, ...], advice: str) -> None:
+    result = perdure(*words)
+    assert result.exit_code == 2
+    assert advice in result.stderr
+    assert f"Usage: perdure {words[0]} {words[1]} " in result.stderr
+
+
 def test_commands_of_skypilot__are_not_commands_here() -> None:
     assert not main.ELSEWHERE.keys() & main.COMMANDS.keys()
     assert not jobs.ELSEWHERE.keys() & jobs.COMMANDS.keys()
