@@ -55,20 +55,18 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
         yield f"No forecast: {forecast['unavailable_reason']}."
         return
     is_rough = forecast["runs"] < MIN_RUNS
-    about = "about " if is_rough else ""
-    shares = "" if is_rough else f" (80% of runs: {_range(cost, text.money)})"
-    yield f"Expected cost: {about}{text.money(cost['mean'])}{shares}"
+    shares = " (rough)" if is_rough else f" (80% of runs: {_range(cost, text.money)})"
+    yield f"Expected cost: {text.money(cost['mean'])}{shares}"
     if seconds is None:
         yield "Expected finish: unknown; too many runs take more than three times the work."
     else:
-        shares = "" if is_rough else f" (80% of runs: {_range(seconds, text.duration)})"
-        yield f"Expected finish: in {about}{text.duration(seconds['mean'])}{shares}"
+        shares = " (rough)" if is_rough else f" (80% of runs: {_range(seconds, text.duration)})"
+        yield f"Expected finish: in {text.duration(seconds['mean'])}{shares}"
     if forecast["late"] is not None:
         yield f"Missed deadline: {forecast['late']:.0%} of {forecast['runs']} simulated runs"
     yield f"Forecast from {forecast['runs']} simulated runs, based on {forecast['assumed']}."
     if is_rough:
-        advice = "Try again on an idle controller."
-        yield f"That is rough: it takes {MIN_RUNS} runs to say how far costs and times spread. {advice}"
+        yield f"That is rough: no more runs fitted in the time, and it takes {MIN_RUNS} to say how far they spread."
 
 
 def _range(spread: Spread, form: Callable[[float], str]) -> str:

@@ -84,9 +84,9 @@ def test_forecast__of_few_runs_is_called_rough(
 ) -> None:
     monkeypatch.setitem(contract_server.FORECAST, "runs", 4)
     out = perdure("jobs", "launch", "train.yaml", "--env", "TOKEN=t", "--dryrun").stdout
-    assert "  Expected cost: about $12.50\n  Expected finish: in about 2h 5m\n" in out
+    assert "  Expected cost: $12.50 (rough)\n  Expected finish: in 2h 5m (rough)\n" in out
     assert "  Missed deadline: 5% of 4 simulated runs\n" in out
-    assert "  That is rough: it takes 20 runs to say how far costs and times spread." in out
+    assert "  That is rough: no more runs fitted in the time, and it takes 20 to say how far they spread.\n" in out
 
 
 def test_launch__does_not_request_a_forecast(perdure: RunPerdure, server: Controller, project: Path) -> None:
