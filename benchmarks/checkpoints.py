@@ -23,9 +23,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.machine import print_machine
 
 from perdure.checkpoint import Checkpointer
 from perdure.checkpoint.state import direct_io
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", default=None, help="where to write (default: a temporary directory)")
     options = parser.parse_args()
+    print_machine(options.dir and Path(options.dir))
     before = os.getloadavg()
     arrays = make_arrays(options.gib)
     times: Times = {}

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from benchmarks.machine import print_machine
+
 import perdure.sdk as perdure
 from perdure.sdk.connection import api_types
 from perdure.sdk.connection.endpoint import ClientError
@@ -51,6 +53,7 @@ class Cost:
 
 
 def main() -> int:
+    print_machine()
     with running_controller():
         figures = [*command_figures(), *recovery_figures()]
     report(figures)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
+from benchmarks.machine import print_machine
 
 from support.helpers.controllers import Controller, running_controller
 from support.worlds.jobs_on_clouds import FAKES, running_jobs_on_clouds
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--cloud", choices=TARGETS_MIB, action="append", help="default: each")
     parser.add_argument("--idle", type=float, default=40.0, help="seconds")
     words = parser.parse_args()
+    print_machine()
     figures = [figure for cloud in words.cloud or TARGETS_MIB for figure in idle_figures(cloud, words.idle)]
     report(figures)
     missed = [figure.name for figure in figures if figure.value > figure.target]

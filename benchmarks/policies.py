@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import ablation, decisions
+from benchmarks.machine import print_machine
 
 from perdure.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
 from perdure.recovery.simulate.files import load
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--ablation", action="store_true", help="print only what each part is worth")
     options = parser.parse_args(arguments)
     zones = load([options.traces], unavailable_is=1)
+    print_machine()
     if options.ablation:
         missed = ablation.main(zones, PUBLISHED, options.windows)
     elif options.split:

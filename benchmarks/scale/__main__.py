@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import sys
 import time
 from contextlib import redirect_stdout
@@ -19,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
+from benchmarks.machine import Machine, print_machine
 from benchmarks.scale import controllers, growth, scenarios
 from benchmarks.scale.daemon import running_daemon
 from benchmarks.scale.log_followers import followed
@@ -35,10 +34,11 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=0.25, help="of a core for each controller; 0: no limit")
     parser.add_argument("--write", action="store_true", help=f"add the table to {RESULTS.name}")
     words = parser.parse_args()
+    if words.controllers > 1 and not words.database:
+        parser.error("--controllers: several need a PostgreSQL; give the URL of an empty database with --database")
+    machine = print_machine()
     grown: list[growth.Growth] = []
     if words.controllers > 1:
-        if not words.database:
-            parser.error("--controllers: several need a PostgreSQL; give the URL of an empty database with --database")
         figures = asyncio.run(controllers.measure(words.jobs, words.database, words.controllers, words.share))
     elif words.growth:
         sizes = [size for size in growth.SIZES if size <= words.jobs]
@@ -53,7 +53,7 @@ def main() -> int:
     if words.write:
         what = "growth" if words.growth else f"{words.jobs:,} jobs"
         what += f", {words.controllers} controllers" if words.controllers > 1 else ""
-        write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}")
+        write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}", machine)
         if grown:
             growth.draw(grown, day=str(datetime.now(UTC).date()))
     missed = [figure.name for figure in figures if is_missed(figure)]
@@ -87,13 +87,12 @@ async def whole(jobs: int, database: str) -> list[Figure]:
         return figures
 
 
-def write(table: str, what: str) -> None:
+def write(table: str, what: str, machine: Machine) -> None:
     """Append the table to RESULTS.md, with the date and the machine."""
     day = datetime.now(UTC).date()
-    cores, memory = os.cpu_count(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    on = f"{cores} cores, {memory:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+    shared = "Daemon, load generator and database share the machine."
     with RESULTS.open("a") as file:
-        file.write(f"\n## {day}: {what}\n\n{on}; daemon, load generator and database share them.\n\n```\n{table}```\n")
+        file.write(f"\n## {day}: {what}\n\n{shared}\n\n```\n{machine}\n{table}```\n")
 
 
 if __name__ == "__main__":

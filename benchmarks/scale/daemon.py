@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -64,12 +65,18 @@ class Daemon:
         (self.home / "controller.json").unlink(missing_ok=True)
         began = time.monotonic()
         command = [sys.executable, "-m", "benchmarks.scale.simulated_cloud", self.home, self.world.path, str(LAUNCH_S)]
-        self._process = subprocess.Popen(command)
+        self._process = subprocess.Popen(command, env=self._environment())
         begun()
         ready = await self._wait_until_ready()
         self.pid, self.address = ready["pid"], ("127.0.0.1", ready["port"])
         self.world.addresses[self.home] = self.address
         return float(ready["at"]) - began
+
+    def _environment(self) -> dict[str, str]:
+        """An environment in which Python keeps compiled modules, so that a restart finds them as it does where Perdure
+        is installed."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**kept, "PYTHONPYCACHEPREFIX": str(self.home / "compiled")}
 
     async def _wait_until_ready(self) -> dict[str, Any]:
         user = await _start_user("wait", str(self.home), str(_START_S))

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.latency import Figure, report
+from benchmarks.machine import print_machine
 from benchmarks.scale.queue import cpu_s
 from benchmarks.scale.user import Caller, wait_until_ready
 
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=60.0)
     words = parser.parse_args()
+    print_machine()
     home = Path(tempfile.mkdtemp(prefix="perdure-drought-"))
     (home / "config.yaml").write_text(_CONFIG)
     daemon = subprocess.Popen([sys.executable, "-m", "perdure.controller", "serve", "--home", home])

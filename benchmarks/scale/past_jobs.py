@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.machine import print_machine
 from sqlalchemy import Connection, Engine, Table, func, select, text
 
 from perdure.controller.store.engine.database import open_database
@@ -151,6 +152,7 @@ def main() -> int:
     parser.add_argument("--past", type=int, default=1_000_000)
     parser.add_argument("--waiting", type=int, default=10_000)
     words = parser.parse_args()
+    print_machine()
     engine = open_database(words.url)
     filled = fill(engine, past=words.past, waiting=words.waiting, log_line=lambda line: print(line, file=sys.stderr))
     engine.dispose()

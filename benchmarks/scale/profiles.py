@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.machine import print_machine
 from benchmarks.scale import scenarios
 from benchmarks.scale.daemon import Daemon, running_daemon
 from benchmarks.scale.flamegraph import read, render
@@ -41,6 +42,7 @@ def main() -> int:
     if _py_spy() is None:
         print("this needs py-spy: pip install py-spy", file=sys.stderr)
         return 1
+    print_machine()
     asyncio.run(record(words.jobs))
     return 0
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.latency import Figure, cost, median_cost, report
+from benchmarks.machine import print_machine
 from benchmarks.scale.originals import run_originals
 from benchmarks.scale.past_jobs import fill
 
@@ -62,6 +63,7 @@ def main() -> int:
     parser.add_argument("--database", help="the URL of an empty PostgreSQL database; without it, SQLite")
     parser.add_argument("--home", type=Path, help="where to keep everything; without it, a temporary folder")
     words = parser.parse_args()
+    print_machine(words.home and words.home.parent)
     with perdure_home(words.home, words.database) as home:
         url = words.database or f"sqlite:///{home / 'perdure.db'}"
         if not (home / "filled").exists():
