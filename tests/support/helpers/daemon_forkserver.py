@@ -31,7 +31,6 @@ LATER = (
     "alembic.command",
     "psycopg",
     "boto3",
-    "uvicorn.protocols.websockets.websockets_sansio_impl",
 )
 
 

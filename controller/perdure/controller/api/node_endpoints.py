@@ -16,7 +16,7 @@ from perdure.controller.api.auth import identify, identify_owned
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import bearer, is_own_host
 from perdure.controller.api.routes.agents import build_spec
-from perdure.controller.api.server.protocols import PROTOCOL_EXTENSION
+from perdure.controller.api.server.node_websocket import PROTOCOL_EXTENSION
 from perdure.controller.store.engine.database import UNAVAILABLE
 
 CHANNEL = "/agent/v1/channel"

@@ -11,13 +11,8 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from perdure.controller.api.server.protocols import (
-    BACKLOG,
-    MAX_MESSAGE_BYTES,
-    ConnectionAdmission,
-    HeaderTimeoutProtocol,
-    NodeWebSocketProtocol,
-)
+from perdure.controller.api.server.node_websocket import NodeWebSocketProtocol
+from perdure.controller.api.server.protocols import BACKLOG, ConnectionAdmission, HeaderTimeoutProtocol
 from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.runtime.user_priority import UserPriorityGate
 
@@ -39,10 +34,7 @@ class Server(uvicorn.Server):
             log_config=None,
             http=partial(HeaderTimeoutProtocol, admission=self._admission),  # type: ignore[arg-type]  # uvicorn only calls it
             backlog=BACKLOG,
-            ws_max_size=MAX_MESSAGE_BYTES,
             ws=NodeWebSocketProtocol,
-            ws_per_message_deflate=False,
-            ws_ping_interval=None,  # nodes send heartbeats themselves
             access_log=False,
             proxy_headers=False,
             timeout_graceful_shutdown=2,

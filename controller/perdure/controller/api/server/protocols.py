@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from perdure.controller.runtime.compact_queue import CompactQueue
+from perdure.controller.api.server.node_websocket import NodeWebSocketProtocol
 
 HEADER_TIMEOUT_S = 15.0
-MAX_MESSAGE_BYTES = 1024 * 1024
 _MAX_HEAD_BYTES = 64 * 1024
-_READ_HIGH_WATER = 32
-PROTOCOL_EXTENSION = "perdure.protocol"
 BACKLOG = 16_384  # connections that wait to be accepted; the system may allow fewer
 MAX_CLOSED_S = 5.0
 _BATCH_SIZE = 16
@@ -111,8 +109,21 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
         self._admission.admit(self._accept)
 
     def _accept(self) -> None:
-        if not self.transport.is_closing():
-            super().handle_websocket_upgrade()
+        if self.transport.is_closing():
+            return
+        url = httptools.parse_url(self.url)
+        scope = {
+            **self.scope,
+            "type": "websocket",
+            "scheme": "wss" if self.scheme == "https" else "ws",
+            "path": self.root_path + urllib.parse.unquote(url.path.decode("ascii")),
+            "raw_path": self.root_path.encode("ascii") + url.path,
+            "query_string": url.query or b"",
+            "subprotocols": [],
+        }
+        self.connections.discard(self)
+        self.parser = None  # type: ignore[assignment]  # it refers to this object, and would keep it in memory
+        NodeWebSocketProtocol(self.app, self.server_state, self.transport, scope).start()
 
     def on_response_complete(self) -> None:
         self._head_bytes = 0
@@ -123,48 +134,3 @@ class HeaderTimeoutProtocol(HttpToolsProtocol):
     def _hang_up(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-
-
-class NodeWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket that costs little memory and time: there are thousands, and they last for weeks.
-
-    It keeps reading while a few messages are queued, because pausing and resuming costs more than most messages.
-    """
-
-    #: When data arrived last, by the event loop's clock. Pings count; the application does not see them.
-    last_received_at = 0.0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.queue = CompactQueue()  # type: ignore[assignment]  # it has all methods of asyncio.Queue that are used here
-
-    def data_received(self, data: bytes) -> None:
-        self.last_received_at = self.loop.time()
-        super().data_received(data)
-
-    def handle_connect(self, event: Any) -> None:
-        super().handle_connect(event)
-        if not self.close_sent:
-            extensions: dict[str, Any] = {**(self.scope["extensions"] or {}), PROTOCOL_EXTENSION: self}
-            self.scope["extensions"] = extensions
-
-    def send_receive_event_to_app(self) -> None:
-        paused, self.read_paused = self.read_paused, True  # so that the base class does not pause reading
-        super().send_receive_event_to_app()
-        self.read_paused = paused
-        if not paused and self.queue.qsize() > _READ_HIGH_WATER:
-            self.read_paused = True
-            self.transport.pause_reading()
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        if self.close_sent:  # the base class logs an error for each call that is rejected with a response of its own
-            self.handshake_complete = True
-
-    def release_handshake(self, scope: Any) -> None:
-        """Replace the request's scope by `scope` and free the old one, to which stack frames refer while it is open."""
-        self.scope.clear()  # type: ignore[attr-defined]
-        self.scope = scope
-        self.request.headers.clear()
-        self.response.headers.clear()
-        del self.request, self.response

@@ -1,0 +1,306 @@
+"""The server's end of a node's WebSocket, with the interface of ASGI.
+
+There are thousands, they last for weeks, and all of them reconnect at once when a controller restarts. A general server
+builds its own request from the one that the HTTP parser has read, and parses that again; this one takes the request
+as it is. It supports no extensions, no subprotocols and no fragments from this side, which nodes do not use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from typing import Any, Protocol
+
+import structlog
+from starlette.types import ASGIApp
+
+from perdure.controller.api.server.websocket_frames import (
+    CloseCode,
+    Frame,
+    Opcode,
+    ProtocolViolation,
+    accept_key,
+    decode_text,
+    parse_close,
+    parse_frame,
+    render_close,
+    render_frame,
+)
+from perdure.controller.runtime.compact_queue import CompactQueue
+
+log = structlog.get_logger(__name__)
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+PROTOCOL_EXTENSION = "perdure.protocol"
+_READ_HIGH_WATER = 32
+_CLOSE_TIMEOUT_S = 10.0  # for the answer to a close frame
+_SUPPORTED_VERSION = b"13"
+
+
+class ConnectionRegistry(Protocol):
+    """The state of uvicorn's server: what it closes, and what it waits for, when it shuts down."""
+
+    connections: set[Any]
+    tasks: set[asyncio.Task[None]]
+
+
+class NodeWebSocketProtocol(asyncio.Protocol):
+    """A WebSocket that costs little memory and time.
+
+    It keeps reading while a few messages are queued, because pausing and resuming costs more than most messages.
+    """
+
+    __slots__ = (
+        "_accept_key",
+        "_app",
+        "_buffer",
+        "_close_timer",
+        "_fragments",
+        "_is_accepted",
+        "_is_closed",
+        "_is_lost",
+        "_is_reading",
+        "_loop",
+        "_message_opcode",
+        "_queue",
+        "_registry",
+        "_response",
+        "_transport",
+        "_writable",
+        "last_received_at",
+        "scope",
+    )
+
+    def __init__(self, app: ASGIApp, registry: ConnectionRegistry, transport: asyncio.Transport, scope: Any) -> None:
+        """`scope`: of the request that asked for the upgrade, as a WebSocket's. `start` must follow."""
+        #: When data arrived last, by the event loop's clock. Pings count; the application does not see them.
+        self.last_received_at = 0.0
+        self.scope = scope
+        self._app = app
+        self._registry = registry
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._queue: CompactQueue[dict[str, Any]] = CompactQueue()
+        self._buffer = bytearray()
+        self._fragments: bytearray | None = None  # of a message whose last fragment has not arrived
+        self._message_opcode = Opcode.BINARY
+        self._accept_key = b""
+        self._response: dict[str, Any] | None = None  # the start of a response that rejects the upgrade
+        self._writable: asyncio.Future[None] | None = None  # None: it is writable now
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._is_accepted = False
+        self._is_closed = False  # this side has sent a close frame or a response, and sends nothing more
+        self._is_lost = False
+        self._is_reading = True
+
+    def start(self) -> None:
+        """Take over the transport, and call the application if the request is a valid handshake."""
+        self._transport.set_protocol(self)
+        self._registry.connections.add(self)
+        key = _key_of(self.scope)
+        if key is None:
+            self._respond(400, [], b"invalid WebSocket handshake\n")
+            return
+        self._accept_key = key
+        self.scope["extensions"] = {"websocket.http.response": {}, PROTOCOL_EXTENSION: self}
+        self._queue.put_nowait({"type": "websocket.connect"})
+        task = self._loop.create_task(self._run())
+        self._registry.tasks.add(task)
+        task.add_done_callback(self._registry.tasks.discard)
+
+    async def _run(self) -> None:
+        try:
+            await self._app(self.scope, self.receive, self.send)
+        except OSError:  # the node is gone
+            pass
+        except Exception:
+            log.exception("websocket.failed")
+        if self._is_lost:
+            return
+        if not (self._is_accepted or self._is_closed):
+            self._respond(500, [], b"")
+        elif self._close_timer is None:
+            self._transport.close()
+
+    def release_handshake(self, scope: Any) -> None:
+        """Replace the request's scope by `scope` and free the old one, to which stack frames refer while it is open."""
+        self.scope.clear()
+        self.scope = scope
+
+    # --- the application's side -------------------------------------------------------------------------
+
+    async def receive(self) -> dict[str, Any]:
+        message = await self._queue.get()
+        if not self._is_reading and self._queue.empty():
+            self._resume_reading()
+        return message
+
+    async def send(self, message: Any) -> None:
+        """Raises OSError if the connection is lost."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+        if self._is_lost:
+            raise OSError("the connection is lost")
+        kind = message["type"]
+        if self._is_closed:
+            raise RuntimeError(f"{kind} after the connection was closed from this side")
+        match kind:
+            case "websocket.send" if self._is_accepted:
+                text = message.get("text")
+                frame = (Opcode.TEXT, text.encode()) if text is not None else (Opcode.BINARY, message["bytes"])
+                self._transport.write(render_frame(*frame))
+            case "websocket.close" if self._is_accepted:
+                self._close(message.get("code", CloseCode.NORMAL), message.get("reason") or "")
+            case "websocket.accept":
+                self._is_accepted = True
+                self._transport.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    b"Sec-WebSocket-Accept: " + self._accept_key + b"\r\n\r\n"
+                )
+            case "websocket.close":
+                self._respond(403, [], b"")
+            case "websocket.http.response.start":
+                self._response = message
+            case "websocket.http.response.body" if self._response is not None:
+                self._respond(self._response["status"], self._response["headers"], message.get("body", b""))
+            case _:
+                raise RuntimeError(f"{kind} is not possible now")
+
+    def _respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Reject the upgrade with a response."""
+        length = (
+            [] if any(name == b"content-length" for name, _ in headers) else [(b"content-length", b"%d" % len(body))]
+        )
+        lines = [name + b": " + value for name, value in [*headers, *length, (b"connection", b"close")]]
+        start = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}".encode()
+        self._is_closed = True
+        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL))
+        self._transport.write(b"\r\n".join([start, *lines, b"", body]))
+        self._transport.close()
+
+    def _close(self, code: int, reason: str) -> None:
+        """Send a close frame, and wait a while for the node's."""
+        self._is_closed = True
+        self._queue.put_nowait(_disconnect(code, reason))
+        self._transport.write(render_close(code, reason))
+        if not self._is_reading:
+            self._resume_reading()
+        self._close_timer = self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.close)
+
+    # --- the transport's side ---------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self.last_received_at = self._loop.time()
+        if not self._is_accepted:  # a client must wait for the response to its handshake
+            self._transport.abort()
+            return
+        if self._buffer:
+            self._buffer += data
+        unread: bytes | bytearray = self._buffer or data
+        begin = 0
+        try:
+            while (parsed := parse_frame(unread, begin, MAX_MESSAGE_BYTES)) is not None:
+                frame, begin = parsed
+                self._on_frame(frame)
+        except ProtocolViolation as error:
+            self._end(error.code, str(error))
+            return
+        if unread is self._buffer:
+            del self._buffer[:begin]
+        elif begin < len(data):
+            self._buffer += data[begin:]
+
+    def _on_frame(self, frame: Frame) -> None:
+        match frame.opcode:
+            case Opcode.PING:
+                if not self._is_closed:
+                    self._transport.write(render_frame(Opcode.PONG, frame.payload))
+            case Opcode.PONG:
+                pass
+            case Opcode.CLOSE:
+                self._on_close(frame.payload)
+            case _:
+                self._on_data(frame)
+
+    def _on_close(self, payload: bytes) -> None:
+        code, reason = parse_close(payload)
+        if self._is_closed:
+            self._transport.close()
+        else:
+            self._end(code, reason)
+
+    def _on_data(self, frame: Frame) -> None:
+        if (frame.opcode is Opcode.CONTINUATION) is (self._fragments is None):
+            raise ProtocolViolation(CloseCode.PROTOCOL_ERROR, "a fragment without its message, or a message within one")
+        payload = frame.payload
+        if frame.opcode is not Opcode.CONTINUATION:
+            self._message_opcode = frame.opcode
+        if self._fragments is not None or not frame.is_final:
+            if self._fragments is None:
+                self._fragments = bytearray()
+            self._fragments += payload
+            if len(self._fragments) > MAX_MESSAGE_BYTES:
+                raise ProtocolViolation(CloseCode.TOO_LARGE, f"a message may have {MAX_MESSAGE_BYTES} bytes")
+            if not frame.is_final:
+                return
+            payload, self._fragments = bytes(self._fragments), None
+        if self._is_closed:
+            return  # nobody reads it
+        if self._message_opcode is Opcode.TEXT:
+            self._queue.put_nowait({"type": "websocket.receive", "text": decode_text(payload)})
+        else:
+            self._queue.put_nowait({"type": "websocket.receive", "bytes": payload})
+        if self._is_reading and self._queue.qsize() > _READ_HIGH_WATER:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def _end(self, code: int, reason: str) -> None:
+        """Close the connection without waiting for the node: it has closed it, or it has broken the protocol."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._queue.put_nowait(_disconnect(code, reason))
+            self._transport.write(render_close(code, reason))
+        self._transport.close()
+
+    def _resume_reading(self) -> None:
+        self._is_reading = True
+        self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self._is_lost = True
+        self._registry.connections.discard(self)
+        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL))
+        self.resume_writing()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if not (self._is_accepted or self._is_closed):
+            self._respond(500, [], b"")
+        else:
+            self._end(CloseCode.RESTARTING, "")
+
+
+def _key_of(scope: Any) -> bytes | None:
+    """The value of Sec-WebSocket-Accept for the handshake in `scope`; None if the handshake is invalid."""
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        values.setdefault(name, []).append(value)
+    if (scope["method"], scope["http_version"]) != ("GET", "1.1"):
+        return None
+    keys = values.get(b"sec-websocket-key", [])
+    is_valid = len(keys) == 1 and values.get(b"sec-websocket-version") == [_SUPPORTED_VERSION]
+    return accept_key(keys[0]) if is_valid else None
+
+
+def _disconnect(code: int, reason: str = "") -> dict[str, Any]:
+    return {"type": "websocket.disconnect", "code": code, "reason": reason}
