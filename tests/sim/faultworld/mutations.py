@@ -92,9 +92,9 @@ def a_launch_is_recorded_after_it_was_made(patch: Patch) -> None:
     real_intents, real_decisions = intent_builder.IntentBuilder.record, recorder.Recorder.record
     executors: list[IntentExecutor] = []
 
-    def record_intents(self: Any, conn: Any, job: Any, step_actions: Any, now: float) -> Any:
-        recorded = real_intents(self, conn, job, step_actions, now)
-        for intent in recorded:
+    def record_intents(self: Any, conn: Any, decided: Any, now: float) -> Any:
+        recorded = real_intents(self, conn, decided, now)
+        for intent in itertools.chain.from_iterable(recorded.values()):
             if intent.kind is intents.IntentKind.LAUNCH:
                 with suppress(Exception):
                     cloud = executors[0].clouds[intent.request["offer"]["cloud"]]

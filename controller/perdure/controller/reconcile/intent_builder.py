@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 from perdure.controller.store import codec
 from perdure.controller.store.records import intents
 from perdure.controller.store.records.buckets import removable
-from perdure.controller.store.records.intents import Intent, IntentKind
+from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
@@ -21,13 +21,14 @@ from perdure.recovery.market.requirements import MachineRequirement
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
-_SUBMITTER = (Job.c.user, Job.c.priority)
 
-_LAUNCH_COLUMNS = (
-    select(Task.c.spec, Job.c.name, *_SUBMITTER)
+_TASKS = (
+    select(Task.c.job_id, Task.c.index.label("task_index"), Task.c.spec, Job.c.name, Job.c.user, Job.c.priority)
     .join(Job, Job.c.id == Task.c.job_id)
-    .where(Task.c.job_id == bindparam("job_id"), Task.c.index == bindparam("index"))
+    .where(Task.c.job_id.in_(bindparam("job_ids", expanding=True)))
 )
+_Outside = actions.Launch | actions.Terminate | actions.PrepareStorage
+_OUTSIDE = (actions.Launch, actions.Terminate, actions.PrepareStorage)
 
 
 @dataclass(frozen=True)
@@ -37,41 +38,44 @@ class IntentBuilder:
     controller: str  # the id of this installation, which every machine is tagged with
 
     def record(
-        self, conn: Connection, job: JobView, step_actions: Sequence[actions.Action], now: float
-    ) -> list[Intent]:
-        """Record an intent for each action that changes something outside. Returns those not recorded before."""
-        recorded = []
-        for action in step_actions:
-            match action:
-                case actions.Launch():
-                    kind, generation = IntentKind.LAUNCH, action.generation
-                    request = self._launch_request(conn, job, action)
-                case actions.Terminate():
-                    kind, generation = IntentKind.TERMINATE, action.generation
-                    request = self._terminate_request(job, action)
-                case actions.PrepareStorage():
-                    kind, generation, request = IntentKind.PREPARE_STORAGE, 0, self._storage_request(conn, job)
-                case _:
-                    continue
-            key = (job.id, action.task, generation)
-            token = self._token(job.id, action.task, generation)
-            recorded.append(intents.add(conn, key=key, kind=kind, token=token, request=request, now=now))
-        return [intent for intent in recorded if intent is not None]
+        self, conn: Connection, decided: Sequence[tuple[JobView, Sequence[actions.Action]]], now: float
+    ) -> dict[int, list[Intent]]:
+        """Record an intent for each action on these jobs that changes something outside.
+
+        Returns those not recorded before, by job.
+        """
+        wanted = [(job, action) for job, its in decided for action in its if isinstance(action, _OUTSIDE)]
+        tasks = _read_tasks(conn, {job.id for job, action in wanted if not isinstance(action, actions.Terminate)})
+        recorded: dict[int, list[Intent]] = {}
+        for intent in intents.add_all(conn, [self._intent(job, action, tasks, now) for job, action in wanted]):
+            recorded.setdefault(intent.job_id, []).append(intent)
+        return recorded
+
+    def _intent(self, job: JobView, action: _Outside, tasks: Mapping[tuple[int, int], Row[Any]], now: float) -> Intent:
+        match action:
+            case actions.Launch():
+                kind, generation = IntentKind.LAUNCH, action.generation
+                request = self._launch_request(tasks[job.id, action.task], job, action)
+            case actions.Terminate():
+                kind, generation = IntentKind.TERMINATE, action.generation
+                request = self._terminate_request(job, action)
+            case actions.PrepareStorage():
+                kind, generation = IntentKind.PREPARE_STORAGE, 0
+                request = {"queue": _queue_key(job, tasks[job.id, action.task])}
+        token = self._token(job.id, action.task, generation)
+        return Intent(UNSAVED, job.id, action.task, generation, kind, token, request, now)
 
     def record_removal(self, conn: Connection, job: JobView, now: float) -> list[Intent]:
         """Record the removal of the buckets that were created for this job and end with it, if there are any."""
         if not removable(conn, job.id):
             return []
         token = self._token(job.id, 0, 0)
-        kind = IntentKind.REMOVE_STORAGE
-        intent = intents.add(conn, key=(job.id, 0, 0), kind=kind, token=token, request={}, now=now)
-        return [intent] if intent else []
+        return intents.add_all(conn, [Intent(UNSAVED, job.id, 0, 0, IntentKind.REMOVE_STORAGE, token, {}, now)])
 
     def _token(self, job_id: int, task: int, generation: int) -> str:
         return f"pd-{self.controller}-{job_id}-{task}-{generation}"
 
-    def _launch_request(self, conn: Connection, job: JobView, action: actions.Launch) -> dict[str, Any]:
-        row = conn.execute(_LAUNCH_COLUMNS, {"job_id": job.id, "index": action.task}).one()
+    def _launch_request(self, row: Row[Any], job: JobView, action: actions.Launch) -> dict[str, Any]:
         return {
             "controller": self.controller,
             "offer": codec.encode_offer(action.offer),
@@ -81,13 +85,16 @@ class IntentBuilder:
             **_machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
         }
 
-    def _storage_request(self, conn: Connection, job: JobView) -> dict[str, Any]:
-        return {"queue": _queue_key(job, conn.execute(select(*_SUBMITTER).where(Job.c.id == job.id)).one())}
-
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
         attempt = job.tasks[action.task].attempt(action.generation)
         assert attempt is not None, "an attempt lives until its termination is confirmed"
         return {"controller": self.controller, "offer": codec.encode_offer(attempt.offer)}
+
+
+def _read_tasks(conn: Connection, job_ids: Collection[int]) -> dict[tuple[int, int], Any]:
+    """What requests need to know of the tasks of these jobs, by job and index."""
+    rows = conn.execute(_TASKS, {"job_ids": list(job_ids)}) if job_ids else ()
+    return {(row.job_id, row.task_index): row for row in rows}
 
 
 def _machine_options(

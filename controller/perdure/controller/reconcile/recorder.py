@@ -52,7 +52,7 @@ class Decision:
         """Whether there is anything to write."""
         event, before, after = self.event, self.owned.view, self.step.job
         has_records = event.notes or event.performed or event.checkpoint or event.message_id is not None
-        return bool(after != before or self.step.actions or has_records or after.is_finalized)
+        return bool(self.step.actions or has_records or after.is_finalized or after != before)
 
     @property
     def concerns_nodes(self) -> bool:
@@ -105,12 +105,19 @@ class Recorder:
             if not peer_messages.consume(conn, [d.event.message_id for d in changed if d.event.message_id is not None]):
                 raise AlreadyRecorded
             claims.update_guarded(conn, [(decision.owned.claim, decision.guard_columns) for decision in changed])
-            added = {decision.step.job.id: self._write(writes, decision, now) for decision in changed}
+            for decision in changed:
+                self._write(writes, decision, now)
+            decided = [(decision.step.job, decision.step.actions) for decision in changed]
+            recorded = self.intent_builder.record(conn, decided, now)
+            added = {
+                decision.step.job.id: recorded.get(decision.step.job.id) or self._finalize(writes, decision, now)
+                for decision in changed
+            }
             unavailable = [(d.step.job.id, u) for d in changed for u in d.unavailable if self.market.is_new(u)]
             record_unavailable(writes, unavailable, now)
             record_observations(writes, [observation for d in changed for observation in d.observations], now)
             writes.flush()
-            notify.notify_all(conn, Topic.JOB, [d.step.job.id for d in changed if d.concerns_nodes])
+            notify.notify_all(conn, Topic.JOB, (d.step.job.id for d in changed if d.concerns_nodes))
             failpoint("event.recording")
         for decision in changed:
             failpoint("event.recorded")
@@ -129,7 +136,7 @@ class Recorder:
         except UNAVAILABLE as error:
             log.warning("database.unavailable", error=str(error))
 
-    def _write(self, writes: WriteBatch, decision: Decision, now: float) -> list[Intent]:
+    def _write(self, writes: WriteBatch, decision: Decision, now: float) -> None:
         event, before, after = decision.event, decision.owned.view, decision.step.job
         conn = writes.conn
         notes = [*event.notes, *(a for a in decision.step.actions if isinstance(a, TimelineEntry))]
@@ -139,14 +146,17 @@ class Recorder:
         if event.checkpoint is not None and _is_new(conn, event.checkpoint):
             notes.append(event.checkpoint.note)
         jobs.append_timeline(writes, after.id, notes, now)
-        added = self.intent_builder.record(conn, after, decision.step.actions, now)
-        performed = event.performed[0].id if event.performed else None
-        if after.is_finalized and not added and not self.has_open(after.id, performed):
-            added = self.intent_builder.record_removal(conn, after, now)
-            if not added:
-                jobs.finalize(writes, after.id)
-                failpoint("job.finalizing")
-        return added
+
+    def _finalize(self, writes: WriteBatch, decision: Decision, now: float) -> list[Intent]:
+        """Finalize the job if it needs no more work. Returns the intent to remove its buckets, which comes before."""
+        performed, after = decision.event.performed, decision.step.job
+        if not after.is_finalized or self.has_open(after.id, performed[0].id if performed else None):
+            return []
+        removal = self.intent_builder.record_removal(writes.conn, after, now)
+        if not removal:
+            jobs.finalize(writes, after.id)
+            failpoint("job.finalizing")
+        return removal
 
 
 def _close(writes: WriteBatch, intent: Intent, outcome: IntentOutcome, now: float) -> None:

@@ -154,12 +154,15 @@ def directive_of(job: JobView, key: AttemptKey) -> Directive:
 
 def changed_directives(before: JobView, after: JobView) -> Iterator[tuple[AttemptKey, Directive]]:
     """The new directive of each attempt whose directive has changed."""
-    old = {(t.index, a.generation): directive_for(a) for t in before.tasks for a in t.attempts}
-    new = {(t.index, a.generation): directive_for(a) for t in after.tasks for a in t.attempts}
-    for attempt in old.keys() | new.keys():
-        directive = new.get(attempt, STOP)
-        if old.get(attempt) != directive:
-            yield (after.id, *attempt), directive
+    old = {(t.index, a.generation): a for t in before.tasks for a in t.attempts}
+    new = {(t.index, a.generation): a for t in after.tasks for a in t.attempts}
+    for key in old.keys() | new.keys():
+        was, attempt = old.get(key), new.get(key)
+        if was is attempt:
+            continue
+        directive = directive_for(attempt) if attempt else STOP
+        if was is None or directive_for(was) != directive:
+            yield (after.id, *key), directive
 
 
 def concerns_nodes(before: JobView, after: JobView) -> bool:

@@ -22,10 +22,12 @@ _TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes"}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
 ATTEMPT_COLUMNS = tuple(f.name for f in fields(AttemptView) if f.name not in ("generation", "nodes"))
 NODE_COLUMNS = tuple(f.name for f in fields(NodeView) if f.name != "rank")
+_OFFER_FIELDS = tuple(f.name for f in fields(Offer))
+_ENUMS = (TaskState, AttemptState, NodePhase, Reason)
 
 
 def encode_offer(offer: Offer) -> dict[str, Any]:
-    return asdict(offer)
+    return {name: getattr(offer, name) for name in _OFFER_FIELDS}  # all are plain values; `asdict` would copy each
 
 
 def decode_offer(data: Mapping[str, Any]) -> Offer:
@@ -69,7 +71,7 @@ def decode_recovery(data: Mapping[str, Any]) -> Recovery:
 def _column(value: object) -> object:
     if isinstance(value, Offer):
         return encode_offer(value)
-    if isinstance(value, TaskState | AttemptState | NodePhase | Reason):
+    if isinstance(value, _ENUMS):
         return value.value
     return value
 
@@ -163,8 +165,8 @@ def decode_task(row: Mapping[str, Any], attempts: tuple[AttemptView, ...]) -> Ta
 
 
 def observation_columns(observation: OfferObservation) -> dict[str, object]:
-    values = asdict(observation)
-    return {**values.pop("key")._asdict(), **values, "market": observation.key.market.value}
+    values = {f.name: getattr(observation, f.name) for f in fields(observation) if f.name != "key"}
+    return {**observation.key._asdict(), **values, "market": observation.key.market.value}
 
 
 def decode_observation(row: Mapping[str, Any]) -> OfferObservation:

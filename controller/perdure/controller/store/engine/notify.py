@@ -5,7 +5,7 @@ A payload is a topic and the ids of jobs, for example `message 7` or `job 7,8`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from sqlalchemy import Connection, text
@@ -28,11 +28,15 @@ def notify(conn: Connection, topic: Topic, job_id: int = 0) -> None:
     notify_all(conn, topic, [job_id])
 
 
-def notify_all(conn: Connection, topic: Topic, job_ids: Sequence[int]) -> None:
-    """`notify` for several jobs with as few notifications as possible, since every daemon receives each of them."""
+def notify_all(conn: Connection, topic: Topic, job_ids: Iterable[int]) -> None:
+    """`notify` for several jobs with as few notifications as possible, since every daemon receives each of them.
+
+    `job_ids` is not read on SQLite.
+    """
     if conn.dialect.name == "postgresql":
-        for start in range(0, len(job_ids), MAX_IDS):
-            batch = job_ids[start : start + MAX_IDS]
+        ids = list(job_ids)
+        for start in range(0, len(ids), MAX_IDS):
+            batch = ids[start : start + MAX_IDS]
             conn.execute(_NOTIFY, {"channel": CHANNEL, "payload": payload(topic, batch)})
 
 

@@ -5,7 +5,8 @@ An intent is open until its outcome is recorded. A daemon that starts, or takes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -20,6 +21,8 @@ from perdure.controller.store.tables import IntentRow
 Intents = IntentRow.__table__  # type: ignore[attr-defined]
 
 _KEY = ("job_id", "task_index", "generation", "kind")
+UNSAVED = 0
+"""The id of an intent that is not in the database."""
 _CLOSE = update(Intents).where(Intents.c.id == bindparam("intent"), Intents.c.done_at.is_(None))
 
 
@@ -50,26 +53,29 @@ class Intent:
         return (self.job_id, self.task, self.generation)
 
 
-def add(
-    conn: Connection,
-    *,
-    key: tuple[int, int, int],
-    kind: IntentKind,
-    token: str,
-    request: dict[str, Any],
-    now: float,
-) -> Intent | None:
-    """Record an intent. None if the same one was recorded before."""
-    job_id, task, generation = key
-    same = {"job_id": job_id, "task_index": task, "generation": generation, "kind": kind.value}
-    values = {**same, "token": token, "request": request, "created_at": now, "try_count": 0}
-    new = conn.execute(_insert(conn.dialect.name), values).scalar_one_or_none()
-    return Intent(new, job_id, task, generation, kind, token, request, now) if new is not None else None
+def add_all(conn: Connection, wanted: Sequence[Intent]) -> list[Intent]:
+    """Record intents, whose ids are UNSAVED. Returns them with their ids, without those that were recorded before."""
+    if not wanted:
+        return []
+    values = [
+        {
+            **dict(zip(_KEY, (*intent.attempt_key, intent.kind.value), strict=True)),
+            "token": intent.token,
+            "request": intent.request,
+            "created_at": intent.created_at,
+            "try_count": 0,
+        }
+        for intent in wanted
+    ]
+    new = {tuple(key): id for id, *key in conn.execute(_insert(conn.dialect.name), values)}
+    recorded = ((intent, new.get((*intent.attempt_key, intent.kind.value))) for intent in wanted)
+    return [replace(intent, id=id) for intent, id in recorded if id is not None]
 
 
 @cache
 def _insert(dialect: str) -> Any:
-    return insert_for(dialect, Intents).on_conflict_do_nothing(index_elements=list(_KEY)).returning(Intents.c.id)
+    new = insert_for(dialect, Intents).on_conflict_do_nothing(index_elements=list(_KEY))
+    return new.returning(Intents.c.id, *(Intents.c[name] for name in _KEY))
 
 
 def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:

@@ -185,7 +185,7 @@ def save(writes: WriteBatch, before: JobView, after: JobView, now: float) -> Non
     old_tasks = {t.index: t for t in before.tasks}
     for task in after.tasks:
         old = old_tasks[task.index]
-        if task is old or task == old:
+        if task is old:
             continue
         changed = codec.changed_task_columns(old, task)
         if changed:
@@ -228,7 +228,7 @@ def _insert_attempt(writes: WriteBatch, task: tuple[int, int], attempt: AttemptV
 
 
 def _update_attempt(writes: WriteBatch, task: tuple[int, int], old: AttemptView, new: AttemptView, now: float) -> None:
-    if old is new or old == new:
+    if old is new:
         return
     key = _key(task, new.generation)
     changed = codec.changed_attempt_columns(old, new)
