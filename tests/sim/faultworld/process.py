@@ -289,7 +289,7 @@ class Process:
                 return None, None
             if with_spec:
                 with self.database.connect() as conn:
-                    spec = components.node_specs.build(conn, *identity.place)
+                    spec = components.node_specs.build(conn, identity.place)
         except DBAPIError:
             return None
         if with_spec and spec is None:

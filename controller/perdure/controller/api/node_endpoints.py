@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -12,12 +12,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from perdure.controller.api.auth import identify, identify_owned
+from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import bearer, is_own_host
-from perdure.controller.api.routes.agents import build_spec
 from perdure.controller.api.server.node_websocket import PROTOCOL_EXTENSION
+from perdure.controller.runtime.batcher import Batcher
+from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records.agent_connections import Place
 
 CHANNEL = "/agent/v1/channel"
 SPEC = "/agent/v1/spec"
@@ -53,6 +55,7 @@ class NodeEndpoints:
         self._app = app
         self._context = context
         self._hosts = frozenset(hosts) | {"localhost"}
+        self._specs: Batcher[Place, dict[str, Any] | None] = Batcher("specs", self._build_specs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -69,7 +72,7 @@ class NodeEndpoints:
             return
         claims = _claims_of(headers)
         del headers
-        node = identify_owned(self._context, *claims) or await asyncio.to_thread(identify, self._context, *claims)
+        node = await self._identify(*claims)
         if node is None:
             with contextlib.suppress(OSError):  # the node has closed the connection
                 await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
@@ -81,14 +84,22 @@ class NodeEndpoints:
         headers = Headers(scope=scope)
         if scope["method"] != "GET" or not is_own_host(headers.get("host", ""), self._hosts):
             return None
-
-        def load() -> dict[str, Any] | None:
-            node = identify(self._context, *_claims_of(headers))
-            return build_spec(self._context, node) if node is not None and node.is_live else None
-
         with contextlib.suppress(*UNAVAILABLE):
-            return await asyncio.to_thread(load)
+            node = await self._identify(*_claims_of(headers))
+            return await self._specs.submit(node.place) if node is not None and node.is_live else None
         return None
+
+    async def _identify(self, token: str, rank: str) -> NodeIdentity | None:
+        """Authenticate a node: without the database if this daemon owns its job."""
+        node = identify_owned(self._context, token, rank)
+        return node or await asyncio.to_thread(identify, self._context, token, rank)
+
+    def _build_specs(self, places: Sequence[Place]) -> list[dict[str, Any] | Exception | None]:
+        """The specs of nodes that have requested them at the same time, in one transaction."""
+        with self._context.database.connect() as conn:
+            specs = self._context.node_specs.build_all(conn, places)
+        failpoint("spec.sent")
+        return specs
 
 
 def _claims_of(headers: Headers) -> tuple[str, str]:

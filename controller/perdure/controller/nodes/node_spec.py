@@ -6,7 +6,7 @@ The agent runs it with `perdure.agent.workload.stage`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,16 +17,20 @@ from perdure.controller.clouds import registry
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import resolve_secrets
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.engine.rows import as_dicts
+from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Job, Task, task_ids
 from perdure.recovery.job import Timeouts
+from perdure.recovery.statuses import AttemptState
 
-_ATTEMPT = (
-    select(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets, Attempt.c.offer)
+_ATTEMPTS = (
+    select(Task.c.job_id, Task.c.index, Attempt.c.generation, Attempt.c.offer)
+    .add_columns(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets)
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.num_tasks, Job.c.batch_rank, Job.c.batch_size)
     .join(Job, Job.c.id == Task.c.job_id)
     .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
-    .where(Task.c.job_id == bindparam("of_job"), Task.c.index == bindparam("of_task"))
-    .where(Attempt.c.generation == bindparam("of_generation"))
+    .where(Task.c.job_id.in_(bindparam("job_ids", expanding=True)), Attempt.c.state != AttemptState.GONE.value)
 )
 _SPEC = select(Task.c.spec).where(Task.c.job_id == bindparam("of_job"), Task.c.index == bindparam("of_task"))
 
@@ -41,13 +45,29 @@ class NodeSpecBuilder:
     timeouts: Timeouts
     power_off_after_s: float | None = None  # from config.yaml; None: the default of the node's cloud
 
-    def build(self, conn: Connection, key: AttemptKey, rank: int) -> dict[str, Any] | None:
-        """The spec of one node, or None if there is no such attempt."""
+    def build(self, conn: Connection, place: Place) -> dict[str, Any] | None:
+        """The spec of one node, or None if its attempt does not exist or is gone. Raises an error in the task."""
+        (spec,) = self.build_all(conn, [place])
+        if isinstance(spec, Exception):
+            raise spec
+        return spec
+
+    def build_all(self, conn: Connection, places: Sequence[Place]) -> list[dict[str, Any] | Exception | None]:
+        """`build` for each of `places`; an error in one task affects no other."""
+        of = {"job_ids": sorted({key[0] for key, _ in places})}
+        rows = {(r["job_id"], r["index"], r["generation"]): r for r in as_dicts(conn.execute(_ATTEMPTS, of))}
+        specs: list[dict[str, Any] | Exception | None] = []
+        for key, rank in places:
+            try:
+                specs.append(self._build(conn, rows[key], key, rank) if key in rows else None)
+            except UNAVAILABLE:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised to the node that asked
+                specs.append(error)
+        return specs
+
+    def _build(self, conn: Connection, row: Mapping[str, Any], key: AttemptKey, rank: int) -> dict[str, Any]:
         job_id, index, generation = key
-        of = {"of_job": job_id, "of_task": index, "of_generation": generation}
-        row = conn.execute(_ATTEMPT, of).mappings().first()
-        if row is None:
-            return None
         spec: dict[str, Any] = row["spec"]
         ids = (row["task_id"],) if row["num_tasks"] == 1 else task_ids(conn, job_id)
         secrets = self.keyring.unseal(row["secrets"])
@@ -60,7 +80,7 @@ class NodeSpecBuilder:
             "num_nodes": row["num_nodes"],
             "setup": spec["setup"],
             "run": spec["run"],
-            "env": {**spec["envs"], **secrets, **_variables(dict(row), key, ids)},
+            "env": {**spec["envs"], **secrets, **_variables(row, key, ids)},
             "secret_names": sorted(secrets),
             "gpus_per_node": spec["gpus_per_node"],
             "workdir": _workdir(resolve_secrets(spec["workdir"], secrets)),

@@ -144,7 +144,7 @@ def test_hooks__reach_the_node(world: World) -> None:
     keyring = Keyring(b"k" * 32, "user")
     storage = StorageService({}, world.database, world.owner, Path, world.clock)
     with world.database.connect() as conn:
-        spec = NodeSpecBuilder(keyring, storage, {}, Timeouts()).build(conn, (accepted.job_id, 0, 1), 0)
+        spec = NodeSpecBuilder(keyring, storage, {}, Timeouts()).build(conn, ((accepted.job_id, 0, 1), 0))
     assert spec is not None
     assert NodeSpec.parse(spec).hooks == (
         Hook("a", ("preemption", "down"), 3600.0),

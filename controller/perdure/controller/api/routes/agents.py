@@ -33,7 +33,7 @@ def spec(node: Node, context: Context) -> dict[str, Any]:
 
 def build_spec(context: ApiContext, node: NodeIdentity) -> dict[str, Any] | None:
     with context.database.connect() as conn:
-        node_spec = context.node_specs.build(conn, *node.place)
+        node_spec = context.node_specs.build(conn, node.place)
     if node_spec is not None:
         failpoint("spec.sent")
     return node_spec

@@ -1,0 +1,63 @@
+"""Node specs of several nodes at once: each gets its own, and an error in one task concerns its nodes alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from perdure.controller.buckets.service import StorageService
+from perdure.controller.nodes.node_spec import NodeSpecBuilder
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.records.jobs import Task
+from perdure.recovery import events
+from perdure.recovery.job import Timeouts
+from unit.controller.world import World
+
+SPEC = {"setup": None, "run": "x", "envs": {}, "gpus_per_node": 0, "workdir": None, "uploads": [], "mounts": []}
+
+
+@pytest.fixture
+def jobs(world: World) -> list[int]:
+    ids = [world.submit(nodes=2) for _ in range(3)]
+    with world.database.begin() as conn:
+        conn.execute(update(Task).values(spec=SPEC))
+    return ids
+
+
+@pytest.fixture
+def builder(world: World) -> NodeSpecBuilder:
+    storage = StorageService({}, world.database, world.owner, Path, world.clock)
+    return NodeSpecBuilder(Keyring(b"k" * 32, "user"), storage, {}, Timeouts())
+
+
+def test_build_all__gives_each_node_its_own(world: World, jobs: list[int], builder: NodeSpecBuilder) -> None:
+    places = [((job, 0, 1), rank) for rank in (1, 0) for job in reversed(jobs)]
+    with world.database.connect() as conn:
+        specs = builder.build_all(conn, places)
+        alone = [builder.build(conn, place) for place in places]
+    assert specs == alone
+    assert [(s["job_id"], s["rank"]) for s in specs if isinstance(s, dict)] == [(k[0], rank) for k, rank in places]
+
+
+def test_build_all__error_concerns_one_task(world: World, jobs: list[int], builder: NodeSpecBuilder) -> None:
+    with world.database.begin() as conn:
+        conn.execute(update(Task).where(Task.c.job_id == jobs[1]).values(secrets=b"not sealed"))
+    with world.database.connect() as conn:
+        first, second, third = builder.build_all(conn, [((job, 0, 1), 0) for job in jobs])
+        assert isinstance(second, Exception)
+        with pytest.raises(type(second)):
+            builder.build(conn, ((jobs[1], 0, 1), 0))
+    assert isinstance(first, dict)
+    assert isinstance(third, dict)
+
+
+def test_build_all__attempt_that_is_gone_or_unknown_has_none(
+    world: World, jobs: list[int], builder: NodeSpecBuilder
+) -> None:
+    world.deliver(jobs[0], events.CancelRequested(0))
+    world.pass_time(60)
+    with world.database.connect() as conn:
+        specs = builder.build_all(conn, [((jobs[0], 0, 1), 0), ((jobs[1], 0, 2), 0), ((10**6, 0, 1), 0)])
+    assert specs == [None, None, None]
