@@ -6,8 +6,10 @@ this module returns: finite numbers in their ranges, known words, and text of li
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
+import socket
 from dataclasses import dataclass as plain_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -62,7 +64,12 @@ def _reported_phase(phase: NodePhase) -> NodePhase:
 def _address(text: str) -> str:
     if text and not _ADDRESS.fullmatch(text):
         raise ValueError("not an IP address")
-    return str(ipaddress.ip_address(text)) if text else ""
+    if not text:
+        return ""
+    with contextlib.suppress(OSError):
+        socket.inet_pton(socket.AF_INET, text)  # accepts only the canonical form, and `ipaddress` is slow
+        return text
+    return str(ipaddress.ip_address(text))
 
 
 Count = Annotated[int, Field(ge=0, le=_MAX_INT)]

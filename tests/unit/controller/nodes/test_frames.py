@@ -56,6 +56,22 @@ def test_frames__of_the_agent_are_parsed() -> None:
     assert parse_log(b'{"offset": 12}\nab\nc') == LogFrame(12, b"ab\nc")
 
 
+@pytest.mark.parametrize(
+    ("sent", "parsed"),
+    [("", ""), ("10.0.0.1", "10.0.0.1"), ("FE80::0:1%eth0", "fe80::1%eth0"), ("::ffff:10.0.0.1", "::ffff:a00:1")],
+)
+def test_address__has_its_usual_form(sent: str, parsed: str) -> None:
+    frame = parse_text(text(REPORT, ip=sent))
+    assert isinstance(frame, ReportFrame)
+    assert frame.ip == parsed
+
+
+@pytest.mark.parametrize("sent", ["10.0.0", "010.0.0.1", "10.0.0.256", "1.2.3.4.5", ":::", "10.0.0.1%eth0"])
+def test_address__that_is_invalid_is_rejected(sent: str) -> None:
+    with pytest.raises(InvalidFrame):
+        parse_text(text(REPORT, ip=sent))
+
+
 def test_frames__of_the_agents_own_code_are_accepted() -> None:
     """Whatever the machine and the workload wrote into a message or the journal."""
     report = Report(phase="ended", exit_code=-9, failed_stage="mounts", message="no file /\udc80\0\n" + "x" * 9000)
