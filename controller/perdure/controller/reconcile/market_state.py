@@ -14,6 +14,7 @@ from perdure.controller.clouds.pricing.price_list import HasPriceList
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
+from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.tables import OfferObservationRow, UnavailableOfferRow
 from perdure.recovery.market.history import Advice, History, OfferObservation, with_advice, with_observation
 from perdure.recovery.market.unavailability_index import UnavailableOffers
@@ -77,7 +78,7 @@ class MarketState:
         if not self._has_history:
             oldest_at = self._clock.now() - _HISTORY_S
             recent = select(Observations).where(Observations.c.at > oldest_at).order_by(Observations.c.id)
-            self.add_observations([codec.decode_observation(dict(row)) for row in conn.execute(recent).mappings()])
+            self.add_observations([codec.decode_observation(row) for row in as_dicts(conn.execute(recent))])
             self._has_history = True
 
     def add_observations(self, observations: Sequence[OfferObservation]) -> None:

@@ -20,6 +20,8 @@ Value = TypeVar("Value")
 
 _TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes"}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
+VIEW_COLUMNS = ("index", "num_nodes", "requirements", "recovery", *TASK_COLUMNS)
+"""The columns of a task that `decode_task` reads."""
 ATTEMPT_COLUMNS = tuple(f.name for f in fields(AttemptView) if f.name not in ("generation", "nodes"))
 NODE_COLUMNS = tuple(f.name for f in fields(NodeView) if f.name != "rank")
 _OFFER_FIELDS = tuple(f.name for f in fields(Offer))

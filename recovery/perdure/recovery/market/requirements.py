@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from perdure.recovery.frozen import cached
 from perdure.recovery.market.view import Market
@@ -43,7 +43,7 @@ class MachineRequirement:
 
     @cached
     def _hash(self) -> int:
-        return hash(tuple(getattr(self, f.name) for f in fields(self)))
+        return hash(tuple(getattr(self, name) for name in self.__dataclass_fields__))
 
     def __hash__(self) -> int:
         """Computed once: `fit` caches offers by a task's requirements."""

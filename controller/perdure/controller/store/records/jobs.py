@@ -11,6 +11,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, insert, select, upd
 
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
+from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.tables import AttemptRow, EventRow, JobRow, NodeRow, TaskRow
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
@@ -52,8 +53,13 @@ _OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
 _CHECKPOINT_SEQS = select(
     Node.c.job_id, Node.c.task_index, Node.c.generation, Node.c.rank, Node.c.checkpoint_seq
 ).where(Node.c.job_id.in_(_OF_JOBS), Node.c.checkpoint_seq > 0)
-_TASKS = select(Task).where(Task.c.job_id.in_(_OF_JOBS)).order_by(Task.c.index)
-_JOBS = select(Job).where(Job.c.id.in_(_OF_JOBS))
+# Only what a view holds: decoding the JSON of `config` and `spec` would take longer than all of it.
+_TASKS = (
+    select(*(Task.c[name] for name in ("job_id", *codec.VIEW_COLUMNS)))
+    .where(Task.c.job_id.in_(_OF_JOBS))
+    .order_by(Task.c.index)
+)
+_JOBS = select(Job.c.id, Job.c.cancel_at, Job.c.cancel_grace_s).where(Job.c.id.in_(_OF_JOBS))
 _NODES = select(Node).where(Node.c.job_id.in_(_OF_JOBS)).order_by(Node.c.rank)
 _ATTEMPTS = (
     select(Attempt)
@@ -157,11 +163,11 @@ def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
     tasks: dict[int, list[TaskView]] = {}
     for (job_id, index, _), attempt in load_attempts(conn, ids).items():
         attempts.setdefault((job_id, index), []).append(attempt)
-    for row in conn.execute(_TASKS, {"job_ids": ids}).mappings():
+    for row in as_dicts(conn.execute(_TASKS, {"job_ids": ids})):
         its_attempts = tuple(attempts.get((row["job_id"], row["index"]), ()))
-        tasks.setdefault(row["job_id"], []).append(codec.decode_task(dict(row), its_attempts))
+        tasks.setdefault(row["job_id"], []).append(codec.decode_task(row, its_attempts))
     jobs = {}
-    for row in conn.execute(_JOBS, {"job_ids": ids}).mappings():
+    for row in as_dicts(conn.execute(_JOBS, {"job_ids": ids})):
         cancel = Cancel(row["cancel_at"], row["cancel_grace_s"]) if row["cancel_at"] is not None else None
         jobs[row["id"]] = JobView(row["id"], tuple(tasks.get(row["id"], ())), cancel)
     return jobs
@@ -171,13 +177,13 @@ def load_attempts(conn: Connection, job_ids: Iterable[int]) -> dict[tuple[int, i
     """The attempts of these jobs that are not GONE, oldest first, by (job, task, generation)."""
     ids = list(job_ids)
     nodes: dict[tuple[int, int, int], list[NodeView]] = {}
-    for row in conn.execute(_NODES, {"job_ids": ids}).mappings():
-        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.decode_node(dict(row)))
+    for row in as_dicts(conn.execute(_NODES, {"job_ids": ids})):
+        nodes.setdefault((row["job_id"], row["task_index"], row["generation"]), []).append(codec.decode_node(row))
     keys_and_rows = (
         ((row["job_id"], row["task_index"], row["generation"]), row)
-        for row in conn.execute(_ATTEMPTS, {"job_ids": ids}).mappings()
+        for row in as_dicts(conn.execute(_ATTEMPTS, {"job_ids": ids}))
     )
-    return {key: codec.decode_attempt(dict(row), tuple(nodes.get(key, ()))) for key, row in keys_and_rows}
+    return {key: codec.decode_attempt(row, tuple(nodes.get(key, ()))) for key, row in keys_and_rows}
 
 
 def save(writes: WriteBatch, before: JobView, after: JobView, now: float) -> None:
