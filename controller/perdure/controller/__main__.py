@@ -82,14 +82,16 @@ def serve(home: Path) -> None:
 
 
 def _run_daemon(home: Path) -> None:
-    import uvloop
+    from perdure.controller.runtime.process import quick_imports, single_instance_lock, tune_process
 
-    from perdure.controller.daemon import Daemon
-    from perdure.controller.runtime.clock import SystemClock
-    from perdure.controller.runtime.config.settings import read_settings
-    from perdure.controller.runtime.daemon_log import configure_logging
-    from perdure.controller.runtime.process import single_instance_lock, tune_process
-    from perdure.controller.store.engine.database import migrate_in_child
+    with quick_imports():
+        import uvloop
+
+        from perdure.controller.daemon import Daemon
+        from perdure.controller.runtime.clock import SystemClock
+        from perdure.controller.runtime.config.settings import read_settings
+        from perdure.controller.runtime.daemon_log import configure_logging
+        from perdure.controller.store.engine.database import migrate_in_child
 
     with contextlib.ExitStack() as until_stopped:
         with _owned_by_user(home):
