@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from perdure.controller.store.blobs import SqlBlobs
@@ -30,6 +31,7 @@ MIN_RCLONE_VERSION = (1, 68)
 _PACKAGES = ("perdure.checkpoint", "perdure.agent")
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = "import sys\n\nfrom perdure.agent.main import main\n\nsys.exit(main())\n"
+_RCLONE_RECORD = "rclone.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 
 
@@ -49,10 +51,41 @@ class Artifact:
 def build_artifacts(directory: Path) -> dict[str, Artifact]:
     """All artifacts by name, as files of `directory` named by digest: "agent", and "rclone" if it is installed."""
     result = {"agent": build_agent(directory)}
-    rclone = find_rclone()
-    if rclone is not None:
-        result["rclone"] = _store("rclone", rclone, directory)
-    return result
+    rclone = _build_rclone(directory)
+    return result if rclone is None else result | {"rclone": rclone}
+
+
+def _build_rclone(directory: Path) -> Artifact | None:
+    """rclone as an artifact. Running it and reading all of it would delay each start of a daemon, so the file that was
+    found is recorded with its digest."""
+    record = directory / _RCLONE_RECORD
+    known = _read_record(record)
+    for candidate in _rclone_candidates():
+        identity = _identity(candidate)
+        if known.get("file") == identity and (directory / known["digest"]).is_file():
+            return Artifact("rclone", known["digest"], directory / known["digest"])
+        if _rclone_version(candidate) >= MIN_RCLONE_VERSION:
+            artifact = _store("rclone", candidate, directory)
+            with _staged(record) as staged:
+                staged.write_text(json.dumps({"file": identity, "digest": artifact.digest}))
+            return artifact
+    return None
+
+
+def _read_record(record: Path) -> dict[str, Any]:
+    """What `_build_rclone` recorded; empty if it is missing or damaged."""
+    try:
+        known = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    is_valid = isinstance(known, dict) and re.fullmatch("[0-9a-f]{64}", str(known.get("digest")))
+    return known if is_valid else {}
+
+
+def _identity(path: Path) -> list[str | int]:
+    """Differs for another file, and for the same one after a change."""
+    stat = path.stat()
+    return [str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns]
 
 
 def build_agent(directory: Path) -> Artifact:
@@ -73,11 +106,15 @@ def build_agent(directory: Path) -> Artifact:
 
 def find_rclone() -> Path | None:
     """A recent enough rclone: the one installed beside this Python, else the first on PATH. None if there is none."""
+    return next((path for path in _rclone_candidates() if _rclone_version(path) >= MIN_RCLONE_VERSION), None)
+
+
+def _rclone_candidates() -> Iterator[Path]:
+    """Executables of this name, the best place first."""
     beside, on_path = Path(sys.executable).with_name("rclone"), shutil.which("rclone")
     for candidate in (beside, Path(on_path) if on_path else None):
-        if candidate is not None and os.access(candidate, os.X_OK) and _rclone_version(candidate) >= MIN_RCLONE_VERSION:
-            return candidate.resolve()
-    return None
+        if candidate is not None and os.access(candidate, os.X_OK):
+            yield candidate.resolve()
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:

@@ -44,7 +44,7 @@ def test_rclone__is_stored_by_digest_and_executable(tmp_path: Path) -> None:
     assert set(built) == {"agent", "rclone"}
     again = build_artifacts(tmp_path)
     assert again == built
-    assert sorted(os.listdir(tmp_path)) == sorted(a.digest for a in built.values())
+    assert set(os.listdir(tmp_path)) == {a.digest for a in built.values()} | {"rclone.json"}
     assert subprocess.run([built["rclone"].path, "version"], capture_output=True, check=True).stdout.startswith(
         b"rclone v"
     )
@@ -66,3 +66,47 @@ def test_agent_version__is_the_distributions() -> None:
     from importlib.metadata import version
 
     assert version("perdure") == perdure.agent.VERSION
+
+
+@pytest.fixture
+def rclone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An rclone on PATH that notes in `runs` when it is run."""
+    path = tmp_path / "bin" / "rclone"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\necho 'rclone v1.70.0'\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere" / "python"))
+    return path
+
+
+def runs_of(rclone: Path) -> int:
+    return len((rclone.parents[1] / "runs").read_text().splitlines())
+
+
+def test_rclone__is_run_only_when_it_is_new(tmp_path: Path, rclone: Path) -> None:
+    directory = tmp_path / "artifacts"
+    first = build_artifacts(directory)["rclone"]
+    assert build_artifacts(directory)["rclone"] == first
+    assert runs_of(rclone) == 1
+
+    changed = rclone.read_text() + "# newer\n"
+    rclone.unlink()  # as a package manager replaces it; the stored artifact may be a link to the old file
+    rclone.write_text(changed)
+    rclone.chmod(0o755)
+    second = build_artifacts(directory)["rclone"]
+    assert second.digest == hashlib.sha256(changed.encode()).hexdigest() != first.digest
+    assert runs_of(rclone) == 2
+
+    second.path.unlink()
+    assert build_artifacts(directory)["rclone"] == second
+    assert second.path.read_text() == changed
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"file": []}', '{"file": [], "digest": "../x"}', "\udcff"])
+def test_rclone__damaged_record_is_ignored(tmp_path: Path, rclone: Path, record: str) -> None:
+    directory = tmp_path / "artifacts"
+    first = build_artifacts(directory)["rclone"]
+    (directory / "rclone.json").write_bytes(record.encode(errors="surrogateescape"))
+    assert build_artifacts(directory)["rclone"] == first
+    assert runs_of(rclone) == 2
