@@ -100,7 +100,7 @@ class Components:
         )  # fmt: skip
         executor = IntentExecutor(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
         run = CallRunner(executor, self._deliver_result, self.lease.is_held)
-        self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result)
+        self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result, clock)
         outbox = None if alone else self._outbox()
         self.reconciler = Reconciler(
             inbox=inbox, dispatcher=self.dispatcher, database=database, clock=clock, market=market, timeouts=TIMEOUTS,

@@ -106,7 +106,7 @@ class World:
         )
         inbox = ReconcilerInbox(self.database, self.clock, market)
         run = CallRunner(executor, inbox.on_result, lambda: self.has_lease)
-        dispatcher = Dispatcher(InlineCalls(run), inbox.on_result)
+        dispatcher = Dispatcher(InlineCalls(run), inbox.on_result, self.clock)
         reconciler = Reconciler(
             inbox=inbox,
             dispatcher=dispatcher,

@@ -7,7 +7,7 @@ the reconciler's inbox.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from perdure.controller.execute.call_types import (
@@ -19,6 +19,7 @@ from perdure.controller.execute.call_types import (
     ResultSink,
 )
 from perdure.controller.execute.machines import MachineIds
+from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
@@ -41,11 +42,13 @@ class Dispatcher:
 
     calls: CallQueue
     on_result: ResultSink  # receives the outcome of withdrawn launches
+    clock: Clock
     _tries: dict[int, int] = field(default_factory=dict)  # by intent
     _launching: dict[int, set[AttemptKey]] = field(default_factory=dict)  # by job
     _deferred: dict[AttemptKey, Intent] = field(default_factory=dict)  # terminations that wait for a launch
     _queued: dict[AttemptKey, tuple[Intent, Future[Any]]] = field(default_factory=dict)  # launches
     _open: dict[int, set[int]] = field(default_factory=dict)  # intents by job
+    _begun_at: dict[int, float] = field(default_factory=dict)  # terminations, by intent: when no launch was open
 
     def track(self, intent: Intent) -> None:
         """Count `intent` as open. Track a whole batch before performing any of it."""
@@ -65,6 +68,10 @@ class Dispatcher:
             self._deferred[key] = intent
             self._withdraw(key)
             return
+        if intent.kind is IntentKind.TERMINATE and not machines.known:
+            # The last call of a launch without a result ended just now, perhaps long after the termination was
+            # decided. Its machine may exist although the cloud does not list it yet.
+            machines = replace(machines, since=self._begun_at.setdefault(intent.id, self.clock.now()))
         done = self.calls.submit(PerformIntent(intent, machines, self._tries[intent.id]))
         if intent.kind is IntentKind.LAUNCH:
             self._queued[key] = (intent, done)
@@ -95,6 +102,7 @@ class Dispatcher:
         """Stop tracking `intent`: its outcome is recorded. Returns the intent that waited for it, if there is one."""
         self._open.get(intent.job_id, set()).discard(intent.id)
         self._tries.pop(intent.id, None)
+        self._begun_at.pop(intent.id, None)
         if intent.kind is not IntentKind.LAUNCH:
             return None
         self._launching.get(intent.job_id, set()).discard(intent.attempt_key)
@@ -109,6 +117,7 @@ class Dispatcher:
         """Stop tracking a job that is finalized or belongs to another controller. Results still to come are ignored."""
         for intent_id in self._open.pop(job_id, ()):
             self._tries.pop(intent_id, None)
+            self._begun_at.pop(intent_id, None)
         for key in self._launching.pop(job_id, ()):
             self._deferred.pop(key, None)
             if key in self._queued:

@@ -12,7 +12,7 @@ class MachineIds:
     """An attempt's machines."""
 
     known: tuple[tuple[int, str], ...] = ()  # (rank, instance id)
-    since: float | None = None  # when they were launched, epoch seconds
+    since: float | None = None  # when the last of them may have been launched, epoch seconds
 
     @property
     def ids(self) -> list[str]:

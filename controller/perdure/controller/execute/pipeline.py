@@ -38,4 +38,4 @@ def build_pipeline(
         clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines
     )
     pools = CloudPools(quotas, read_usage, CallRunner(executor, on_result, may_act))
-    return pools, Dispatcher(pools, on_result)
+    return pools, Dispatcher(pools, on_result, clock)

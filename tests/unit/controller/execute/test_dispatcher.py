@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S
+from perdure.controller.clouds.fake import Faults
 from perdure.controller.store.records import claims
 from perdure.recovery import events
 from support.helpers.held_calls import HeldCalls
@@ -33,6 +35,20 @@ def test_cancel__terminates_the_machine_of_a_launch_that_has_begun(world: World,
     world.current.run(held_calls.calls.pop(0)[1])
     held_calls.run_for(60)
     assert (world.cloud.calls["launch"], world.living()) == (1, [])
+    assert world.view(job).is_finalized
+
+
+def test_termination__waits_for_machine_of_a_late_launch_to_be_listed(world: World, held_calls: HeldCalls) -> None:
+    """The cancel was long ago when the cloud launched the machine and its response was lost."""
+    job = world.submit()
+    held_calls.calls[0][0].set_running_or_notify_cancel()
+    world.deliver(job, events.CancelRequested(0))
+    lost_requests = [0] * 7
+    world.cloud.faults = Faults(broken_launches=[*lost_requests, 1], listing_delay_s=VISIBLE_WITHIN_S / 2)
+    world.current.run(held_calls.calls.pop(0)[1])
+    held_calls.run_for(150)
+    assert world.cloud.calls["launch"] == len(lost_requests) + 1
+    assert world.living() == []
     assert world.view(job).is_finalized
 
 
