@@ -1,7 +1,8 @@
 """Arrays of any framework as plain bytes, and back. To save, no framework is imported that the program did not import.
 
-An array is one of NumPy, PyTorch or JAX, or `bytes`. Element types have the names of the safetensors format, so that
-any tool for that format can read the files.
+An array is one of NumPy, PyTorch or JAX, or `bytes` or a `bytearray`. Element types have the names of the safetensors
+format, so that any tool for that format can read the files. Subclasses of arrays are rejected: what they add (a mask, a
+scale, elements stored elsewhere) would be lost.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TYPES: dict[str, tuple[int, str | None, str | None]] = {
     "I64": (8, "int64", "int64"),
     "U64": (8, "uint64", "uint64"),
 }
+_JAX, _JAX_KEY = "jax", "jax-key"  # the latter, of typed random keys, is followed by a colon and the implementation
 _OF_NUMPY = {numpy: name for name, (_, numpy, _) in _TYPES.items() if numpy}
 _OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
 
@@ -75,11 +77,9 @@ def as_array(value: Any) -> Array | None:
         return _of_torch(value)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         kind = "numpy" if isinstance(value, numpy.ndarray) else "numpy-scalar"
-        return _of_numpy(numpy, numpy.asarray(value), kind, source=id(value))
+        return _of_numpy(numpy, numpy.asanyarray(value), kind, source=id(value))
     if jax is not None and numpy is not None and isinstance(value, jax.Array):
-        if not value.is_fully_addressable:
-            raise TypeError("is spread over several processes: save it with Orbax into a folder of the checkpoint")
-        return _of_numpy(numpy, numpy.asarray(value), "jax", source=id(value))
+        return _of_jax(jax, numpy, value)
     return None
 
 
@@ -88,25 +88,52 @@ def restore_array(kind: str, dtype: str, shape: tuple[int, ...], data: memoryvie
 
     Raises CheckpointError when that framework cannot be imported.
     """
-    if kind == "bytes":
-        return bytes(data)
+    if kind in ("bytes", "bytearray"):
+        return bytes(data) if kind == "bytes" else bytearray(data)
     if kind == "torch":
-        return _to_torch(_require_module("torch"), dtype, shape, data)
-    numpy = _require_module("numpy")
+        return _to_torch(require_module("torch"), dtype, shape, data)
+    numpy = require_module("numpy")
     array = _to_numpy(numpy, dtype, shape, data)
     if kind == "numpy-scalar":
         return array[()]
-    return _require_module("jax.numpy").array(array) if kind == "jax" else array
+    return _to_jax(kind, array) if kind.partition(":")[0] in (_JAX, _JAX_KEY) else array
 
 
 def _of_bytes(value: bytes | bytearray) -> Array:
+    if type(value) not in (bytes, bytearray):
+        raise TypeError(f"is a {type(value).__qualname__}, a subclass of bytes; save bytes(value) instead")
+
     def write(out: memoryview) -> None:
         out[:] = value
 
-    return Array("bytes", "U8", (len(value),), write, id(value))
+    return Array(type(value).__name__, "U8", (len(value),), write, id(value))
+
+
+def _of_jax(jax: Any, numpy: Any, value: Any) -> Array:
+    if not value.is_fully_addressable:
+        raise TypeError("is spread over several processes: save it with Orbax into a folder of the checkpoint")
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        kind = f"{_JAX_KEY}:{jax.random.key_impl(value)}"
+        return _of_numpy(numpy, numpy.asarray(jax.random.key_data(value)), kind, source=id(value))
+    return _of_numpy(numpy, numpy.asarray(value), _JAX, source=id(value))
+
+
+def _to_jax(kind: str, array: Any) -> Any:
+    from perdure.checkpoint.errors import CheckpointError
+
+    jax = require_module("jax")
+    loaded = jax.numpy.array(array)
+    if loaded.dtype != array.dtype:
+        raise CheckpointError(
+            f"the checkpoint holds JAX arrays of {array.dtype}, and this program would make {loaded.dtype} of them: "
+            "set jax_enable_x64, as the program that saved it did"
+        )
+    return loaded if kind == _JAX else jax.random.wrap_key_data(loaded, impl=kind.partition(":")[2])
 
 
 def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
+    if type(value) not in (numpy.ndarray, numpy.memmap):
+        raise TypeError(f"is a {type(value).__qualname__}, which would come back as a plain array; save its parts")
     dtype = _OF_NUMPY.get(value.dtype.name)
     if dtype is None:
         raise TypeError(f"has elements of type {value.dtype}, which have no fixed bytes; convert it first")
@@ -122,11 +149,18 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
 
 def _of_torch(value: Any) -> Array:
     torch = sys.modules["torch"]
+    if hasattr(value, "to_local"):
+        raise TypeError("is a DTensor, of which only one part is here: use perdure.checkpoint.adapters.dcp")
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(
+            f"is a {type(value).__qualname__}, a subclass of a tensor that may store its elements anywhere; convert it "
+            "to a plain tensor first"
+        )
+    if value.is_nested:
+        raise TypeError("is a nested tensor, which has no plain bytes; save its parts (`unbind`)")
     dtype = _OF_TORCH.get(str(value.dtype).rpartition(".")[2])
     if dtype is None or value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
-    if hasattr(value, "to_local"):
-        raise TypeError("is a DTensor, of which only one part is here: use perdure.checkpoint.adapters.dcp")
     if value.device.type == "meta":
         raise TypeError("is on the meta device and has no content")
     tensor = value.detach().resolve_conj().resolve_neg()
@@ -135,10 +169,11 @@ def _of_torch(value: Any) -> Array:
         if tensor.numel():
             _to_torch(torch, dtype, tuple(tensor.shape), out).copy_(tensor, non_blocking=True)
 
-    # A subclass may store its elements anywhere.
-    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.device.type == "cpu"
-    address = (is_plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr()) or None
-    source = (str(value.device), value.data_ptr(), tuple(value.shape), value.stride()) if value.numel() else id(value)
+    is_plain = value.device.type == "cpu" and tensor.is_contiguous() and tensor.numel()
+    address = (is_plain and tensor.data_ptr()) or None
+    # Two views of one memory hold different numbers if only one of them conjugates or negates it.
+    view = (tuple(value.shape), value.stride(), value.is_conj(), value.is_neg())
+    source = (str(value.device), value.data_ptr(), view) if value.numel() else id(value)
     return Array("torch", dtype, tuple(value.shape), write, (dtype, source), address)
 
 
@@ -152,14 +187,13 @@ def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) 
 def _to_numpy(numpy: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
     name = _TYPES[dtype][1]
     element = (
-        numpy.dtype(name)
-        if hasattr(numpy, str(name))
-        else numpy.dtype(getattr(_require_module("ml_dtypes"), str(name)))
+        numpy.dtype(name) if hasattr(numpy, str(name)) else numpy.dtype(getattr(require_module("ml_dtypes"), str(name)))
     )
     return numpy.frombuffer(data, dtype=element).reshape(shape)
 
 
-def _require_module(module: str) -> Any:
+def require_module(module: str) -> Any:
+    """The framework's module, imported. Raises CheckpointError when it cannot be."""
     from perdure.checkpoint.errors import CheckpointError
 
     try:

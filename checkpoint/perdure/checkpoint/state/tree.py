@@ -1,22 +1,28 @@
 """Nested containers as JSON, with a number in place of every array.
 
-Supported are dict (keys: str, int, bool, float, None), list, tuple, None, bool, int, float, str, arrays and bytes.
-Objects with `state_dict` are saved as what it returns. Anything else is rejected with its place in the state: a value
-that cannot be represented exactly must not be saved in part.
+Supported are None, bool, int, float, complex, str, arrays, bytes and bytearray, and as containers dict (keys: str, int,
+bool, float, None), OrderedDict, Counter, defaultdict, list, tuple, deque, set, frozenset, torch.Size and namedtuples.
+Objects with `state_dict` are saved as what it returns. Anything else is rejected with its place in the state, including
+subclasses of these types: a value that cannot be represented exactly must not be saved in part.
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.state.arrays import Array, as_array
+from perdure.checkpoint.state.document import BUILTINS, dump, rebuild
 from perdure.checkpoint.state.wrappers import unwrap
 
-_PLAIN = (str, int, float, bool, type(None))
+__all__ = ["Flat", "UnsupportedValue", "flatten", "rebuild"]
+
+MAX_DEPTH = 100  # of containers: far below the recursion limits of Python and of its JSON parser
+_MAX_JSON_INT_BITS = 8192  # Python refuses to print longer integers in decimal
+_RESERVED_NAMES = frozenset({"__metadata__"})  # of the file format
 
 
 class UnsupportedValue(TypeError):
@@ -46,18 +52,18 @@ class _Flattener:
         self.names: list[str] = []
         self.references: list[Any] = []
         self._known: dict[object, int] = {}
-        self._taken: set[str] = set()
+        self._taken: set[str] = set(_RESERVED_NAMES)
 
     def document(self, value: Any, place: tuple[Any, ...]) -> Any:
-        if isinstance(value, _PLAIN) and not hasattr(value, "dtype"):
-            return _plain(value)
-        if isinstance(value, dict):
-            kind = "ordered" if isinstance(value, OrderedDict) else "dict"
-            pairs = [[_key(k, place), self.document(v, (*place, k))] for k, v in value.items()]
-            return {kind: pairs}
-        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            kind = "list" if isinstance(value, list) else "tuple"
-            return {kind: [self.document(item, (*place, i)) for i, item in enumerate(value)]}
+        if len(place) > MAX_DEPTH:
+            raise UnsupportedValue(
+                f"{_format_place(place[:3])}… is nested more than {MAX_DEPTH} levels deep, or contains itself"
+            )
+        if (plain := _as_plain(value)) is not None:
+            return plain[0]
+        content = dump(value, lambda key, item: self.document(item, (*place, key)), _item_dumper(place))
+        if content is not None:
+            return content
         try:
             array = as_array(value)
         except TypeError as error:
@@ -66,10 +72,7 @@ class _Flattener:
             return {"array": self._number(array, value, place)}
         if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
             return self.document(unwrap(value).state_dict(), place)
-        raise UnsupportedValue(
-            f"{_format_place(place)} is a {type(value).__qualname__}, which a checkpoint cannot hold; save its parts "
-            "(numbers, strings, lists, dicts, arrays), or write it to a file of your own with @save_checkpoint"
-        )
+        raise UnsupportedValue(f"{_format_place(place)} {_rejection(value)}")
 
     def _number(self, array: Array, value: Any, place: tuple[Any, ...]) -> int:
         key = (array.kind, array.source)
@@ -81,9 +84,11 @@ class _Flattener:
         return self._known[key]
 
     def _name(self, place: tuple[Any, ...]) -> str:
-        name = ".".join(map(str, place)) or "state"
-        if name in self._taken:
-            name = f"{name}#{len(self._taken)}"
+        """A name that no other array has: places such as `["a.b"]` and `["a"]["b"]` read alike."""
+        plain = name = ".".join(map(str, place)) or "state"
+        number = len(self._taken)
+        while name in self._taken:
+            name, number = f"{plain}#{number}", number + 1
         self._taken.add(name)
         return name
 
@@ -92,36 +97,46 @@ def _format_place(place: tuple[Any, ...]) -> str:
     return "state" + "".join(f"[{key!r}]" for key in place)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(float(value))}
-    for kind in (bool, int, float, str):  # also for their subclasses, including enumerations
-        if isinstance(value, kind):
-            return kind(value)
+def _rejection(value: Any) -> str:
+    kind = type(value)
+    if isinstance(value, enum.Enum):
+        return f"is a {kind.__qualname__}, and a checkpoint holds no enumerations; save its `value`"
+    builtin = next((base for base in kind.__mro__[1:] if base in BUILTINS), None)
+    if builtin is not None:
+        return (
+            f"is a {kind.__qualname__}, which would come back as a plain {builtin.__name__}; save "
+            f"{builtin.__name__}(value) if that is what you want"
+        )
+    return (
+        f"is a {kind.__qualname__}, which a checkpoint cannot hold; save its parts "
+        "(numbers, strings, lists, dicts, arrays), or write it to a file of your own with @save_checkpoint"
+    )
+
+
+def _as_plain(value: Any) -> tuple[Any] | None:
+    """The JSON of a number, a string or None, in a tuple; None for anything else, including subclasses."""
+    kind = type(value)
+    if kind in (str, bool, type(None)):
+        return (value,)
+    if kind is int:
+        return (value if value.bit_length() <= _MAX_JSON_INT_BITS else {"int": hex(value)},)
+    if kind is float:
+        return (value if math.isfinite(value) else {"float": repr(value)},)
+    if kind is complex:
+        return ({"complex": [repr(value.real), repr(value.imag)]},)
     return None
 
 
-def _key(key: Any, place: tuple[Any, ...]) -> Any:
-    if isinstance(key, _PLAIN) and not hasattr(key, "dtype"):
-        return _plain(key)
-    raise UnsupportedValue(f"{_format_place(place)} has the key {key!r}; keys are strings or numbers")
+def _item_dumper(place: tuple[Any, ...]) -> Callable[[Any, str], Any]:
+    """Dumps what has to be hashable: the keys of a dict, and the items of a set, which may be tuples as well."""
 
+    def dump_item(value: Any, role: str) -> Any:
+        if role == "item" and type(value) is tuple:
+            return {"tuple": [dump_item(one, role) for one in value]}
+        plain = _as_plain(value)
+        if plain is None or type(value) is complex:
+            allowed = "keys are strings or numbers" if role == "key" else "items of a set are strings and numbers"
+            raise UnsupportedValue(f"{_format_place(place)} has the {role} {value!r}; {allowed}")
+        return plain[0]
 
-def rebuild(document: Any, arrays: Sequence[Any]) -> Any:
-    """The state that `flatten` decomposed. Raises ValueError for a document that `flatten` cannot have produced."""
-    if not isinstance(document, dict):
-        return document
-    if len(document) != 1:
-        raise ValueError(f"not a part of a state: {document!r:.80}")
-    ((kind, content),) = document.items()
-    if kind == "array":
-        return arrays[content]
-    if kind == "float":
-        return float(content)
-    if kind in ("list", "tuple"):
-        items = [rebuild(item, arrays) for item in content]
-        return items if kind == "list" else tuple(items)
-    if kind in ("dict", "ordered"):
-        pairs = [(rebuild(key, arrays), rebuild(value, arrays)) for key, value in content]
-        return dict(pairs) if kind == "dict" else OrderedDict(pairs)
-    raise ValueError(f"not a part of a state: {kind!r}")
+    return dump_item

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
+from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.tree import UnsupportedValue, flatten
@@ -30,6 +32,30 @@ STATES = st.recursive(
     ),
     max_leaves=12,
 )
+
+
+class Color(IntEnum):
+    RED = 1
+
+
+class Fraction(float):
+    pass
+
+
+class Config(dict[str, int]):
+    pass
+
+
+class Adam(NamedTuple):
+    count: int
+    mu: Any
+
+
+def nested(depth: int) -> list[Any]:
+    state: list[Any] = []
+    for _ in range(depth):
+        state = [state]
+    return state
 
 
 def through_file(state: object) -> Any:
@@ -71,6 +97,65 @@ def test_state__keeps_values_that_json_lacks() -> None:
     assert np.isnan(through_file(float("nan")))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        Counter(a=2, b=-1),
+        defaultdict(list, a=[1]),
+        defaultdict(None, a=1),
+        deque([1, [2]], maxlen=5),
+        {1, "a", (2, (None,))},
+        frozenset({1.5, True}),
+        bytearray(b"\x00bytes"),
+        complex(1, float("-inf")),
+        Adam(3, {"w": [0.5]}),
+        nested(90),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_state__keeps_the_type_of_every_container(value: object) -> None:
+    loaded = through_file({"x": value})["x"]
+    assert type(loaded) is type(value)
+    assert loaded == value
+    assert getattr(loaded, "maxlen", None) == getattr(value, "maxlen", None)
+    assert getattr(loaded, "default_factory", None) == getattr(value, "default_factory", None)
+
+
+def test_state__integers_that_python_refuses_to_print() -> None:
+    assert through_file([10**5000, {-(10**5000): 1}]) == [10**5000, {-(10**5000): 1}]
+
+
+def test_state__namedtuple_of_a_class_that_is_gone_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = flatten(Adam(1, None))
+    data = Staging().copy(flat, container.plan_layout(flat))
+    monkeypatch.delitem(globals(), "Adam")
+    with pytest.raises(CheckpointError, match="holds a Adam with the fields count, mu"):
+        container.parse(data)
+
+
+def test_state__places_that_read_alike_are_kept_apart() -> None:
+    numbers = iter(range(10))
+    state = {
+        "a.b#3": np.full(1, next(numbers)),
+        "a": {"b": np.full(1, next(numbers)), "b#3": np.full(1, next(numbers))},
+        "a.b": np.full(1, next(numbers)),
+        "a.b#4": np.full(1, next(numbers)),
+        1: np.full(1, next(numbers)),
+        "1": np.full(1, next(numbers)),
+        "__metadata__": np.full(1, next(numbers)),
+    }
+    assert_same(through_file(state), state)
+    assert_same(through_file({"__metadata__": np.ones(2)}), {"__metadata__": np.ones(2)})
+
+
+def test_state__module_versions_stay_with_the_dict_of_a_module() -> None:
+    saved: Any = OrderedDict(w=np.ones(2))
+    saved._metadata = OrderedDict({"": {"version": 2}})
+    loaded = through_file(saved)
+    assert type(loaded) is OrderedDict
+    assert loaded._metadata == {"": {"version": 2}}
+
+
 def test_state__shared_memory_is_stored_once() -> None:
     weights = np.ones((64, 64))
     flat = flatten({"a": weights, "b": [weights]})
@@ -94,12 +179,20 @@ def test_state__loaded_arrays_are_writable() -> None:
 @pytest.mark.parametrize(
     ("state", "place"),
     [
-        ({"a": [1, {2, 3}]}, r"state\['a'\]\[1\] is a set"),
+        ({"a": [1, {2, (3, b"x")}]}, r"state\['a'\]\[1\] has the item b'x'"),
         ({"a": lambda: 0}, r"state\['a'\] is a function"),
         ({"o": np.array([object()])}, r"state\['o'\] has elements of type object"),
         ({(1, 2): 3}, r"state has the key \(1, 2\)"),
         ({"n": namedtuple("Point", "x y")(1, 2)}, r"state\['n'\] is a Point"),
         (np.array(["text"]), "state has elements of type"),
+        ({"e": Color.RED}, r"state\['e'\] is a Color, and a checkpoint holds no enumerations; save its `value`"),
+        ({Color.RED: 1}, "state has the key <Color.RED"),
+        ({"f": Fraction(0.5)}, r"state\['f'\] is a Fraction, which would come back as a plain float"),
+        ({"d": Config(a=1)}, r"state\['d'\] is a Config, which would come back as a plain dict"),
+        ({"d": defaultdict(lambda: 1)}, r"state\['d'\] is a defaultdict, which would come back as a plain dict"),
+        ({"m": np.ma.masked_array([1.0, 2.0], [True, False])}, r"state\['m'\] is a MaskedArray"),
+        ({"m": np.zeros(2).view(np.recarray)}, r"state\['m'\] is a recarray"),
+        (nested(101), "is nested more than 100 levels deep, or contains itself"),
     ],
 )
 def test_flatten__rejects_unsupported_values_by_place(state: object, place: str) -> None:
