@@ -1,8 +1,17 @@
-"""Restores a loaded state into the program's own objects."""
+"""Restores a loaded state into the program's own objects.
+
+Everything is compared before anything is changed: structures, shapes and element types, also inside of modules and
+optimizers of PyTorch. Objects that cannot be compared from outside are restored first, and set back if one of them
+rejects its part.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
@@ -13,48 +22,153 @@ def restore_into(into: Any, state: Any) -> Any:
     """`into` with the content of `state`. Objects with `load_state_dict` receive their part, tensors and NumPy arrays
     are filled in place, containers are traversed, and everything else is replaced.
 
-    The structures are compared before anything is changed. Raises CheckpointError when they do not match.
+    Raises CheckpointError when they do not match, or an object rejects its part. Nothing is changed then.
     """
-    _compare(into, state, "state")
+    objects = list(_compare(into, state, "state"))
+    _restore_objects([one for one in objects if not one.is_compared])
+    for one in objects:
+        if one.is_compared:
+            one.target.load_state_dict(one.part)
     return _restore(into, state)
 
 
-def _compare(into: Any, state: Any, place: str) -> None:
+@dataclass(frozen=True)
+class _Object:
+    """An object with `load_state_dict`."""
+
+    target: Any
+    part: Any  # what the checkpoint has for it
+    place: str
+    is_compared: bool  # whether it is known that it accepts its part
+
+
+def _compare(into: Any, state: Any, place: str) -> Iterator[_Object]:
+    """Compare `into` with `state`; yields the objects with `load_state_dict`."""
     if _has_state(into):
-        return
-    if isinstance(into, dict) and isinstance(state, dict):
-        if into.keys() != state.keys():
-            missing, extra = (
-                sorted(map(repr, into.keys() - state.keys())),
-                sorted(map(repr, state.keys() - into.keys())),
-            )
-            raise CheckpointError(f"{place}: the checkpoint lacks {missing} and has {extra} in addition")
+        target = unwrap(into)
+        yield _Object(target, state, place, _compare_object(target, state, place))
+    elif isinstance(into, dict):
+        if not isinstance(state, dict):
+            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a dict")
+        _compare_keys(into, state, place)
         for key, value in into.items():
-            _compare(value, state[key], f"{place}[{key!r}]")
-    elif isinstance(into, (list, tuple)) and isinstance(state, (list, tuple)):
+            yield from _compare(value, state[key], f"{place}[{key!r}]")
+    elif isinstance(into, (list, tuple)):
+        if not isinstance(state, (list, tuple)):
+            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a list or tuple")
         if len(into) != len(state):
             raise CheckpointError(f"{place}: the checkpoint has {len(state)} items instead of {len(into)}")
         for index, (value, saved) in enumerate(zip(into, state)):
-            _compare(value, saved, f"{place}[{index}]")
-    elif _is_array(into) and tuple(into.shape) != tuple(getattr(state, "shape", ())):
-        shape = tuple(getattr(state, "shape", ()))
-        raise CheckpointError(f"{place}: the checkpoint has the shape {shape} instead of {tuple(into.shape)}")
+            yield from _compare(value, saved, f"{place}[{index}]")
+    elif _is_array(into):
+        _compare_array(into, state, place)
+
+
+def _compare_object(target: Any, state: Any, place: str) -> bool:
+    """Whether it could be compared with its part from outside, and fits."""
+    if _loads_as_torch_does(target, "nn", "Module"):
+        try:
+            _compare_module(target, state, place)
+        except CheckpointError:
+            if any(module._load_state_dict_pre_hooks for module in target.modules()):
+                return False  # a hook may convert what an earlier version of the program saved
+            raise
+        return True
+    if _loads_as_torch_does(target, "optim", "Optimizer"):
+        _compare_optimizer(target, state, place)
+        return True
+    return False
+
+
+def _compare_keys(into: Any, state: Any, place: str) -> None:
+    if into.keys() != state.keys():
+        missing = sorted(map(repr, into.keys() - state.keys()))
+        extra = sorted(map(repr, state.keys() - into.keys()))
+        raise CheckpointError(f"{place}: the checkpoint lacks {missing} and has {extra} in addition")
+
+
+def _compare_array(into: Any, state: Any, place: str) -> None:
+    if not _is_array(state):
+        raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of an array")
+    if tuple(into.shape) != tuple(state.shape):
+        raise CheckpointError(
+            f"{place}: the checkpoint has the shape {tuple(state.shape)} instead of {tuple(into.shape)}"
+        )
+    if _dtype(into) != _dtype(state):
+        raise CheckpointError(
+            f"{place}: the checkpoint has elements of {_dtype(state)} instead of {_dtype(into)}, and a conversion "
+            "would change numbers. Load without `into`, convert what is returned, and pass it on yourself."
+        )
+
+
+def _compare_module(module: Any, state: Any, place: str) -> None:
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a module's state")
+    own = module.state_dict()
+    _compare_keys(own, state, place)
+    for name, value in own.items():
+        if _is_array(value):
+            _compare_array(value, state[name], f"{place}[{name!r}]")
+
+
+def _compare_optimizer(optimizer: Any, state: Any, place: str) -> None:
+    """What PyTorch's optimizers check, and what they convert without asking: their state takes the type of its
+    parameter."""
+    if not isinstance(state, dict) or not {"param_groups", "state"} <= state.keys():
+        raise CheckpointError(f"{place}: the checkpoint does not have the state of an optimizer")
+    groups, saved = optimizer.param_groups, state["param_groups"]
+    sizes, saved_sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in saved]
+    if sizes != saved_sizes:
+        raise CheckpointError(
+            f"{place}: the checkpoint has groups of {saved_sizes} parameters instead of {sizes}; give the optimizer "
+            "the same parameters in the same order"
+        )
+    numbers = (number for group in saved for number in group["params"])
+    parameters = (parameter for group in groups for parameter in group["params"])
+    for number, parameter in zip(numbers, parameters):
+        for name, value in state["state"].get(number, {}).items():
+            if name == "step" or not _is_array(value) or not parameter.is_floating_point():
+                continue
+            where = f"{place}['state'][{number}][{name!r}]"
+            if getattr(value, "is_floating_point", bool)() and value.dtype != parameter.dtype:
+                raise CheckpointError(
+                    f"{where}: the checkpoint has elements of {value.dtype}, and the optimizer would convert them to "
+                    f"those of its parameter, {parameter.dtype}. Load without `into` and convert them yourself."
+                )
+
+
+def _restore_objects(objects: list[_Object]) -> None:
+    """Have every object load its part. If one rejects it, all of them receive back what they had."""
+    before: list[tuple[Any, Any]] = []
+    for one in objects:
+        try:
+            if callable(getattr(one.target, "state_dict", None)):
+                before.append((one.target, copy.deepcopy(one.target.state_dict())))
+            one.target.load_state_dict(one.part)
+        except Exception as error:
+            for target, previous in reversed(before):
+                with contextlib.suppress(Exception):
+                    target.load_state_dict(previous)
+            raise CheckpointError(
+                f"{one.place}: {type(one.target).__name__} rejects what the checkpoint has "
+                f"({type(error).__name__}: {error}). Nothing was loaded."
+            ) from error
 
 
 def _restore(into: Any, state: Any) -> Any:
     if _has_state(into):
-        unwrap(into).load_state_dict(state)
         return into
-    if isinstance(into, dict) and isinstance(state, dict):
+    if isinstance(into, dict):
         for key in into:
             into[key] = _restore(into[key], state[key])
         return into
-    if isinstance(into, list) and isinstance(state, (list, tuple)):
+    if isinstance(into, list):
         into[:] = [_restore(value, saved) for value, saved in zip(into, state)]
         return into
-    if isinstance(into, tuple) and isinstance(state, (list, tuple)):
-        return tuple(_restore(value, saved) for value, saved in zip(into, state))
-    if _is_array(into):
+    if isinstance(into, tuple):
+        restored = [_restore(value, saved) for value, saved in zip(into, state)]
+        return tuple.__new__(type(into), restored)
+    if _is_array(into) and _can_be_filled(into):
         return _filled(into, state)
     return state
 
@@ -63,19 +177,46 @@ def _filled(into: Any, state: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(into, torch.Tensor):
         with torch.no_grad():
-            into.copy_(state)
+            into.copy_(state if isinstance(state, torch.Tensor) else torch.from_numpy(_as_numpy(state)))
     else:
-        into[...] = state
+        into[...] = _as_numpy(state)
     return into
+
+
+def _as_numpy(state: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(state, torch.Tensor):
+        return state.numpy()
+    return sys.modules["numpy"].array(state)
 
 
 def _has_state(value: Any) -> bool:
     return callable(getattr(value, "load_state_dict", None)) and not isinstance(value, type)
 
 
+def _loads_as_torch_does(value: Any, module: str, kind: str) -> bool:
+    """Whether `value` is of this class of PyTorch, and loads its state by the method of that class."""
+    torch = sys.modules.get("torch")
+    base = None if torch is None else getattr(getattr(torch, module), kind)
+    return base is not None and isinstance(value, base) and type(value).load_state_dict is base.load_state_dict
+
+
 def _is_array(value: Any) -> bool:
-    """Whether `value` is an array whose elements can be replaced; those of JAX cannot."""
+    frameworks = ((sys.modules.get(name), kind) for name, kind in _ARRAYS)
+    return any(module is not None and isinstance(value, getattr(module, kind)) for module, kind in frameworks)
+
+
+_ARRAYS = (("torch", "Tensor"), ("numpy", "ndarray"), ("jax", "Array"))
+
+
+def _can_be_filled(value: Any) -> bool:
+    """Whether the elements of an array can be replaced; those of JAX cannot."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     return (torch is not None and isinstance(value, torch.Tensor)) or (
         numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
     )
+
+
+def _dtype(array: Any) -> str:
+    """The same text for the same element type of any framework and byte order."""
+    return str(getattr(array.dtype, "name", array.dtype)).rpartition(".")[2]
