@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
     from perdure.checkpoint.load.listing import StepInfo, latest, steps
     from perdure.checkpoint.load.loader import LoadResult
-    from perdure.checkpoint.notice import deadline, on_notice, preempted
+    from perdure.checkpoint.notice import deadline, exit_preempted, on_notice, preempted
     from perdure.checkpoint.save.keep import Keep
     from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 
@@ -32,6 +32,7 @@ __all__ = [
     "Resumable",
     "StepInfo",
     "deadline",
+    "exit_preempted",
     "is_durable",
     "latest",
     "load_checkpoint",
@@ -54,6 +55,7 @@ _MODULES = {
     "Resumable": "state.resume",
     "StepInfo": "load.listing",
     "deadline": "notice",
+    "exit_preempted": "notice",
     "is_durable": "durability.status",
     "latest": "load.listing",
     "load_checkpoint": "decorators",

@@ -170,7 +170,7 @@ class Checkpointer:
             self._background.start(lambda: self._finish(pending, committed))
         self._saved_step = step
         self._interval.record_save(time.monotonic() - began - (0.0 if self._asynchronous else self._upload_wait_s))
-        if self.preempted():
+        if notice.is_noticed():
             # Each process uploads its own files: a mount on another machine cannot be controlled from here.
             self._background.wait()
             self._final_save.upload_if_mounted(self._root, self._saved_step, self._written)
@@ -240,12 +240,12 @@ class Checkpointer:
         if self._saved_step == step:
             return False
         if self._group.world_size == 1:
-            return self._final_save.can_commit() if self.preempted() else self._interval.is_due(step)
+            return self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
         if self._interval.is_last(step) or (self._interval.every_steps is not None and self._interval.is_due(step)):
             return True
         if step % AGREEMENT_INTERVAL:
             return False
-        mine = self._final_save.can_commit() if self.preempted() else self._interval.is_due(step)
+        mine = self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
         return any(self._group.all_gather(f"due-{self._series.prefix}-{step}", mine))
 
     def preempted(self) -> bool:

@@ -126,7 +126,7 @@ class Folders:
         records = folder_parts.collect_records(directory, folder, prefix, self._group, topic=topic, doing=doing)
         done = capture(lambda: self._write_manifest(directory, step, records, metrics))
         raise_if_any_failed(self._group, f"committed-{topic}", done, doing=doing)
-        if notice.preempted():
+        if notice.is_noticed():
             saved = [one for one in checkpoint.newest_first(self.root, prefix) if one.step == step]
             files = {path: version for one in saved for path, version in one.file_versions.items()}
             self.final_save.upload_if_mounted(self.root, step, files)

@@ -1,7 +1,8 @@
 """Whether this machine is about to be taken.
 
 The agent writes `notice.json` into the directory that it shares with the workload. Without an agent, SIGTERM is the
-only notice that a program receives.
+only notice that a program receives, and SIGUSR1 if Slurm runs it. Only programs that ask (`preempted`, `on_notice`)
+have these signals handled: a program that never asks would survive a SIGTERM, and be killed later.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+TYPE_CHECKING = False  # type checkers assume True; importing `typing` would take most of this import's time
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 _MAX_AGE_S = 0.05  # how long the existence of the file is cached, so that every training step may check
 _POLL_S = 0.1
 
@@ -22,40 +27,66 @@ def run_dir() -> str | None:
     return os.environ.get("PERDURE_RUN_DIR") or None
 
 
+#: How a preempted program ends: as if SIGTERM had ended it, so that nobody takes it for finished.
+PREEMPTED_EXIT_CODE = 128 + signal.SIGTERM
+
+
 class _NoticeCache:
     """What this process knows of a notice."""
 
-    path = ""  # of the file that was checked last
-    checked_at_s = float("-inf")  # monotonic
-    exists = False  # whether the file was there
-    terminated = False  # whether SIGTERM was received
-    handles_sigterm = False
+    def __init__(self) -> None:
+        self.path = ""  # of the file that was checked last
+        self.checked_at_s = float("-inf")  # monotonic
+        self.exists = False  # whether the file was there
+        self.terminated = False  # whether a signal was received
+        self.previous: dict[int, object] = {}  # signal → its handler before ours
+        self.running: set[int] = set()  # signals whose previous handler is running
 
 
 _cache = _NoticeCache()
 
 
-def handle_sigterm() -> None:
-    """Make the first SIGTERM a notice; the second one ends the program. Does nothing if the program handles SIGTERM
-    itself, or outside its main thread."""
-    if _cache.handles_sigterm or threading.current_thread() is not threading.main_thread():
+def handle_signals() -> None:
+    """Make the first SIGTERM (on Slurm also the first SIGUSR1) a notice; the second one does what it did before.
+
+    Handlers of the program and of other libraries run as well, whether they were installed earlier or are installed
+    later: each call puts ours before the current one. Does nothing outside the main thread, or for an ignored signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
         return
-    _cache.handles_sigterm = True
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)
+    for number in (signal.SIGTERM, signal.SIGUSR1) if "SLURM_JOB_ID" in os.environ else (signal.SIGTERM,):
+        current = signal.getsignal(number)
+        if current is not _on_signal and current not in (signal.SIG_IGN, None):
+            _cache.previous[number] = current
+            signal.signal(number, _on_signal)
 
 
-def _on_sigterm(number: int, _frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     _cache.terminated = True
-    signal.signal(number, signal.SIG_DFL)
+    previous = _cache.previous.get(number, signal.SIG_DFL)
+    if not callable(previous):
+        signal.signal(number, signal.SIG_DFL)
+    elif number not in _cache.running:  # it may call ours in turn
+        _cache.running.add(number)
+        try:
+            previous(number, frame)
+        finally:
+            _cache.running.discard(number)
 
 
 def preempted() -> bool:
     """Whether the workload was asked to stop: save now, then exit. Cheap enough for every step; at most 50 ms old.
 
-    From the first call on, SIGTERM no longer ends the program at once: a program that calls this is expected to exit.
+    From the first call on, SIGTERM no longer ends the program at once: a program that calls this is expected to exit,
+    with `exit_preempted`.
     """
-    handle_sigterm()
+    if not _cache.terminated:
+        handle_signals()
+    return is_noticed()
+
+
+def is_noticed() -> bool:
+    """As `preempted`, but no signal is handled from now on that was not handled before."""
     if _cache.terminated:
         return True
     directory = run_dir()
@@ -67,6 +98,14 @@ def preempted() -> bool:
     return _cache.exists
 
 
+def exit_preempted() -> NoReturn:
+    """End the program, by SystemExit with the code 143: Kubernetes and Slurm then do not take it for finished.
+
+    The agent knows of the notice, and ignores the code.
+    """
+    raise SystemExit(PREEMPTED_EXIT_CODE)
+
+
 def on_notice(call: Callable[[float | None], object]) -> Callable[[], None]:
     """Call `call` once, in a separate thread, when the machine is about to be taken; returns a way to cancel it.
 
@@ -74,12 +113,12 @@ def on_notice(call: Callable[[float | None], object]) -> Callable[[], None]:
     raises is logged. Leave saving to the training loop: another thread cannot know when the state is consistent. As
     with `preempted`, from now on SIGTERM no longer ends the program at once.
     """
-    handle_sigterm()
+    handle_signals()
     stopped = threading.Event()
 
     def watch() -> None:
         while not stopped.wait(_POLL_S):
-            if preempted():
+            if is_noticed():
                 try:
                     call(deadline())
                 except Exception:

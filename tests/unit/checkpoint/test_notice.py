@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -129,20 +130,78 @@ def test_sigterm__first_is_a_notice_and_second_ends_the_program() -> None:
     assert (done.stdout, done.returncode) == ("saved\n", -signal.SIGTERM), done.stderr
 
 
-def test_sigterm__handler_of_the_program_is_kept() -> None:
-    program = """
-        import os, signal
-        from perdure.checkpoint import preempted
-        signal.signal(signal.SIGTERM, lambda *_: print("mine", flush=True))
-        preempted()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert not preempted()
-    """
+def run(program: str, **environment: str) -> tuple[str, int]:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         timeout=scaled(60),
         check=False,
+        env={**os.environ, **environment},
     )
-    assert (done.stdout, done.returncode) == ("mine\n", 0), done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout, done.returncode
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_sigterm__handler_of_the_program_runs_as_well(order: str) -> None:
+    install = 'signal.signal(signal.SIGTERM, lambda *_: print("mine", flush=True))'
+    ask = "assert not preempted()"
+    first, second = (install, ask) if order == "before" else (f"{ask}; {install}", ask)
+    program = f"""
+        import os, signal
+        from perdure.checkpoint import preempted
+        {first}
+        {second}
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert preempted()
+    """
+    assert run(program) == ("mine\n", 0)
+
+
+def test_sigterm__handler_that_calls_the_one_before_it_is_called_once() -> None:
+    program = """
+        import os, signal
+        from perdure.checkpoint import preempted
+        preempted()
+        before = signal.getsignal(signal.SIGTERM)
+        def mine(*args):
+            print("mine", flush=True)
+            before(*args)
+        signal.signal(signal.SIGTERM, mine)
+        preempted()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert preempted()
+    """
+    assert run(program) == ("mine\n", 0)
+
+
+def test_sigterm__ends_a_program_that_saves_and_never_asks(tmp_path: Path) -> None:
+    program = f"""
+        import os, signal
+        from perdure.checkpoint import Checkpointer
+        from perdure.checkpoint.folders import Folders
+        with Checkpointer({str(tmp_path / "c")!r}, every=1) as checkpointer:
+            checkpointer.should_save(1)
+            checkpointer.save(1, [1])
+            checkpointer.wait()
+            with Folders({str(tmp_path / "f")!r}).saving(1) as path:
+                open(path + "/x", "w").write("x")
+            print("saved", flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("still here")
+    """
+    assert run(program) == ("saved\n", -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("environment", "code"), [({"SLURM_JOB_ID": "7"}, 143), ({}, -signal.SIGUSR1)])
+def test_sigusr1__is_a_notice_on_slurm_only(environment: dict[str, str], code: int) -> None:
+    program = """
+        import os, signal
+        from perdure.checkpoint import exit_preempted, preempted
+        preempted()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        if preempted():
+            exit_preempted()
+    """
+    assert run(program, **environment) == ("", code)

@@ -22,7 +22,7 @@ from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load.checkpoint import newest_first
 from perdure.checkpoint.load.loader import all_refused_message
 from perdure.checkpoint.load.verify import verify_and_mark
-from perdure.checkpoint.notice import preempted
+from perdure.checkpoint.notice import is_noticed, preempted
 from perdure.checkpoint.save import transaction
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.save_directory import SaveDirectory
@@ -56,7 +56,7 @@ class PerdureCheckpointIO(TorchCheckpointIO):
         _uncommit(directory, target.name)
         transaction.save(series, step, write, directory)
         _final_save.commit_s = time.monotonic() - began
-        if preempted():
+        if is_noticed():
             saved = [one for one in newest_first(root, PREFIX) if one.step == step]
             _final_save.upload_if_mounted(root, step, [path for one in saved for path in one.all_paths])
 
