@@ -1,4 +1,4 @@
-"""`python -m perdure.checkpoint ls | verify | prune | watch DIR`: what is saved there, and whether it is whole.
+"""`python -m perdure.checkpoint ls | verify | prune | watch | adopt DIR`: what is saved there, and whether it is whole.
 
 Exit code 0: no damage (or nothing saved yet); 1: something is damaged; 2: wrong usage, or the directory cannot be read.
 """
@@ -19,7 +19,7 @@ from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import listing
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.verify import verify_and_mark
-from perdure.checkpoint.save import prune
+from perdure.checkpoint.save import adopt, prune
 from perdure.checkpoint.save.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.dir} is not a directory; pass the save_dir of the checkpoints", file=sys.stderr)
         return 2
     try:
-        return int({"prune": _prune, "watch": _watch}.get(options.command, _list)(options))
+        return int({"prune": _prune, "watch": _watch, "adopt": _adopt}.get(options.command, _list)(options))
     except (errors.CheckpointError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         "ls": "list steps; compares sizes only",
         "verify": "compare files with their digests; marks damaged checkpoints and unmarks whole ones",
         "prune": "verify what a rule keeps, then remove the rest; damaged checkpoints are never removed",
+        "adopt": "commit checkpoints that have no manifest, as they are now: after `.perdure` was lost, or to go on "
+        "with a run that was saved without this library",
         "watch": "print a line whenever the state of a step changes, until interrupted",
     }
     for name, text in texts.items():
@@ -121,6 +123,16 @@ def _find_surplus(directory: SaveDirectory, prefix: str, keep: Keep, verify: str
         if not [one for one in kept if verify_and_mark(one, trust_marks=False, verify=verify)]:
             return surplus
         verified.update(one.step for one in kept)
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    prefix = options.prefix or "checkpoint"
+    steps = adopt.adopt(SaveDirectory.open(root_of(options.dir)), prefix)
+    for step in steps:
+        print(f"adopted {prefix} step {step}")
+    if not steps:
+        print(f"no checkpoints without a manifest under the prefix {prefix!r} in {options.dir}")
+    return 0
 
 
 def _watch(options: argparse.Namespace) -> int:

@@ -200,6 +200,7 @@ class Checkpointer:
     def _write_part(self, pending: _PendingSave) -> FileRecord | None:
         if pending.content is None:
             return None
+        pending.directory.record_beginning(self._series.prefix, pending.step)
         rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
         part = shards.write_part(self._root, self._series.prefix, pending.step, rank, world, pending.content)
         self._written = [os.path.join(self._root, part.path)]

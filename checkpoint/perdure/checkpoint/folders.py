@@ -26,7 +26,7 @@ from perdure.checkpoint.errors import CheckpointUnavailable, NoUsableCheckpoint
 from perdure.checkpoint.format import file_changes, sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load import checkpoint, mount_refresh
+from perdure.checkpoint.load import checkpoint, lost_manifests, mount_refresh
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.loader import all_refused_message
 from perdure.checkpoint.load.verify import recheck, verify_and_mark
@@ -100,6 +100,7 @@ class Folders:
             mount_refresh.refresh(self.root, [os.path.basename(path)], directory.mounts)
             if self._group.rank == 0:
                 self._uncommit(directory, step)
+            directory.record_beginning(self._series.prefix, step)
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path, exist_ok=True)
         self._group.all_gather(f"folder-{self._series.prefix}-{step}", None)
@@ -209,7 +210,19 @@ class Folders:
                 f"one machine sees no checkpoints in {self.root}, others do: its listing may be stale. Nothing was "
                 "loaded; start again when every machine sees the same directory."
             )
+        if self._leads():
+            self.record_beginning()
         return None
+
+    def record_beginning(self) -> None:
+        """Record that nothing was saved so far, for libraries that write their folders before `commit` is called:
+        without this, a folder of a killed save would be taken for one whose manifest was lost. Best effort."""
+        if not any(map(self._is_own, os.listdir(self.root) if os.path.isdir(self.root) else [])):
+            lost_manifests.record_beginning(self.root, self._series.prefix)
+
+    def _is_own(self, name: str) -> bool:
+        is_named = name.startswith(f"{self._series.prefix}-") and step_of(name) is not None
+        return is_named and bool(file_changes.scan(os.path.join(self.root, name)))
 
     def _search(self, bound: int | None, refused: Mapping[int, str], verify: str) -> _SearchReport:
         """Look for the newest usable step that is not above `bound`."""
@@ -224,18 +237,24 @@ class Folders:
                         return _SearchReport(candidate.step, skipped)
                     logger.warning("skipping step %d in %s: %s", candidate.step, self.root, reason)
                     skipped.append((candidate.step, reason))
+            if not skipped and not refused:
+                lost_manifests.refuse(self.root, self._series.prefix, self._is_own)
             return _SearchReport(None, skipped)
         except CheckpointUnavailable as error:
             return _SearchReport(unavailable=str(error))
 
     def _find_damage(self, candidate: Checkpoint, *, trust_marks: bool, verify: str) -> str | None:
-        """As `verify_and_mark`. A file that was added after the commit is damage too."""
+        """As `verify_and_mark`. Files that were added after the commit, such as results of an evaluation, are reported
+        in a warning: they are not verified."""
         reason = verify_and_mark(candidate, trust_marks=trust_marks, verify=verify)
         if reason is None:
             path = self.path_of(candidate.step)
             present = {f"{os.path.basename(path)}/{name}" for name in file_changes.scan(path)}
             if added := sorted(present - candidate.files.keys()):
-                reason = f"{added[0]} was written after it was committed"
+                logger.warning(
+                    "step %d in %s holds files that were added after its commit and are not verified: %s%s",
+                    *(candidate.step, self.root, ", ".join(added[:3]), ", …" if len(added) > 3 else ""),
+                )
         return reason
 
 

@@ -53,7 +53,8 @@ class PerdureCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._set_up(args)
+        folders, _ = self._set_up(args)
+        folders.record_beginning()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folders, _ = self._set_up(args)

@@ -19,6 +19,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.format.save_dir import root_of
+from perdure.checkpoint.load import lost_manifests
 from perdure.checkpoint.load.checkpoint import newest_first
 from perdure.checkpoint.load.loader import all_refused_message
 from perdure.checkpoint.load.verify import verify_and_mark
@@ -77,7 +78,8 @@ class PerdureCheckpointIO(TorchCheckpointIO):
 def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
     """The newest whole checkpoint in `dirpath`, for `trainer.fit(ckpt_path=…)`; None to start from scratch.
 
-    Raises NoUsableCheckpoint when some were committed and all are damaged.
+    Raises NoUsableCheckpoint when some were committed and all are damaged, CheckpointUnavailable when there are files
+    that were not committed: of a run without this plugin, or without their manifests.
     """
     root = root_of(dirpath)
     skipped: list[tuple[int, str]] = []
@@ -89,6 +91,7 @@ def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
         skipped.append((saved.step, reason))
     if skipped:
         raise NoUsableCheckpoint(all_refused_message(root, PREFIX, skipped), skipped)
+    lost_manifests.refuse(root, PREFIX, lambda name: name.endswith(".ckpt") and not name.startswith("."))
     return None
 
 

@@ -25,6 +25,7 @@ from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import CheckpointError, retry_transient
 from perdure.checkpoint.format import part_names
 from perdure.checkpoint.format.file_changes import OWN_DIR
+from perdure.checkpoint.format.regular_file import open_regular
 
 FORMAT = 1
 _SUFFIX = ".json"
@@ -132,12 +133,18 @@ def started_among(names: Iterable[str]) -> dict[str, int]:
     return {name: entry.step for name in started if (entry := _parse_name(name[: -len(_STARTED_SUFFIX)] + _SUFFIX))}
 
 
+def started_prefixes(names: Iterable[str]) -> set[str]:
+    """The series in a listing whose saves have begun, and that had no manifest then."""
+    stems = (name[: -len(_STARTED_SUFFIX)] for name in names if name.endswith(_STARTED_SUFFIX))
+    return {entry.prefix for stem in stems if (entry := _parse_name(stem + _SUFFIX))}
+
+
 def load(root: str, name: str, mounts: MountSnapshot | None = None) -> Manifest:
     """Read the manifest called `name`. Raises ManifestDamaged, or CheckpointUnavailable when it cannot be read now."""
     try:
         content = retry_transient(lambda: _read_bytes(path_of(root, name), mounts), path_of(root, name))
-    except FileNotFoundError as error:
-        raise ManifestDamaged(f"its manifest {name} vanished") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ManifestDamaged(f"its manifest {name} vanished, or is not a file") from error
     try:
         document = json.loads(content)
         if document.get("format") != FORMAT:
@@ -182,7 +189,8 @@ def delete(root: str, name: str) -> None:
 
 
 def mark_started(root: str, prefix: str, step: int) -> str:
-    """Record that a save of `step` has begun, so that its files never pass for a finished checkpoint of other code.
+    """Record that a save of `step` has begun, so that its files never pass for a finished checkpoint of other code, nor
+    for one whose manifest was lost.
 
     Only needed until there is a manifest: from then on, a file that no manifest lists does not count. Returns the name
     of the record. Raises OSError.
@@ -225,8 +233,8 @@ def _parse_name(name: str) -> ManifestEntry | None:
 
 
 def _read_bytes(path: str, mounts: MountSnapshot | None) -> bytes:
-    with open(status.readable_path(path, mounts), "rb") as file:
-        return file.read()
+    with open_regular(status.readable_path(path, mounts)) as file:
+        return file.readall()
 
 
 def _write_synced(path: str, text: str) -> None:

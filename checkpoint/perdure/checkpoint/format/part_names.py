@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
-_PART = re.compile(r"-\d{12,}-(?P<rank>\d+)of(?P<world>\d+)-[0-9a-f]{8}\.safetensors$")
+_PART = re.compile(r"-(?P<step>\d{12,})-(?P<rank>\d+)of(?P<world>\d+)-[0-9a-f]{8}\.safetensors$")
 _TEMPORARY = re.compile(
     r"\.tmp-(?P<task>[0-9a-f]*)\.(?P<generation>\d+)\.(?P<machine>[0-9a-f]*)\.(?P<pid>\d+)\.(?P<started>\d+)"
     r"-(?P<prefix>[0-9a-f]{16})-[0-9a-f]{8}"
@@ -28,6 +29,20 @@ def rank_and_world(name: str) -> tuple[int, int] | None:
     """The rank and the world size in the name of a part; None for the name of anything else."""
     match = _PART.search(name)
     return (int(match["rank"]), int(match["world"])) if match else None
+
+
+class Part(NamedTuple):
+    """What the name of a part tells."""
+
+    step: int
+    rank: int
+    world_size: int
+
+
+def parse_part(name: str, prefix: str) -> Part | None:
+    """What the name of a part of `prefix` tells; None for the name of anything else."""
+    match = _PART.fullmatch(name[len(prefix) :]) if name.startswith(prefix) else None
+    return Part(int(match["step"]), int(match["rank"]), int(match["world"])) if match else None
 
 
 @dataclass(frozen=True)

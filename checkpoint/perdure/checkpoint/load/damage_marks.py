@@ -16,6 +16,7 @@ import os
 from typing import Any
 
 from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format.regular_file import open_regular
 from perdure.checkpoint.load import directory_cache
 from perdure.checkpoint.load.checkpoint import Checkpoint
 
@@ -53,8 +54,8 @@ def current_mark(checkpoint: Checkpoint) -> str | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        with open_regular(path) as file:
+            content = json.loads(file.readall())
         if content["files"] != _stamps(checkpoint):
             return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -80,4 +81,4 @@ def _stamp(path: str) -> list[int] | None:
         now = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return [now.st_size, now.st_mtime_ns // 1_000_000_000]
+    return [now.st_size, now.st_mtime_ns]

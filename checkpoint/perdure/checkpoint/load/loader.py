@@ -131,15 +131,16 @@ def _trailing_number(name: str) -> int | None:
 
 def _find_damage(candidate: _Candidate, root: str, verify: str, *, trust_marks: bool) -> str | None:
     if candidate.checkpoint is None:
-        return next(
-            (f"{path} is empty" for path in sorted(candidate.paths) if _is_empty(os.path.join(root, path))), None
-        )
+        return next(filter(None, (_foreign_damage(root, path) for path in sorted(candidate.paths))), None)
     return verify_and_mark(candidate.checkpoint, trust_marks=trust_marks, verify=verify)
 
 
-def _is_empty(path: str) -> bool:
+def _foreign_damage(root: str, name: str) -> str | None:
+    path = os.path.join(root, name)
     now = retry_transient(lambda: os.stat(path), path)
-    return stat.S_ISREG(now.st_mode) and now.st_size == 0
+    if not stat.S_ISREG(now.st_mode) and not stat.S_ISDIR(now.st_mode):
+        return f"{name} is neither a file nor a folder"  # reading a pipe would take forever
+    return f"{name} is empty" if stat.S_ISREG(now.st_mode) and now.st_size == 0 else None
 
 
 def _damage_indicated_by(error: Exception, candidate: _Candidate, root: str, prefix: str) -> str | None:
@@ -185,6 +186,12 @@ def _indicates_damage(error: Exception) -> bool:
 def _loaded(root: str, candidate: _Candidate, skipped: list[tuple[int, str]]) -> LoadResult:
     journal.record(candidate.step, journal.LOADED, candidate.location)
     logger.info("loaded step %d from %s", candidate.step, root)
+    if candidate.checkpoint is None:
+        logger.warning(
+            "step %d in %s was loaded without being verified: there is no manifest that tells what its files must "
+            "contain. Either another program saved it, or the folder %s was lost.",
+            *(candidate.step, root, OWN_DIR),
+        )
     files = tuple(os.path.join(root, path) for path in sorted(candidate.paths))
     return LoadResult(candidate.step, tuple(skipped), files)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from perdure.checkpoint.durability import status
 from perdure.checkpoint.errors import CheckpointError, retry_transient
-from perdure.checkpoint.format import manifest, part_names, sampling
+from perdure.checkpoint.format import digest, manifest, part_names, sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.state import container, streams
@@ -55,8 +55,17 @@ def read_part(root: str, record: FileRecord, verify: str = sampling.FULL) -> Any
     try:
         data = retry_transient(lambda: streams.read_verified(status.readable_path(path), record, verify), path)
     except (FileNotFoundError, NotADirectoryError):
-        raise streams.DamagedFile(f"{record.path} is missing") from None
-    return container.parse(data)
+        raise streams.DamagedFile(f"{record.path} is missing, or is not a file") from None
+    except digest.UnknownAlgorithm:
+        raise streams.DamagedFile(f"{record.path} has a digest of an unknown kind ({record.algorithm})") from None
+    try:
+        return container.parse(data)
+    except container.InvalidStateFile as error:
+        if verify != sampling.FULL:  # the bytes may have changed where they were not compared
+            raise streams.DamagedFile(f"{record.path}: {error}") from error
+        raise CheckpointError(
+            f"{path} is as it was saved, but {error}. Load it with the version of this library that saved it."
+        ) from error
 
 
 def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:

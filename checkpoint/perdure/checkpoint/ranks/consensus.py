@@ -14,8 +14,16 @@ from typing import Any
 
 from perdure.checkpoint.durability import journal
 from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
-from perdure.checkpoint.format import manifest, sampling
-from perdure.checkpoint.load import checkpoint, damage_marks, directory_cache, mount_refresh, shards, verify
+from perdure.checkpoint.format import manifest, part_names, sampling
+from perdure.checkpoint.load import (
+    checkpoint,
+    damage_marks,
+    directory_cache,
+    lost_manifests,
+    mount_refresh,
+    shards,
+    verify,
+)
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.loader import LoadResult, all_refused_message
 from perdure.checkpoint.ranks.group import Group
@@ -101,6 +109,10 @@ class _Search:
                 self._trust_marks = False
                 self.skipped = [one for one in self.skipped if one[1] == _UNUSABLE_ELSEWHERE]
                 self._search(bound)
+            if self.candidate is None and not self.skipped:
+                lost_manifests.refuse(
+                    self._root, self._prefix, lambda name: part_names.parse_part(name, self._prefix) is not None
+                )
         except CheckpointError as error:
             self.failure = error
 
@@ -160,6 +172,8 @@ class _Search:
             if any(one.skipped for one in reports):
                 raise NoUsableCheckpoint(all_refused_message(self._root, self._prefix, self.skipped), self.skipped)
             logger.info("nothing saved yet in %s under the prefix %r", self._root, self._prefix)
+            if self._rank == 0:
+                lost_manifests.record_beginning(self._root, self._prefix)
             return LoadResult(None), None
         step = self.candidate.step
         journal.record(step, journal.LOADED, manifest.path_of(self._root, self.candidate.manifests[-1].name))

@@ -82,10 +82,16 @@ class SaveDirectory:
         """Record that a save has begun (`manifest.mark_started`). Raises OSError."""
         self.cache.names.add(manifest.mark_started(self.root, prefix, step))
 
-    def delete_started(self) -> None:
-        """Remove every record of a started save. Raises OSError and CheckpointUnavailable."""
+    def delete_started(self, prefix: str) -> None:
+        """Remove every record of a started save of `prefix`. Raises OSError and CheckpointUnavailable."""
         for name in manifest.started_among(self._names()):
-            self.delete(name)
+            if prefix in manifest.started_prefixes([name]):
+                self.delete(name)
+
+    def record_beginning(self, prefix: str, step: int) -> None:
+        """Before the first save of a series: record that it has begun. Raises OSError and CheckpointUnavailable."""
+        if not self.has_series(prefix) and prefix not in manifest.started_prefixes(self._names()):
+            self.mark_started(prefix, step)
 
     def sync(self) -> None:
         """Flush the deletion of manifests to the disk. Raises OSError."""

@@ -231,7 +231,7 @@ def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> Non
     directory.cache.pending_upload.append(committed)
     try:
         _delete_unreadable(directory, committed)
-        directory.delete_started()
+        directory.delete_started(committed.prefix)
         for durable in _pop_durable(directory):
             _delete_superseded(series, durable, directory)
     except (OSError, CheckpointUnavailable) as error:

@@ -15,6 +15,7 @@ from functools import partial
 
 from perdure.checkpoint.format import digest, sampling
 from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.format.regular_file import open_regular
 from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import large_buffer
 from perdure.checkpoint.state.worker_threads import Future, WorkerThreads
@@ -81,7 +82,7 @@ def read_verified(path: str, record: FileRecord, verify: str = sampling.FULL) ->
         hasher, expected = sampling.Sampler(record.algorithm, record.size), record.sample
     elif verify != sampling.SIZE:
         hasher, expected = digest.new_hasher(record.algorithm), record.digest
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record.size:
             raise DamagedFile(f"{record.path} has {size} bytes instead of {record.size}")

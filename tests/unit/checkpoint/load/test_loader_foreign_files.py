@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -51,9 +52,17 @@ def test_foreign_files__error_about_a_damaged_file_falls_back(
     path.write_bytes(damage(path.read_bytes()))
     assert load()["step"] == 20
     assert [step for step, _ in load.last_result.skipped] == [100]
-    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    warning, unverified = (record for record in caplog.records if record.levelname == "WARNING")
+    assert "step 20" in unverified.getMessage()
+    assert "was loaded without being verified" in unverified.getMessage()
     # With the traceback of the loader, unless the loader was not called.
     assert bool(warning.exc_info) == (path.stat().st_size > 0)
+
+
+def test_foreign_files__pipe_is_not_opened(load: LoadFunction[dict[str, Any]], save_dir: Path) -> None:
+    (save_dir / "model_100.pkl").unlink()
+    os.mkfifo(save_dir / "model_100.pkl")
+    assert load()["step"] == 20
 
 
 def test_foreign_files__damaged_archive_falls_back(save_dir: Path) -> None:
