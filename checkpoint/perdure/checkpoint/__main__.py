@@ -103,21 +103,24 @@ def _prune(options: argparse.Namespace) -> int:
     root = root_of(options.dir)
     for prefix in sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)}):
         directory = SaveDirectory(root)
-        surplus = _find_surplus(directory, prefix, keep, options.verify)
-        removed = [checkpoint.step for checkpoint in surplus]
-        if surplus and not options.dry_run:
-            removed = prune.remove_surplus(directory, prefix, just_saved=None, keep=keep)
-        for step in removed:
-            print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
+        for function in prune.functions_of(directory, prefix):
+            surplus = _find_surplus(directory, prefix, keep, options.verify, function)
+            removed = [checkpoint.step for checkpoint in surplus]
+            if surplus and not options.dry_run:
+                removed = prune.remove_surplus(directory, prefix, just_saved=None, keep=keep, function=function)
+            for step in removed:
+                print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
     return 0
 
 
-def _find_surplus(directory: SaveDirectory, prefix: str, keep: Keep, verify: str) -> Sequence[Checkpoint]:
+def _find_surplus(
+    directory: SaveDirectory, prefix: str, keep: Keep, verify: str, function: str
+) -> Sequence[Checkpoint]:
     """The checkpoints to remove, once each one that stays is verified. If one of those is damaged, another one stays
     in its place."""
     verified: set[int] = set()
     while True:
-        surplus = prune.find_surplus(directory, prefix, just_saved=None, keep=keep)
+        surplus = prune.find_surplus(directory, prefix, keep=keep, function=function)
         going = {checkpoint.step for checkpoint in surplus}
         kept = [one for one in directory.checkpoints(prefix) if one.step not in going | verified] if going else []
         if not [one for one in kept if verify_and_mark(one, trust_marks=False, verify=verify)]:

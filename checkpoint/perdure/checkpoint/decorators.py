@@ -50,10 +50,11 @@ def save_checkpoint(
         def save_model(step, model):
             torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
 
-    `checkpoint_prefix` names a series; series in one directory are kept and loaded separately. `metadata` is stored
-    with every checkpoint, as JSON (values that JSON does not support, as text). `ignore`: patterns (`*.log`) of files
-    that are not part of it. A relative `save_dir` is resolved in the working directory of each call; a function as
-    `save_dir` is called at each call.
+    `checkpoint_prefix` names a series; series in one directory are kept and loaded separately. Several functions may
+    share a series: the newest `max_checkpoints` of each are kept. `metadata` is stored with every checkpoint, as JSON
+    (values that JSON does not support, as text). `ignore`: patterns (`*.log`) of files that are not part of it. A
+    relative `save_dir` is resolved in the working directory of each call; a function as `save_dir` is called at each
+    call. While another program on this machine saves into `save_dir`, the call waits.
 
     The decorated function calls the original exactly once, returns what it returned and raises what it raised. It
     raises CheckpointError when nothing (or an empty file) was written or the commit failed, and CheckpointUnavailable
@@ -79,7 +80,9 @@ def save_checkpoint(
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
             keep = None if max_checkpoints is None else Keep(max_checkpoints)
-            series = transaction.Series(root, checkpoint_prefix, keep, metadata or {}, tuple(ignore))
+            series = transaction.Series(
+                root, checkpoint_prefix, keep, metadata or {}, tuple(ignore), function=step_parameter.name_of(function)
+            )
             return transaction.save(
                 series, step, lambda: step_parameter.require_result(function(*args, **kwargs), function)
             )

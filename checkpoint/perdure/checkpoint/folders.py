@@ -80,6 +80,8 @@ class Folders:
         self.root = root_of(save_dir)
         rule = Keep(keep) if isinstance(keep, int) else keep
         self._series = Series(self.root, prefix, rule, dict(metadata or {}))
+        #: Steps that stay, whatever `keep` says: those that the program still needs.
+        self.protected_steps = self._series.protected
         self._group: Group = group or SingleProcess()
         self._commits = 0
         self.final_save = FinalSave()

@@ -88,6 +88,17 @@ def test_folders__remove_surplus_folders(tmp_path: Path) -> None:
     ]
 
 
+def test_folders__protected_step_stays_while_it_is_protected(tmp_path: Path) -> None:
+    folders = Folders(tmp_path, keep=1)
+    for step in range(1, 6):
+        folders.protected_steps.clear()
+        folders.protected_steps.add(2 if step < 5 else 4)
+        save(folders, step, a=b"x")
+        if step == 4:
+            assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-5"]
+
+
 def test_folders__forget_folders_that_their_library_removed(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     path = save(folders, 1, a=b"x")

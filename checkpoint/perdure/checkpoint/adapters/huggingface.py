@@ -15,7 +15,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from perdure.checkpoint.checkpointer import AGREEMENT_INTERVAL
-from perdure.checkpoint.folders import Folders
+from perdure.checkpoint.folders import Folders, step_of
 from perdure.checkpoint.notice import preempted
 from perdure.checkpoint.ranks.group import Group, detect_group
 from perdure.checkpoint.save.keep import Keep
@@ -58,6 +58,10 @@ class PerdureCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folders, _ = self._set_up(args)
+        best = step_of(str(state.best_model_checkpoint or ""))
+        folders.protected_steps.clear()
+        if best is not None:
+            folders.protected_steps.add(best)  # the Trainer loads it at the end
         folders.commit(int(state.global_step), metrics=self._metrics)
         if self._began_s is not None:
             folders.final_save.commit_s = time.monotonic() - self._began_s

@@ -78,7 +78,8 @@ class Manifest:
     created_at: str  # ISO 8601, UTC
     files: tuple[FileRecord, ...]
     metadata: Mapping[str, Any]
-    written_by: Mapping[str, Any]  # for people, except `generation`, which orders saves of one step
+    # For people, except `generation`, which orders saves of one step, and `function`, by which retention counts.
+    written_by: Mapping[str, Any]
     versions: Mapping[str, str]  # for people
     metrics: Mapping[str, float] = field(default_factory=dict)  # `Keep(best=…)` may choose by them
     name: str = ""  # of its file; empty until it is committed
@@ -91,6 +92,11 @@ class Manifest:
         """Absolute paths of its files, each with the content that was committed, and of itself."""
         files = {os.path.join(root, record.path): record.version for record in self.files}
         return {**files, path_of(root, self.name): None}
+
+    @property
+    def function(self) -> str:
+        """The function that wrote it; empty if it is not known."""
+        return str(self.written_by.get("function") or "")
 
     @property
     def order(self) -> tuple[int, str, str]:

@@ -31,6 +31,12 @@ def rank_and_world(name: str) -> tuple[int, int] | None:
     return (int(match["rank"]), int(match["world"])) if match else None
 
 
+def is_of_checkpointer(path: str) -> bool:
+    """Whether this is the path of a part, finished or not, of any series."""
+    name = os.path.basename(path)
+    return _PART.search(name) is not None or _TEMPORARY.fullmatch(name) is not None
+
+
 class Part(NamedTuple):
     """What the name of a part tells."""
 

@@ -33,6 +33,14 @@ class DirectoryCache:
     #: Paths of files for which the warning about overwriting was logged.
     warned: set[str] = field(default_factory=set)
     warned_of_unknown_durability: bool = False
+    #: Patterns of the names of files (`step_names.templates`) → two of the steps at which a file had that name.
+    templates: dict[str, set[int]] = field(default_factory=dict)
+
+    def record_templates(self, step: int, templates: set[str]) -> None:
+        for template in templates:
+            steps = self.templates.setdefault(template, set())
+            if len(steps) < 2:
+                steps.add(step)
 
     def is_damaged(self, checkpoint: Checkpoint) -> bool:
         return any(one.name in self.damaged for one in checkpoint.manifests)

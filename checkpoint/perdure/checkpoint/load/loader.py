@@ -150,7 +150,7 @@ def _damage_indicated_by(error: Exception, candidate: _Candidate, root: str, pre
         template = step_names.template(missing, candidate.step)
         others = (other for other in _candidates(root, prefix) if other.step != candidate.step)
         if any(template == step_names.template(path, other.step) for other in others for path in other.paths):
-            return f"{missing} is not part of it: its save never finished"
+            return f"{missing} is not part of it: its save never finished, or another function saved this step"
     if candidate.checkpoint is None and _indicates_damage(error):
         return f"it cannot be read: {type(error).__name__}: {error}"
     return None

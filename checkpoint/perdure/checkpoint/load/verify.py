@@ -9,6 +9,7 @@ listing (`mount_refresh`) it shows what the bucket has.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
@@ -19,8 +20,10 @@ from perdure.checkpoint.errors import retry_transient
 from perdure.checkpoint.format import digest, sampling, step_names
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load import damage_marks, mount_refresh
-from perdure.checkpoint.load.checkpoint import Checkpoint, read_step
+from perdure.checkpoint.load.checkpoint import Checkpoint, newest_first, read_step
 from perdure.checkpoint.state.worker_threads import WorkerThreads
+
+logger = logging.getLogger("perdure.checkpoint")
 
 _READER_THREADS = 4
 _SETTLE_TIMEOUT_S = 1.5  # the kernel caches the attributes of a mount's file for 1 s
@@ -51,16 +54,27 @@ def verify_and_mark(checkpoint: Checkpoint, *, trust_marks: bool = True, verify:
 def find_damage(checkpoint: Checkpoint, verify: str = sampling.FULL) -> str | None:
     """Why `checkpoint` must not be loaded; None if every file is there as it was committed.
 
+    A log or an alias such as `latest.pt` that a later step has overwritten is left out with a warning, if the
+    checkpoint has files of its own, named after its step. Any other file that was overwritten is damage.
+
     `verify`: a mode of `sampling`. Several files are read at once. Raises CheckpointUnavailable when a file cannot
     be read now.
     """
     if checkpoint.damage:
         return checkpoint.damage
     records = list(checkpoint.files.values())
+    has_own = any(step_names.is_named_after(path, checkpoint.step) for path in checkpoint.files)
     snapshot = None if verify == sampling.SIZE else MountSnapshot()
 
     def check(record: FileRecord) -> str | None:
-        return find_file_damage(checkpoint.root, record, checkpoint.step, verify, snapshot)
+        damage = find_file_damage(checkpoint.root, record, checkpoint.step, verify, snapshot)
+        if damage and has_own and _is_overwritten(checkpoint, record):
+            logger.warning(
+                "step %d in %s: a later step has overwritten %s, so it is not verified; do not rely on its content",
+                *(checkpoint.step, checkpoint.root, record.path),
+            )
+            return None
+        return damage
 
     threads = 0 if verify == sampling.SIZE or len(records) == 1 else _READER_THREADS
     with WorkerThreads(threads, "perdure-verify") as readers:
@@ -96,6 +110,14 @@ def find_file_damage(
     except digest.UnknownAlgorithm:
         return f"{record.path} has a digest of an unknown kind ({record.algorithm})"
     return None if actual == expected else f"{record.path} differs from what was saved ({record.algorithm})"
+
+
+def _is_overwritten(checkpoint: Checkpoint, record: FileRecord) -> bool:
+    """Whether a later step lists a file under the same name, and this one can do without it."""
+    if not step_names.is_dispensable(record.path, checkpoint.step, checkpoint.files):
+        return False
+    later = (one for one in newest_first(checkpoint.root, checkpoint.prefix) if one.step > checkpoint.step)
+    return any(record.path in one.files for one in later)
 
 
 def recheck(first: Checkpoint) -> Checkpoint | None:

@@ -17,11 +17,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 
 from perdure.checkpoint.errors import CheckpointUnavailable
-from perdure.checkpoint.format import sampling, step_names
+from perdure.checkpoint.format import part_names, sampling, step_names
 from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.directory_cache import DirectoryCache
 from perdure.checkpoint.load.verify import find_damage
 from perdure.checkpoint.save.keep import Keep, RetentionCandidate, epoch_s, steps_to_keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
@@ -29,18 +31,28 @@ from perdure.checkpoint.save.save_directory import SaveDirectory
 logger = logging.getLogger("perdure.checkpoint")
 
 
-def remove_surplus(directory: SaveDirectory, prefix: str, *, just_saved: int | None, keep: Keep) -> list[int]:
+def remove_surplus(
+    directory: SaveDirectory,
+    prefix: str,
+    *,
+    just_saved: int | None,
+    keep: Keep,
+    function: str = "",
+    protected: Set[int] = frozenset(),
+) -> list[int]:
     """Remove the surplus checkpoints; returns their steps. Problems are logged as warnings.
 
     Manifests go first, so that a crash leaves files without a manifest and never the reverse. A file goes only if a
-    removed manifest lists it, it is named after that manifest's step, and no remaining manifest (of any prefix) lists
-    it.
+    removed manifest lists it, it is named after that manifest's step by a pattern that another step has too, and no
+    remaining manifest (of any prefix) lists it.
     """
+    stays = {*protected, *([] if just_saved is None else [just_saved])}
     try:
-        if not find_surplus(directory, prefix, just_saved=just_saved, keep=keep):
+        if not find_surplus(directory, prefix, stays=stays, keep=keep, function=function):
             return []
         directory.forget_listing()
-        surplus = find_surplus(directory, prefix, just_saved=just_saved, keep=keep)
+        surplus = find_surplus(directory, prefix, stays=stays, keep=keep, function=function)
+        _record_templates(directory, prefix)
         removed = [checkpoint for checkpoint in surplus if _uncommit(directory, checkpoint)]
         directory.sync()
         directory.forget_listing()
@@ -49,7 +61,7 @@ def remove_surplus(directory: SaveDirectory, prefix: str, *, just_saved: int | N
         logger.warning("removing old checkpoints from %s: %s; the next save tries again", directory.root, error)
         return []
     for checkpoint in removed:
-        _remove_files(checkpoint, shared)
+        _remove_files(checkpoint, shared, directory.cache)
     return [checkpoint.step for checkpoint in removed]
 
 
@@ -59,13 +71,23 @@ def remove_files(directory: SaveDirectory, checkpoint: Checkpoint) -> None:
     Raises CheckpointUnavailable.
     """
     directory.forget_listing()
-    _remove_files(checkpoint, _listed_paths(directory))
+    _remove_files(checkpoint, _listed_paths(directory), directory.cache)
 
 
-def find_surplus(directory: SaveDirectory, prefix: str, *, just_saved: int | None, keep: Keep) -> Sequence[Checkpoint]:
-    """The checkpoints of `prefix` that the rule does not keep, newest first. Checkpoints with damaged manifests are
-    never among them: they may be the remains of something good. Raises CheckpointUnavailable."""
-    checkpoints = list(directory.checkpoints(prefix))
+def functions_of(directory: SaveDirectory, prefix: str) -> list[str]:
+    """The functions that have saved steps of `prefix`; `[""]` if none is known. Raises CheckpointUnavailable."""
+    return sorted({one.function for each in directory.checkpoints(prefix) for one in each.manifests}) or [""]
+
+
+def find_surplus(
+    directory: SaveDirectory, prefix: str, *, keep: Keep, stays: Set[int] = frozenset(), function: str = ""
+) -> Sequence[Checkpoint]:
+    """The checkpoints of `prefix` that the rule does not keep, newest first, but for the steps in `stays`.
+
+    `function`: only what this function saved counts, and is returned; empty: all of it. Checkpoints with damaged
+    manifests are never among them: they may be the remains of something good. Raises CheckpointUnavailable.
+    """
+    checkpoints = list(_saved_by(function, directory.checkpoints(prefix)))
     if len(checkpoints) <= keep.last:
         return ()
     safe: list[Checkpoint] = []
@@ -79,8 +101,22 @@ def find_surplus(directory: SaveDirectory, prefix: str, *, just_saved: int | Non
             safe.append(checkpoint)
     if len(safe) < keep.last:
         return ()
-    kept = steps_to_keep(keep, [_retention_candidate(checkpoint) for checkpoint in safe]) | {just_saved}
+    kept = steps_to_keep(keep, [_retention_candidate(checkpoint) for checkpoint in safe]) | stays
     return [checkpoint for checkpoint in older if checkpoint.step not in kept and not checkpoint.damage]
+
+
+def _saved_by(function: str, checkpoints: Iterable[Checkpoint]) -> Iterator[Checkpoint]:
+    """Of each checkpoint the part that `function` saved, and what was saved when functions were not recorded."""
+    for checkpoint in checkpoints:
+        mine = tuple(one for one in checkpoint.manifests if not function or one.function in ("", function))
+        if mine or checkpoint.damage:
+            yield replace(checkpoint, manifests=mine)
+
+
+def _record_templates(directory: SaveDirectory, prefix: str) -> None:
+    for checkpoint in directory.checkpoints(prefix):
+        for path in checkpoint.files:
+            directory.cache.record_templates(checkpoint.step, step_names.templates(path, checkpoint.step))
 
 
 def _retention_candidate(checkpoint: Checkpoint) -> RetentionCandidate:
@@ -124,10 +160,10 @@ def _uncommit(directory: SaveDirectory, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _remove_files(checkpoint: Checkpoint, shared: set[str]) -> None:
+def _remove_files(checkpoint: Checkpoint, shared: set[str], cache: DirectoryCache) -> None:
     folders = set()
     for path in checkpoint.files:
-        if path in shared or not step_names.is_named_after(path, checkpoint.step):
+        if path in shared or not _belongs_to_step(path, checkpoint, cache):
             continue
         try:
             os.unlink(os.path.join(checkpoint.root, path))
@@ -139,6 +175,14 @@ def _remove_files(checkpoint: Checkpoint, shared: set[str]) -> None:
     for folder in sorted(folders, key=len, reverse=True):
         _remove_empty(checkpoint.root, folder)
     logger.debug("removed the checkpoint of step %d from %s", checkpoint.step, checkpoint.root)
+
+
+def _belongs_to_step(path: str, checkpoint: Checkpoint, cache: DirectoryCache) -> bool:
+    """Whether the file is of this step alone: its name has a pattern that files of other steps have as well."""
+    if part_names.parse_part(path, checkpoint.prefix) is not None:
+        return True
+    own = {checkpoint.step}
+    return any(cache.templates.get(one, own) != own for one in step_names.templates(path, checkpoint.step))
 
 
 def _remove_empty(root: str, folder: str) -> None:

@@ -99,6 +99,12 @@ def validate_series(save_dir: SaveDir, prefix: str, *, decorator: str) -> None:
         raise TypeError(f"@{decorator} needs a directory: write @{decorator}(save_dir=...)")
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """The module and the name of a function; empty for a callable without a name."""
+    name = getattr(function, "__qualname__", "")
+    return f"{function.__module__}.{name}" if name else ""
+
+
 def require_result(result: T, function: Callable[..., T]) -> T:
     """`result` itself. Raises CheckpointError if it is an awaitable, so that the work is not done yet."""
     if inspect.iscoroutine(result):

@@ -29,13 +29,14 @@ from typing import Any, TypeVar
 from perdure.checkpoint.durability import journal
 from perdure.checkpoint.durability.file_version import MAX_GROWING_BYTES, FileVersion, have_replaced
 from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable
-from perdure.checkpoint.format import digest, file_changes, manifest, sampling, step_names
+from perdure.checkpoint.format import digest, file_changes, manifest, part_names, sampling, step_names
 from perdure.checkpoint.format.file_changes import Stamp
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.directory_cache import DirectoryCache
 from perdure.checkpoint.load.verify import find_file_damage
 from perdure.checkpoint.save import first_upload, prune
+from perdure.checkpoint.save.exclusive import exclusive
 from perdure.checkpoint.save.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
@@ -57,6 +58,8 @@ class Series:
     keep: Keep | None  # None: all
     metadata: Mapping[str, Any] = field(default_factory=dict)
     ignore: Sequence[str] = ()  # patterns of files that are no part of a checkpoint
+    function: str = ""  # whose steps retention counts; empty: those of every function
+    protected: set[int] = field(default_factory=set)  # steps that stay, whatever `keep` says
     saves_whole_step: bool = False  # one save holds all of its step; otherwise several functions may save parts of it
 
 
@@ -69,7 +72,11 @@ def save(series: Series, step: int, call: Callable[[], T], directory: SaveDirect
     CheckpointError when `call` wrote nothing, an empty file, or something that cannot be committed.
     """
     directory = directory or SaveDirectory.open(series.root)
-    with directory.cache.lock:
+    try:
+        os.makedirs(series.root, exist_ok=True)
+    except OSError as error:
+        raise _cannot_be_used(series, step, error) from error
+    with exclusive(series.root, directory.cache):
         before = _prepare(series, step, directory)
         result = call()
         committed = _commit(series, step, before, directory)
@@ -80,27 +87,37 @@ def save(series: Series, step: int, call: Callable[[], T], directory: SaveDirect
 
 def _prepare(series: Series, step: int, directory: SaveDirectory) -> dict[str, Stamp]:
     try:
-        os.makedirs(series.root, exist_ok=True)
         before = file_changes.scan(series.root, series.ignore)
         if not directory.entries():
             directory.mark_started(series.prefix, step)
     except OSError as error:
-        raise CheckpointUnavailable(f"saving step {step}: {series.root} cannot be used: {error}") from error
+        raise _cannot_be_used(series, step, error) from error
     file_changes.wait_for_clock_tick(before)
     return before
+
+
+def _cannot_be_used(series: Series, step: int, error: OSError) -> CheckpointUnavailable:
+    return CheckpointUnavailable(f"saving step {step}: {series.root} cannot be used: {error}")
 
 
 def _commit(series: Series, step: int, before: dict[str, Stamp], directory: SaveDirectory) -> Manifest:
     root = series.root
     try:
         written = file_changes.changed(before, file_changes.scan(root, series.ignore))
+        written = {path: stamp for path, stamp in written.items() if not part_names.is_of_checkpointer(path)}
         _require_content(series, step, written)
         algorithm = digest.preferred_algorithm()
         records = [
             _digest_file(directory, path, algorithm, may_grow=not step_names.is_named_after(path, step))
             for path in written
         ]
-        own = [record for record in records if not _belongs_to_another(record, step, directory.cache)]
+        others = _records_of_others(series, directory) if written.keys() - before.keys() else {}
+        own = [
+            record
+            for record in records
+            if not _belongs_to_another(record, step, directory.cache)
+            and (record.path in before or not _is_of_another_series(record, others))
+        ]
         if not own:
             raise _nothing_written(series, step)
         for folder in sorted({os.path.dirname(os.path.join(root, record.path)) for record in own}):
@@ -167,6 +184,24 @@ def _belongs_to_another(record: FileRecord, step: int, cache: DirectoryCache) ->
     return any(record in other.files for other in others)
 
 
+def _records_of_others(series: Series, directory: SaveDirectory) -> dict[str, list[FileRecord]]:
+    """Path → what other series have committed under it."""
+    others: dict[str, list[FileRecord]] = {}
+    if any(entry.prefix != series.prefix for entry in directory.entries()):
+        directory.forget_listing()  # they may have committed during the call
+        for one in (one for each in directory.checkpoints() for one in each.manifests if one.prefix != series.prefix):
+            for record in one.files:
+                others.setdefault(record.path, []).append(record)
+    return others
+
+
+def _is_of_another_series(record: FileRecord, others: Mapping[str, Sequence[FileRecord]]) -> bool:
+    """Whether the file is as another series has committed it: it only became visible here during the call."""
+    versions = (other.version for other in others.get(record.path, ()) if other == record)
+    earliest = record.mtime_ns[0] if record.mtime_ns else None
+    return any(version is not None and version.matches(record.size, earliest) for version in versions)
+
+
 def build_manifest(
     series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
 ) -> Manifest:
@@ -183,6 +218,7 @@ def build_manifest(
             "task_id": task_id,
             "job_id": int(job["id"]) if (job := _JOB.search(task_id or "")) else None,
             "generation": int(generation) if generation.isdigit() else None,
+            "function": series.function or None,
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "world_size": int(world_size) if world_size.isdigit() else None,
@@ -211,10 +247,13 @@ def _warn_of_overwritten(directory: SaveDirectory, committed: Manifest, before: 
                 continue
             cache.warned.add(record.path)
             if find_file_damage(root, record, older.step, snapshot=directory.mounts):
+                is_needed = not step_names.is_dispensable(record.path, older.step, older.paths)
                 logger.warning(
-                    "saving step %d overwrote %s, which is part of step %d: only the newest step can be loaded. Put "
-                    "the step into the file's name, or leave the file out: save_checkpoint(..., ignore=[%r]).",
-                    *(committed.step, record.path, older.step, os.path.basename(record.path)),
+                    "saving step %d overwrote %s, which is part of step %d: %s. Put the step into the file's name, or "
+                    "leave the file out: save_checkpoint(..., ignore=[%r]).",
+                    *(committed.step, record.path, older.step),
+                    "only the newest step can be loaded" if is_needed else "older steps are loaded without it",
+                    os.path.basename(record.path),
                 )
 
 
@@ -237,7 +276,14 @@ def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> Non
     except (OSError, CheckpointUnavailable) as error:
         logger.warning("removing what step %d replaces from %s: %s", committed.step, root, error)
     if series.keep is not None:
-        prune.remove_surplus(directory, series.prefix, just_saved=committed.step, keep=series.keep)
+        prune.remove_surplus(
+            directory,
+            series.prefix,
+            just_saved=committed.step,
+            keep=series.keep,
+            function=series.function,
+            protected=series.protected,
+        )
 
 
 def _delete_unreadable(directory: SaveDirectory, committed: Manifest) -> None:

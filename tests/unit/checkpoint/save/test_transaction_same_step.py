@@ -202,10 +202,11 @@ def test_save__processes_saving_the_same_leave_one_manifest(
         save(1)
 
     children = []
-    for order in (both_wrote, both_wrote[::-1]):
+    for number, order in enumerate((both_wrote, both_wrote[::-1])):
         children.append(os.fork())
         if children[-1] == 0:
             status = 1
+            os.environ["RANK"] = str(number)
             try:
                 rank(*order)
                 status = 0
