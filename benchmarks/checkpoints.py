@@ -34,6 +34,7 @@ from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import large_buffer
 from perdure.checkpoint.state.worker_threads import WorkerThreads
 
+SMALL_ARRAYS = 5000
 BLOCK = 8 * 1024 * 1024
 Times = dict[str, list[float]]
 
@@ -83,12 +84,16 @@ class Bench:
         self.flat[: self.size] = memoryview(np.concatenate(list(arrays.values()))).cast("B")
         self.sync = Checkpointer(self.path_of("sync"), keep=1)
         self.background = Checkpointer(self.path_of("async"), keep=1, asynchronous=True)
+        self.many = Checkpointer(self.path_of("many"), keep=1, asynchronous=True)
         self.step = 0
         self.torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
         self.stager: Any = None
         self.orbax: Any = None
         # Created once: DCP's stager identifies its buffers by the tensors.
         self.tensors = {} if self.torch is None else {n: self.torch.from_numpy(a) for n, a in arrays.items()}
+        self.small = {f"small_{i}": np.full(256, i, np.float32) for i in range(SMALL_ARRAYS)}
+        self.small_copy = {name: np.empty_like(array) for name, array in self.small.items()}
+        self.small_tensors = {} if self.torch is None else {n: self.torch.from_numpy(a) for n, a in self.small.items()}
         self.loaded = {} if self.torch is None else {n: self.torch.from_numpy(a) for n, a in self.copy.items()}
 
     def path_of(self, name: str) -> str:
@@ -98,6 +103,8 @@ class Bench:
         self.step += 1
         yield self.memcpy
         yield self.ours_async
+        yield self.small_memcpy
+        yield self.ours_small
         yield self.raw_write
         yield self.ours_sync
         yield self.raw_direct_write
@@ -107,6 +114,7 @@ class Bench:
         if self.torch is not None:
             yield self.torch_save
             yield self.torch_load
+            yield self.torch_save_small
             yield self.dcp_save
             yield self.dcp_load
             yield self.dcp_async
@@ -127,6 +135,23 @@ class Bench:
         with self.timed("memcpy"):
             for name, array in self.arrays.items():
                 np.copyto(self.copy[name], array)
+
+    def small_memcpy(self) -> None:
+        with self.timed("memcpy of small arrays"):
+            for name, array in self.small.items():
+                np.copyto(self.small_copy[name], array)
+
+    def ours_small(self) -> None:
+        with self.timed("ours: async save, small, blocking"):
+            self.many.save(self.step, self.small_tensors or self.small)
+        with self.timed("ours: async save, small, committed"):
+            self.many.wait()
+
+    def torch_save_small(self) -> None:
+        with self.timed("torch.save + fsync, small"), open(self.path_of("small"), "wb") as file:
+            self.torch.save(self.small_tensors, file)  # type: ignore[union-attr]
+            file.flush()
+            os.fsync(file.fileno())
 
     def raw_write(self) -> None:
         with self.timed("raw write + fsync"), open(self.path_of("raw"), "wb", buffering=0) as file:
@@ -282,6 +307,9 @@ def drop_from_cache(path: str) -> None:
 # Measurement → the limit that it is compared with, and the target if it is one of ours.
 LIMITS: dict[str, tuple[str, float | None]] = {
     "ours: async save, blocking": ("memcpy", 1.2),
+    "ours: async save, small, blocking": ("memcpy of small arrays", None),
+    "ours: async save, small, committed": ("memcpy of small arrays", None),
+    "torch.save + fsync, small": ("memcpy of small arrays", None),
     "DCP async save, blocking": ("memcpy", None),
     "Orbax save, blocking": ("memcpy", None),
     "ours: save, digested, fsynced, committed": ("raw write + fsync", 1.1),
@@ -297,7 +325,12 @@ LIMITS: dict[str, tuple[str, float | None]] = {
     "DCP load, cold, not verified": ("raw cold read", None),
     "Orbax load, cold, not verified": ("raw cold read", None),
 }
-GROUPS = {"memcpy": "blocked by a save", "raw write + fsync": "saved durably", "raw cold read": "loaded"}
+GROUPS = {
+    "memcpy": "blocked by a save",
+    "memcpy of small arrays": f"{SMALL_ARRAYS} arrays of 1 KiB, target 0.050 s blocked",
+    "raw write + fsync": "saved durably",
+    "raw cold read": "loaded",
+}
 
 
 def report(times: Times, options: argparse.Namespace) -> None:

@@ -38,6 +38,7 @@ from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.loader import LoadResult
 from perdure.checkpoint.load.shards import Content
+from perdure.checkpoint.ranks.agreement import Agreement
 from perdure.checkpoint.ranks.collective import capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.consensus import load_agreed_step
 from perdure.checkpoint.ranks.group import Group, detect_group
@@ -51,12 +52,9 @@ from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.save.transaction import Series
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.restore import restore_into
-from perdure.checkpoint.state.tree import flatten
+from perdure.checkpoint.state.tree import flatten, uncollected
 
 logger = logging.getLogger("perdure.checkpoint")
-
-# Steps between two agreements of several processes on whether to save: each costs a round of messages.
-AGREEMENT_INTERVAL = 10
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,7 @@ class Checkpointer:
             journal.set_total_steps(_validate_step(total_steps))
         self._staging = Staging()
         self._background = Background()
+        self._agreement = Agreement()
         self._saves = 0
         self._saved_step: int | None = None
         self._written: list[str] = []  # this process's files of the last save
@@ -157,8 +156,9 @@ class Checkpointer:
         step = _validate_step(step)
         content: Content | None = None
         if self._sharded or self._group.rank == 0:
-            flat = flatten(state)
-            layout = container.plan_layout(flat)
+            with uncollected():
+                flat = flatten(state)
+                layout = container.plan_layout(flat)
             content = shards.make_content(flat, layout)
             if self._asynchronous:
                 content = Content(layout.size, [self._staging.copy(flat, layout)])
@@ -235,8 +235,8 @@ class Checkpointer:
     def should_save(self, step: int) -> bool:
         """Whether to save after `step`: it is due, or the machine is about to be taken and there is time to save.
 
-        The same on every rank. What only one process can know (a notice, the time) is exchanged every
-        `AGREEMENT_INTERVAL` steps; if one process has to save, all do.
+        The same on every rank. What only one process can know (a notice, the time) is exchanged about twice a second,
+        whatever the steps are; if one process has to save, all do.
         """
         if self._saved_step == step:
             return False
@@ -244,10 +244,12 @@ class Checkpointer:
             return self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
         if self._interval.is_last(step) or (self._interval.every_steps is not None and self._interval.is_due(step)):
             return True
-        if step % AGREEMENT_INTERVAL:
+        if not self._agreement.is_due():
             return False
         mine = self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
-        return any(self._group.all_gather(f"due-{self._series.prefix}-{step}", mine))
+        gathered = self._group.all_gather(f"due-{self._series.prefix}-{step}", [mine, self._agreement.call_s()])
+        self._agreement.conclude([call_s for _, call_s in gathered])
+        return any(must_save for must_save, _ in gathered)
 
     def preempted(self) -> bool:
         """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave.

@@ -14,9 +14,9 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from perdure.checkpoint.checkpointer import AGREEMENT_INTERVAL
 from perdure.checkpoint.folders import Folders, step_of
 from perdure.checkpoint.notice import preempted
+from perdure.checkpoint.ranks.agreement import Agreement
 from perdure.checkpoint.ranks.group import Group, detect_group
 from perdure.checkpoint.save.keep import Keep
 
@@ -33,7 +33,7 @@ def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 class PerdureCallback(TrainerCallback):
     """Commits what the Trainer saves. On a notice it saves once more, if time permits, and ends the training.
 
-    Several processes agree on that every `AGREEMENT_INTERVAL` steps: if one receives a notice, all save and end.
+    Several processes agree on that about twice a second: if one receives a notice, all save and end.
 
     `keep`: how many checkpoints to keep, a rule, or None. A rule may use the metrics of the last evaluation
     (`Keep(best=2, metric="eval_loss")`).
@@ -43,6 +43,7 @@ class PerdureCallback(TrainerCallback):
         self._keep = keep
         self._folders: Folders | None = None
         self._group: Group | None = None
+        self._agreement = Agreement()
         self._metrics: dict[str, float] = {}
         self._began_s: float | None = None  # when the step ended after which the Trainer may save
 
@@ -71,13 +72,14 @@ class PerdureCallback(TrainerCallback):
     ) -> TrainerControl:
         folders, group = self._set_up(args)
         self._began_s = time.monotonic()
-        if group.world_size > 1 and state.global_step % AGREEMENT_INTERVAL:
+        if group.world_size > 1 and not self._agreement.is_due():
             return control
         must_stop = preempted()
-        mine = [must_stop, not must_stop or folders.final_save.can_commit()]
+        mine = [must_stop, not must_stop or folders.final_save.can_commit(), self._agreement.call_s()]
         votes = group.all_gather(f"notice-{state.global_step}", mine)
-        if any(must for must, _ in votes):
-            control.should_save = all(can for _, can in votes)
+        self._agreement.conclude([call_s for _, _, call_s in votes])
+        if any(must for must, _, _ in votes):
+            control.should_save = all(can for _, can, _ in votes)
             control.should_training_stop = True
         return control
 

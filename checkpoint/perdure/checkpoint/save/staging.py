@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from perdure.checkpoint.state.buffers import large_buffer
@@ -19,6 +20,7 @@ from perdure.checkpoint.state.worker_threads import WorkerThreads
 
 _THREADS = min(4, len(os.sched_getaffinity(0)))
 _COPY_CHUNK_BYTES = 16 * 1024 * 1024
+_MIN_SHARED_BYTES = 256 * 1024
 
 
 class Staging:
@@ -64,10 +66,15 @@ def _copy(data: memoryview, moves: list[tuple[int, int, int]]) -> None:
         offset, address, count = one
         ctypes.memmove(begin + offset, address, count)
 
-    is_large = sum(count for _, _, count in moves) > _COPY_CHUNK_BYTES
+    large = [one for one in moves if one[2] >= _MIN_SHARED_BYTES]
+    is_large = sum(count for _, _, count in large) > _COPY_CHUNK_BYTES
     with WorkerThreads(_THREADS if is_large else 0, "perdure-copy") as workers:
-        for _ in workers.map(move, moves, ahead=len(moves)):
-            pass
+        copies = [workers.submit(partial(move, one)) for one in large]
+        for one in moves:  # handing a small one to a thread takes longer than copying it
+            if one[2] < _MIN_SHARED_BYTES:
+                move(one)
+        for copy in copies:
+            copy.result()
 
 
 def _torch_with_gpu_of(flat: Flat) -> Any:

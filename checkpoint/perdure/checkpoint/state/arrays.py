@@ -11,9 +11,9 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 # Element type → (bytes, NumPy's name, PyTorch's name); None if a framework has no such type.
 _TYPES: dict[str, tuple[int, str | None, str | None]] = {
@@ -39,8 +39,7 @@ _OF_NUMPY = {numpy: name for name, (_, numpy, _) in _TYPES.items() if numpy}
 _OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(NamedTuple):
     """One array of a state. `source` and `address` are valid as long as the state is kept alive."""
 
     kind: str  # the framework
@@ -74,7 +73,7 @@ def as_array(value: Any) -> Array | None:
         return _of_bytes(value)
     torch, numpy, jax = (sys.modules.get(name) for name in ("torch", "numpy", "jax"))
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(value)
+        return _of_torch(torch, value)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         kind = "numpy" if isinstance(value, numpy.ndarray) else "numpy-scalar"
         return _of_numpy(numpy, numpy.asanyarray(value), kind, source=id(value))
@@ -147,34 +146,38 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
     return Array(kind, dtype, tuple(value.shape), write, source, address)
 
 
-def _of_torch(value: Any) -> Array:
-    torch = sys.modules["torch"]
-    if hasattr(value, "to_local"):
-        raise TypeError("is a DTensor, of which only one part is here: use perdure.checkpoint.adapters.dcp")
+def _of_torch(torch: Any, value: Any) -> Array:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        if hasattr(value, "to_local"):
+            raise TypeError("is a DTensor, of which only one part is here: use perdure.checkpoint.adapters.dcp")
         raise TypeError(
             f"is a {type(value).__qualname__}, a subclass of a tensor that may store its elements anywhere; convert it "
             "to a plain tensor first"
         )
     if value.is_nested:
         raise TypeError("is a nested tensor, which has no plain bytes; save its parts (`unbind`)")
-    dtype = _OF_TORCH.get(str(value.dtype).rpartition(".")[2])
+    dtype = _name_of_torch(value.dtype)
     if dtype is None or value.layout is not torch.strided or value.is_quantized:
         raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
-    if value.device.type == "meta":
+    if value.is_meta:
         raise TypeError("is on the meta device and has no content")
-    tensor = value.detach().resolve_conj().resolve_neg()
+    shape, count, is_conj, is_neg = tuple(value.shape), value.numel(), value.is_conj(), value.is_neg()
+    tensor = value.detach().resolve_conj().resolve_neg() if is_conj or is_neg else value
 
     def write(out: memoryview) -> None:
-        if tensor.numel():
-            _to_torch(torch, dtype, tuple(tensor.shape), out).copy_(tensor, non_blocking=True)
+        if count:
+            _to_torch(torch, dtype, shape, out).copy_(tensor.detach(), non_blocking=True)
 
-    is_plain = value.device.type == "cpu" and tensor.is_contiguous() and tensor.numel()
-    address = (is_plain and tensor.data_ptr()) or None
+    address = (value.is_cpu and count and tensor.is_contiguous() and tensor.data_ptr()) or None
     # Two views of one memory hold different numbers if only one of them conjugates or negates it.
-    view = (tuple(value.shape), value.stride(), value.is_conj(), value.is_neg())
-    source = (str(value.device), value.data_ptr(), view) if value.numel() else id(value)
-    return Array("torch", dtype, tuple(value.shape), write, (dtype, source), address)
+    view = (shape, value.stride(), is_conj, is_neg)
+    source = (value.device, value.data_ptr(), view) if count else id(value)
+    return Array("torch", dtype, shape, write, (dtype, source), address)
+
+
+@lru_cache(maxsize=64)
+def _name_of_torch(dtype: Any) -> str | None:
+    return _OF_TORCH.get(str(dtype).rpartition(".")[2])
 
 
 def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:

@@ -48,13 +48,14 @@ class Layout:
 
 def plan_layout(flat: Flat) -> Layout:
     """The layout of `flat`. Arrays with the widest elements come first, so that each is aligned to its elements."""
-    widths = [arrays.size_of(array.dtype, (1,)) for array in flat.arrays]
+    widths = [arrays.size_of(array.dtype, ()) for array in flat.arrays]
+    sizes = [array.nbytes for array in flat.arrays]
     order = sorted(range(len(widths)), key=lambda number: -widths[number])
     described: dict[str, Any] = {}
     end = 0
     for number in order:
         array, begin = flat.arrays[number], end
-        end += array.nbytes
+        end += sizes[number]
         name = flat.names[number]
         described[name] = {"dtype": array.dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
     listed = [[name, array.kind] for name, array in zip(flat.names, flat.arrays)]
@@ -62,7 +63,7 @@ def plan_layout(flat: Flat) -> Layout:
     text = json.dumps({_METADATA: {_TREE_KEY: json.dumps(content)}, **described}, separators=(",", ":")).encode()
     padded = text + b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
     header = len(padded).to_bytes(_LENGTH_BYTES, "little") + padded
-    return Layout(header, tuple(order), tuple(flat.arrays[number].nbytes for number in order))
+    return Layout(header, tuple(order), tuple(sizes[number] for number in order))
 
 
 def parse(data: memoryview) -> Any:

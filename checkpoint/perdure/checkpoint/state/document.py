@@ -13,6 +13,7 @@ from perdure.checkpoint.state.arrays import require_module
 
 # Of subclasses of these, only their content could be saved, not what the subclass adds.
 BUILTINS = (bool, int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset)
+CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 _FACTORIES = {kind.__name__: kind for kind in (int, float, bool, str, list, dict, set, tuple, deque, Counter)}
 _METADATA = "_metadata"  # what PyTorch adds to the OrderedDict of a module: the versions of its parts
 

@@ -8,14 +8,16 @@ subclasses of these types: a value that cannot be represented exactly must not b
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.state.arrays import Array, as_array
-from perdure.checkpoint.state.document import BUILTINS, dump, rebuild
+from perdure.checkpoint.state.document import BUILTINS, CONTAINERS, dump, rebuild
 from perdure.checkpoint.state.wrappers import unwrap
 
 __all__ = ["Flat", "UnsupportedValue", "flatten", "rebuild"]
@@ -46,6 +48,19 @@ def flatten(state: Any) -> Flat:
     return Flat(document, tuple(flattener.arrays), tuple(flattener.names), tuple(flattener.references))
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile. Thousands of arrays make thousands of small objects, whose number alone would
+    start a collection of the whole program's heap, which takes longer than the work itself."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Flattener:
     def __init__(self) -> None:
         self.arrays: list[Array] = []
@@ -61,9 +76,10 @@ class _Flattener:
             )
         if (plain := _as_plain(value)) is not None:
             return plain[0]
-        content = dump(value, lambda key, item: self.document(item, (*place, key)), _item_dumper(place))
-        if content is not None:
-            return content
+        if isinstance(value, CONTAINERS):
+            content = dump(value, lambda key, item: self.document(item, (*place, key)), _item_dumper(place))
+            if content is not None:
+                return content
         try:
             array = as_array(value)
         except TypeError as error:
