@@ -10,14 +10,15 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 # Assumed before anything was measured. Published median lives of spot V100s on AWS are 0.5–8 h.
 PRIOR_UPTIME_S = 4 * 3600.0
 _FIRST_INTERVAL_S = 60.0  # until the first save has shown what it costs
-_MAX_OVERHEAD = 0.1  # upper bound of the share of time spent on saves
+_MEASURED_SAVES = 5  # whose median counts: the first save of a process may be far slower than all others
 
 
 def optimal_interval_s(cost_s: float, uptime_s: float, busy_s: float = 0.0) -> float:
@@ -26,8 +27,7 @@ def optimal_interval_s(cost_s: float, uptime_s: float, busy_s: float = 0.0) -> f
     `cost_s`: how long a save blocks training. `uptime_s`: mean time between interruptions. `busy_s`: how long a save
     takes in all, which is the minimal distance of two saves.
     """
-    optimum = math.sqrt(2.0 * max(cost_s, 1e-3) * max(uptime_s, 1.0))
-    return max(optimum, cost_s / _MAX_OVERHEAD, busy_s)
+    return max(math.sqrt(2.0 * max(cost_s, 1e-3) * max(uptime_s, 1.0)), busy_s)
 
 
 def mean_uptime_s(now: float) -> float:
@@ -64,8 +64,8 @@ class SaveInterval:
     total_steps: int | None = None  # a save is always due at the last step
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time  # epoch seconds
-    cost_s: float | None = None  # how long a save blocks training, smoothed; None before the first
-    busy_s: float = 0.0  # how long a save takes in all, smoothed; 0 before the first
+    _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED_SAVES))
+    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED_SAVES))
     _since: float = field(init=False)  # when the interval began, by `clock`
 
     def __post_init__(self) -> None:
@@ -91,15 +91,22 @@ class SaveInterval:
         """Seconds between saves, by the measurements so far."""
         if self.every_s is not None:
             return self.every_s
-        if self.cost_s is None:
+        if not self._costs_s:
             return _FIRST_INTERVAL_S
-        return optimal_interval_s(self.cost_s, mean_uptime_s(self.now()), self.busy_s)
+        busy_s = _typical(self._busy_s) if self._busy_s else 0.0
+        return optimal_interval_s(_typical(self._costs_s), mean_uptime_s(self.now()), busy_s)
 
     def record_save(self, cost_s: float) -> None:
         """Record that a save blocked training for `cost_s`, and begin the next interval."""
-        self.cost_s = cost_s if self.cost_s is None else 0.7 * self.cost_s + 0.3 * cost_s
+        self._costs_s.append(cost_s)
         self._since = self.clock()
 
     def record_busy(self, busy_s: float) -> None:
         """Record that a save took `busy_s` from its call to its commit."""
-        self.busy_s = busy_s if not self.busy_s else 0.7 * self.busy_s + 0.3 * busy_s
+        self._busy_s.append(busy_s)
+
+
+def _typical(seconds: Iterable[float]) -> float:
+    """The lower median: of two, the smaller."""
+    ordered = sorted(seconds)
+    return ordered[(len(ordered) - 1) // 2]

@@ -25,8 +25,26 @@ def test_optimal_interval_s__no_other_interval_wastes_less(cost_s: float, uptime
 
 def test_optimal_interval_s__bounds() -> None:
     assert optimal_interval_s(10, 3600) == pytest.approx(math.sqrt(2 * 10 * 3600))
-    assert optimal_interval_s(1000, 3600) == 10_000  # a tenth of the time at the most
     assert optimal_interval_s(0.1, 3600, busy_s=300) == 300  # one save in flight
+
+
+@pytest.mark.parametrize(("cost_s", "uptime_s"), [(60, 600), (120, 1800), (300, 600), (1, 1e5)])
+def test_optimal_interval_s__is_near_the_exact_optimum_for_costly_saves(cost_s: float, uptime_s: float) -> None:
+    def exact_waste(interval_s: float) -> float:
+        """Time per work, less 1, if losses come at random: a span counts once it has ended without one."""
+        return uptime_s * math.expm1((interval_s + cost_s) / uptime_s) / interval_s - 1
+
+    best = min(exact_waste(uptime_s * share / 1000) for share in range(1, 3000))
+    assert exact_waste(optimal_interval_s(cost_s, uptime_s)) <= 1.2 * best
+
+
+def test_save_interval__slow_first_save_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKYPILOT_TASK_ID", raising=False)
+    interval = SaveInterval(clock=Clock(), now=lambda: 0.0)
+    for cost_s in (30.0, 0.1, 0.1):
+        interval.record_save(cost_s)
+        interval.record_busy(10 * cost_s)
+    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 0.1 * PRIOR_UPTIME_S))
 
 
 def test_mean_uptime_s__of_this_task(monkeypatch: pytest.MonkeyPatch) -> None:
