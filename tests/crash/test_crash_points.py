@@ -15,9 +15,16 @@ pytestmark = pytest.mark.long
 # Failpoints between a start and the first request. The daemon is killed once before, so that there are jobs to adopt.
 AT_START = ("lease.begun", "lease.claimed", "jobs.adopted", "endpoint.published")
 # Failpoints that are reached after a while: the jobs wait for them.
-IN_TIME = ("lease.renewed", "sweep.listed", "orphan.terminating", "orphan.terminated", "local_machines.ended")
+IN_TIME = (
+    "lease.renewed",
+    "watermark.advanced",
+    "sweep.listed",
+    "orphan.terminating",
+    "orphan.terminated",
+    "local_machines.ended",
+)
 # Failpoints that may not be reached again after a death there: a notice may expire while no daemon runs.
-ONCE = ("upload.stored", "agent.notice_received", *IN_TIME[1:])
+ONCE = ("upload.stored", "agent.notice_received", *IN_TIME[2:])
 # Failpoints that are reached once in a life of the daemon: after a death there, they are reached again.
 ONCE_A_LIFE = (
     "upload.storing",

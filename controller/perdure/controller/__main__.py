@@ -1,4 +1,4 @@
-"""The controller's process: `python -m perdure.controller serve|migrate|credentials|host`.
+"""The controller's process: `python -m perdure.controller serve|migrate|accept-database|credentials|host`.
 
 The daemon's modules are imported late: `credentials` and `host` do not need them.
 """
@@ -28,6 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     migrate_command = commands.add_parser("migrate", help="move all state from SQLite to PostgreSQL")
     migrate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database; it must be empty")
+    accept_command = commands.add_parser("accept-database", help="accept a database that is older than its home")
+    accept_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    accept_command.add_argument(
+        "--show", action="store_true", help="only print what is lost; exit code 1 if nothing is"
+    )
     credentials_command = commands.add_parser(
         "credentials", help="print the user token and the certificate's fingerprint"
     )
@@ -45,6 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         home = expand_home(str(options.home)).resolve()
         if options.command == "migrate":
             _migrate(home, options.to)
+        elif options.command == "accept-database":
+            from perdure.controller.cluster.home.acceptance import accept_database
+
+            return 0 if accept_database(home, print, show_only=options.show) else 1
         elif options.command == "credentials":
             _print_credentials(home)
         elif options.command == "host":
@@ -87,6 +96,7 @@ def _run_daemon(home: Path) -> None:
     with quick_imports():
         import uvloop
 
+        from perdure.controller.cluster.home import database_check
         from perdure.controller.daemon import Daemon
         from perdure.controller.runtime.clock import SystemClock
         from perdure.controller.runtime.config.settings import read_settings
@@ -100,6 +110,7 @@ def _run_daemon(home: Path) -> None:
             tune_process()
             until_stopped.enter_context(single_instance_lock(home))
             configure_logging(home, settings.log_level)
+            database_check.check_file(settings)
             migrate_in_child(settings.database_address)
             daemon = Daemon(settings, SystemClock())
         try:

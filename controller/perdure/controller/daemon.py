@@ -16,6 +16,7 @@ from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, bu
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
 from perdure.controller.cluster import membership
+from perdure.controller.cluster.home import database_check, watermark
 from perdure.controller.cluster.ownership import JobOwnership
 from perdure.controller.cluster.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
 from perdure.controller.cluster.time_scale import scale_timeouts
@@ -29,6 +30,7 @@ from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.notice_queues import make_consumers
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.nodes.unknown_machines import UnknownMachines
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -63,6 +65,8 @@ class Daemon:
         alone = settings.is_single_controller
         self._tls = tls = load_tls(settings.listen, host=settings.host, clock=wall_clock)
         self.database = database = open_database(settings.database_address)
+        with database.connect() as conn:
+            database_check.check(settings, conn)
         self.socket = open_listen_socket(settings, database)
         self._address = f"{'https' if tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
         endpoint = settings.advertise or self._address  # perhaps the URL of a load balancer
@@ -131,7 +135,7 @@ class Daemon:
             clock=clock,
             market=market,
             timeouts=scale_timeouts(settings.timeouts, time_scale),
-            intent_builder=IntentBuilder(member.controller_id),
+            intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
             forward=outbox.forward if outbox else complete,
             on_directive=sessions.push_directive,
             on_job_changed=job_updates.publish_job,
@@ -160,10 +164,13 @@ class Daemon:
         compiler = Compiler(keyring, market, storage)
         max_jobs = settings.quotas.max_jobs_per_user
         submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, max_jobs)
+        record_job = member.watermark.record_job
         self._prober = probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
-        self._sweep = sweep.Sweep(clouds, member.controller_id, database, inbox.owned_views, inbox.request_describe)
+        unknown_machines = UnknownMachines()
+        views, describe = inbox.owned_views, inbox.request_describe
+        self._sweep = sweep.Sweep(clouds, member.controller_id, database, views, describe, unknown_machines)
         self._retention = retention.Retention(settings.retention, database, clock, logs, blobs)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         self._ticker = Ticker()
@@ -182,7 +189,9 @@ class Daemon:
             node_specs=NodeSpecBuilder(keyring, storage, digests, settings.timeouts, settings.nodes.power_off_after_s),
             compiler=compiler,
             submissions=submissions,
-            submission_batcher=SubmissionBatcher(partial(accept_and_adopt, submissions, inbox), inbox.backlog),
+            submission_batcher=SubmissionBatcher(
+                partial(accept_and_adopt, submissions, inbox, record_job), inbox.backlog
+            ),
             blobs=blobs,
             counts=TaskCounter(),
             controller_id=member.controller_id,
@@ -191,6 +200,7 @@ class Daemon:
             prober=self._prober,
             endpoint=endpoint,
             request_stop=self._request_stop,
+            unknown_machines=unknown_machines,
             has_lease=member.lease.is_held,
             watchdog=self._watchdog,
             launch_blocked_reason=self._pools.why_waiting,
@@ -247,6 +257,7 @@ class Daemon:
             every(renew_s, partial(self._sessions.close_without_lease, self._member.lease.is_held))
         else:
             every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
+        every(watermark.INTERVAL_S, self._advance_watermark)
         every(WATCHDOG_INTERVAL_S, self._watchdog.check)
         every(sweep.INTERVAL_S, self._sweep.run)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
@@ -254,6 +265,11 @@ class Daemon:
         self._ticker.refresh_prices(self._clouds.values())
         if self._prober is not None:
             every(probes.TICK_S, self._prober.tick)
+
+    def _advance_watermark(self) -> None:
+        """A database that was replaced knows other jobs than this process: only a start can tell what is lost."""
+        if not self._member.watermark.advance():
+            self._request_stop()
 
     def _request_stop(self) -> None:
         if self._server is not None:

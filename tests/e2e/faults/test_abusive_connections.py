@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from perdure.controller.runtime.security.keyring import Keyring
+from support.helpers.attempt_tokens import attempt_token
 from support.helpers.controllers import Controller
 from support.helpers.timing import scaled
 
@@ -48,7 +48,7 @@ def sleeper(controller: Controller) -> Iterator[tuple[int, str]]:
         controller.client.submit("s", [{"name": "s", "run": "sleep 600"}], user="", key=os.urandom(8).hex())["job_id"]
     )
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
-    yield job, Keyring.load_or_create(controller.home).attempt_token((job, 0, 1))
+    yield job, attempt_token(controller.home, (job, 0, 1))
     controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful")
 
 

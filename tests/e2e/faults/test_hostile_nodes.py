@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 
 from faultworld.hostile_frames import HELLO, Frame, hostile_frame, invalid_frame
-from perdure.controller.runtime.security.keyring import Keyring
+from support.helpers.attempt_tokens import attempt_token
 from support.helpers.controllers import Controller
 from support.helpers.timing import scaled
 
@@ -62,7 +62,7 @@ def token(controller: Controller) -> Iterator[str]:
     """The token of the hostile job's node."""
     job = launch(controller, "hostile", "sleep 600")
     controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the hostile job to run")
-    yield Keyring.load_or_create(controller.home).attempt_token((job, 0, 1))
+    yield attempt_token(controller.home, (job, 0, 1))
     controller.perdure("jobs", "cancel", job, "--yes", "--no-graceful")
 
 

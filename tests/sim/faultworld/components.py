@@ -118,7 +118,7 @@ class Components:
         self.node_specs = NodeSpecBuilder(KEYRING, storage, DIGESTS, TIMEOUTS)
         compiler = Compiler(KEYRING, market, storage)
         submissions = SubmissionService(database, clock, compiler, self.lease.owner, lambda _digest, _now: True)
-        self.accept_all = partial(accept_and_adopt, submissions, inbox)
+        self.accept_all = partial(accept_and_adopt, submissions, inbox, lambda _job_id: None)
         self.api_context = ApiContext(
             settings=Settings(home, timeouts=TIMEOUTS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
             inbox=inbox, sessions=self.sessions, job_updates=job_updates, peer_inbox=self.peer_inbox,

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from perdure.cli.client import outdated_config
+from perdure.cli.controller.database import accept_database
 from perdure.cli.controller.hosting import down, up, upgrade
 from perdure.cli.errors import Failure, warn
 from perdure.cli.lazy import CONTEXT
@@ -41,7 +44,7 @@ def controller() -> None:
     """
 
 
-for _command in (up, upgrade, down):
+for _command in (up, upgrade, down, accept_database):
     controller.add_command(_command)
 
 
@@ -124,7 +127,7 @@ def status() -> None:
             ) from error
         raise
     jobs = ", ".join(f"{n} {name}" for name, n in info["jobs"].items() if n) or "none"
-    from perdure.cli.output.text import ago, local_time, money
+    from perdure.cli.output.text import ago, local_time
 
     facts = {
         "version": info["version"],
@@ -134,13 +137,7 @@ def status() -> None:
         "home": info["home"],
         "jobs": jobs,
     }
-    if probes := info.get("probes"):
-        spent, budget = money(probes["cost_usd"]), money(probes["budget_usd"])
-        facts["probes"] = f"{probes['count']} in the last day, {spent} of {budget} spent"
-    if overdue := info.get("overdue"):
-        facts["health"] = f"it does not keep up: {overdue}; see `perdure controller logs`"
-    if info.get("rejected_frames") or info.get("set_aside"):
-        facts["rejected"] = f"{info['rejected_frames']} invalid frames of nodes, {info['set_aside']} events set aside"
+    facts.update(_optional_facts(info))
     if machine := _machine(target):
         facts["machine"] = machine
     if target.fingerprint:
@@ -183,6 +180,30 @@ def _machine(target: Endpoint) -> str | None:
     if record is None or record.stage != hosted_controller.UP or record.url != target.url:
         return None
     return f"{record.instance} ({record.instance_type} in {record.zone}), state on {record.disk}"
+
+
+def _optional_facts(info: Mapping[str, Any]) -> dict[str, str]:
+    """What is shown only if there is something to show."""
+    from perdure.cli.output.text import money
+
+    shown = {}
+    if probes := info.get("probes"):
+        spent, budget = money(probes["cost_usd"]), money(probes["budget_usd"])
+        shown["probes"] = f"{probes['count']} in the last day, {spent} of {budget} spent"
+    if overdue := info.get("overdue"):
+        shown["health"] = f"it does not keep up: {overdue}; see `perdure controller logs`"
+    if info.get("rejected_frames") or info.get("set_aside"):
+        shown["rejected"] = f"{info['rejected_frames']} invalid frames of nodes, {info['set_aside']} events set aside"
+    if unknown := info.get("unknown_machines"):
+        shown["unknown"] = "machines of jobs that the database does not know: " + ", ".join(
+            map(_unknown_machine, unknown)
+        )
+    return shown
+
+
+def _unknown_machine(machine: dict[str, Any]) -> str:
+    of = f"of job {machine['job_id']}"
+    return f"{machine['instance']} ({machine['cloud']}) {of}" if machine["instance"] else f"one {of}"
 
 
 def _require_healthy(target: Endpoint) -> None:

@@ -98,7 +98,10 @@ def identify(context: ApiContext, token: str, rank: str) -> NodeIdentity | None:
     key, number = place
     with context.database.connect() as conn:
         row = conn.execute(_ATTEMPT, {"job_id": key[0], "index": key[1], "generation": key[2]}).first()
-    if row is None or number >= row.num_nodes:
+    if row is None:
+        context.unknown_machines.name(key)
+        return None
+    if number >= row.num_nodes:
         return None
     is_live = row.state != AttemptState.GONE.value
     if not is_live and context.clock.now() >= (row.gone_at or 0.0) + STOP_GRACE_S * context.time_scale.speed:
@@ -109,6 +112,8 @@ def identify(context: ApiContext, token: str, rank: str) -> NodeIdentity | None:
 def _parse_claims(context: ApiContext, token: str, rank: str) -> Place | None:
     """The attempt and the rank that the credentials name; None if they are invalid."""
     key = context.keyring.verify_attempt_token(token.strip())
+    if key is None and (lost := context.keyring.signed_attempt(token.strip())) is not None:
+        context.unknown_machines.name(lost)
     if key is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         return None
     return key, int(rank)

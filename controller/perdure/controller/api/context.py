@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
@@ -12,6 +12,7 @@ from perdure.controller.cluster.peer_messages import InboxReader
 from perdure.controller.maintenance.probes import Prober
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.nodes.unknown_machines import UnknownMachines
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.runtime.clock import Clock, TimeScale
@@ -54,6 +55,8 @@ class ApiContext:
     request_stop: Callable[[], None]  # ends the daemon; jobs go on
     has_lease: Callable[[], bool]  # whether the daemon may act on its jobs
     watchdog: Watchdog  # whether the daemon keeps up with its jobs
+    #: Machines that the database does not know.
+    unknown_machines: UnknownMachines = field(default_factory=UnknownMachines)
     #: (job id, task index) → why the task's launch is held back; None if it is not.
     launch_blocked_reason: Callable[[int, int], str | None] = lambda _job_id, _task: None
     #: How many events and messages could not be recorded, and were set aside.

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
 from perdure.controller.cluster import home_restart
+from perdure.controller.cluster.home import database_check
+from perdure.controller.cluster.home.record import HomeRecord
+from perdure.controller.cluster.home.watermark import Watermark
 from perdure.controller.cluster.keyring_check import load_database_keyring
 from perdure.controller.cluster.lease import Lease
 from perdure.controller.cluster.time_scale import load_time_scale
 from perdure.controller.runtime.clock import REAL_TIME, Clock, ScaledClock, TimeScale
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store.records import facts
+from perdure.controller.store.records import facts, incarnations
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Membership:
     clock: Clock
     lease: Lease
     keyring: Keyring
+    watermark: Watermark
 
     @property
     def owner(self) -> str:
@@ -36,12 +40,16 @@ class Membership:
 def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, *, speed: float | None) -> Membership:
     """Join the controllers of `database`, and take over the lease that a dead process left in this home.
 
-    `address`: where this process listens. `speed`: of the controller's time, if config.yaml asks for one. Raises
-    SettingsError, and what the database raises.
+    `database_check` has checked the database. `address`: where this process listens. `speed`: of the controller's
+    time, if config.yaml asks for one. Raises SettingsError, and what the database raises.
     """
     with database.begin() as conn:
         controller_id = facts.get_or_create(conn, "controller", uuid.uuid4().hex[:12])
         time_scale = load_time_scale(conn, settings, speed, wall_clock.now())
+        known = database_check.begin_if_new(settings, conn)
+        watermark, highest = incarnations.advance(conn), incarnations.highest_job_id(conn)
+    record = HomeRecord(controller_id, known.current, watermark, wall_clock.now(), highest)
+    record.save(settings.home)
     clock = wall_clock if time_scale == REAL_TIME else ScaledClock(time_scale, wall_clock.now)
     alone = settings.is_single_controller
     lease = Lease(database, clock, alone=alone, duration_s=settings.lease_duration_s, speed=time_scale.speed)
@@ -49,4 +57,6 @@ def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, 
     with database.begin() as conn:
         keyring = load_database_keyring(settings.keyring_directory, conn, is_alone=alone, others_live=others_live)
     home_restart.take_over_home(settings.home, lease, address)
-    return Membership(controller_id, time_scale, clock, lease, keyring)
+    keyring = replace(keyring, incarnations=known)
+    home = Watermark(settings.home, database, wall_clock, record)
+    return Membership(controller_id, time_scale, clock, lease, keyring, home)

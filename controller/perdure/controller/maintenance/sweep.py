@@ -1,22 +1,24 @@
 """The sweep: garbage collection of machines. Lists the cloud first, then compares it with the database.
 
-A machine of this installation without a live attempt is terminated. A live attempt whose machine is missing, or is
-ending, is described, which becomes an event. Because the cloud is listed first, a machine that is launched meanwhile
-never counts as an orphan.
+A machine of this installation without a live attempt is terminated. If the database has no launch of it, which happens
+only after an older copy was put back, it is named first and terminated by the next sweep. A live attempt whose machine
+is missing, or is ending, is described, which becomes an event. Because the cloud is listed first, a machine that is
+launched meanwhile never counts as an orphan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import Engine
 
 from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState
+from perdure.controller.nodes.unknown_machines import UnknownMachines
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.records import jobs
+from perdure.controller.store.records import intents, jobs
 from perdure.recovery.job import AttemptView, JobView
 from perdure.recovery.statuses import AttemptState
 
@@ -34,6 +36,7 @@ class Sweep:
     database: Engine
     views: Callable[[], list[JobView]]  # the jobs of this controller
     request_describe: Callable[[AttemptKey], None]  # the result comes back to the reconciler as an event
+    unknown: UnknownMachines = field(default_factory=UnknownMachines)
 
     def run(self) -> int:
         """Sweep every usable cloud. Returns how many orphans it tried to terminate. Raises what the database raises."""
@@ -53,10 +56,14 @@ class Sweep:
         return orphans
 
     def _terminate_orphans(self, cloud: Cloud, listed: Sequence[Instance]) -> int:
-        with self.database.connect() as conn:
-            live = jobs.filter_live(conn, {_key(i) for i in listed})  # of any controller
-        orphans = [i for i in listed if _key(i) not in live]
+        with self.database.connect() as conn:  # the attempts of any controller
+            live = jobs.filter_live(conn, {_key(i) for i in listed})
+            tokens = intents.launch_tokens(conn, {i.owner.job_id for i in listed})
+        unknown = {i.id for i in listed if tokens.get(_key(i)) != i.owner.token}
+        orphans = [i for i in listed if i.id in unknown or _key(i) not in live]
         for instance in orphans:
+            if instance.id in unknown and self.unknown.name(_key(instance), cloud=cloud.name, instance=instance.id):
+                continue  # the next sweep terminates it
             log.warning("sweep.orphan", cloud=cloud.name, instance=instance.id, attempt=_key(instance))
             try:
                 failpoint("orphan.terminating")

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
+from perdure.controller.runtime.security.incarnations import NO_INCARNATIONS, Incarnations
 from perdure.controller.store import codec
 from perdure.controller.store.records import intents
 from perdure.controller.store.records.buckets import removable
@@ -36,6 +37,7 @@ class IntentBuilder:
     """Records intents in the transaction of the decision that asks for them."""
 
     controller: str  # the id of this installation, which every machine is tagged with
+    incarnations: Incarnations = NO_INCARNATIONS
 
     def record(
         self, conn: Connection, decided: Sequence[tuple[JobView, Sequence[actions.Action]]], now: float
@@ -62,18 +64,15 @@ class IntentBuilder:
             case actions.PrepareStorage():
                 kind, generation = IntentKind.PREPARE_STORAGE, 0
                 request = {"queue": _queue_key(job, tasks[job.id, action.task])}
-        token = self._token(job.id, action.task, generation)
+        token = self.incarnations.launch_token(self.controller, (job.id, action.task, generation))
         return Intent(UNSAVED, job.id, action.task, generation, kind, token, request, now)
 
     def record_removal(self, conn: Connection, job: JobView, now: float) -> list[Intent]:
         """Record the removal of the buckets that were created for this job and end with it, if there are any."""
         if not removable(conn, job.id):
             return []
-        token = self._token(job.id, 0, 0)
+        token = self.incarnations.launch_token(self.controller, (job.id, 0, 0))
         return intents.add_all(conn, [Intent(UNSAVED, job.id, 0, 0, IntentKind.REMOVE_STORAGE, token, {}, now)])
-
-    def _token(self, job_id: int, task: int, generation: int) -> str:
-        return f"pd-{self.controller}-{job_id}-{task}-{generation}"
 
     def _launch_request(self, row: Row[Any], job: JobView, action: actions.Launch) -> dict[str, Any]:
         return {

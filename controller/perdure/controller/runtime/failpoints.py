@@ -21,6 +21,7 @@ Failpoint = Literal[
     "lease.renewed",
     "jobs.adopted",
     "endpoint.published",
+    "watermark.advanced",
     "upload.storing",
     "upload.stored",
     "job.accepting",

@@ -20,10 +20,18 @@ AcceptAll = Callable[[Sequence[Submission]], Sequence[Accepted | Exception]]
 
 
 def accept_and_adopt(
-    service: SubmissionService, inbox: ReconcilerInbox, submissions: Sequence[Submission]
+    service: SubmissionService,
+    inbox: ReconcilerInbox,
+    record_job: Callable[[int], None],
+    submissions: Sequence[Submission],
 ) -> list[Accepted | Exception]:
-    """Accept submissions and hand the new jobs to the reconciler. A result that is an exception rejects its own."""
+    """Accept submissions and hand the new jobs to the reconciler. A result that is an exception rejects its own.
+
+    `record_job`: called with the highest id of the accepted jobs.
+    """
     results = service.accept_all(submissions)
+    if accepted := [job_id for result in results if isinstance(result, Accepted) for job_id in result.job_ids]:
+        record_job(max(accepted))
     for result in results:
         if isinstance(result, Accepted) and result.claims:
             inbox.adopt(result.claims, result.views)

@@ -229,6 +229,7 @@ class ControllerInfo(TypedDict):
     probes: Probes | None  # None if probes are off
     overdue: str | None  # what it is more than a minute behind with; None if it keeps up
     rejected_frames: int  # invalid frames of nodes, since it started
+    unknown_machines: list[dict[str, Any]]  # machines of jobs that its database does not know, since it started
     set_aside: int  # events and messages that could not be recorded, since it started
     config_changed: NotRequired[bool]  # config.yaml was changed after this controller had read it
 

@@ -65,6 +65,7 @@ def controller(context: User) -> dict[str, Any]:
         "overdue": context.watchdog.problem(),
         "rejected_frames": context.sessions.rejected_frames.total,
         "set_aside": context.count_set_aside(),
+        "unknown_machines": context.unknown_machines.listed(),
         "config_changed": context.settings.has_outdated_config,
     }
 

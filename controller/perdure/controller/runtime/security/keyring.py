@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.runtime.security.incarnations import NO_INCARNATIONS, Incarnations
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -34,6 +35,7 @@ class Keyring:
 
     key: bytes  # KEY_BYTES random bytes
     user_token: str
+    incarnations: Incarnations = NO_INCARNATIONS
 
     @staticmethod
     def load_or_create(home: Path) -> Keyring:
@@ -65,16 +67,24 @@ class Keyring:
         return {name: hashlib.sha256(b"perdure:" + value).hexdigest()[:16] for name, value in values.items()}
 
     def attempt_token(self, key: AttemptKey) -> str:
-        """The token of this attempt's nodes."""
-        body = ".".join(str(part) for part in key)
+        """The token of this attempt's nodes. Invalid for an attempt with the same key in another incarnation."""
+        incarnation = self.incarnations.of(key)
+        body = ".".join(str(part) for part in (*key, incarnation) if part != "")
         return f"pd1.{body}.{self._sign('attempt', body)}"
 
     def verify_attempt_token(self, token: str) -> AttemptKey | None:
-        """The attempt whose token this is; None if this keyring did not create it."""
+        """The attempt whose token this is; None if this keyring did not create it, or in another incarnation."""
+        key = self.signed_attempt(token)
+        return (
+            key if key is not None and hmac.compare_digest(self.attempt_token(key).encode(), token.encode()) else None
+        )
+
+    def signed_attempt(self, token: str) -> AttemptKey | None:
+        """The attempt that the token was created for, in any incarnation; None if this key did not sign it."""
         match token.split("."):
-            case ["pd1", job, task, generation, signature] if (job + task + generation).isdecimal():
-                expected = self._sign("attempt", f"{job}.{task}.{generation}")
-                if hmac.compare_digest(expected.encode(), signature.encode()):
+            case ["pd1", job, task, generation, *_incarnation, signature] if (job + task + generation).isdecimal():
+                body = token.removeprefix("pd1.").rpartition(".")[0]
+                if hmac.compare_digest(self._sign("attempt", body).encode(), signature.encode()):
                     return int(job), int(task), int(generation)
         return None
 

@@ -292,7 +292,10 @@ def _advice(url: str, error: Exception) -> str:
     if is_disk_error(error):
         return disk_advice(folder)
     if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) in _DAMAGED:
-        return "restore it from a backup; without one, move it away: all jobs in it are then forgotten"
+        return (
+            "restore it from a backup; without one, move it away and start again: the message says what is lost with "
+            "it, and how to accept that"
+        )
     return f"check that {folder} and the files in it belong to you and can be written"
 
 

@@ -5,7 +5,7 @@ An intent is open until its outcome is recorded. A daemon that starts, or takes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -24,6 +24,12 @@ _KEY = ("job_id", "task_index", "generation", "kind")
 UNSAVED = 0
 """The id of an intent that is not in the database."""
 _CLOSE = update(Intents).where(Intents.c.id == bindparam("intent"), Intents.c.done_at.is_(None))
+
+
+_BATCH_SIZE = 1000  # jobs in one statement
+_LAUNCH_TOKENS = select(Intents.c.job_id, Intents.c.task_index, Intents.c.generation, Intents.c.token).where(
+    Intents.c.job_id.in_(bindparam("job_ids", expanding=True)), Intents.c.kind == "launch"
+)
 
 
 class IntentKind(StrEnum):
@@ -97,6 +103,16 @@ def open_intents(conn: Connection, job_ids: list[int]) -> list[Intent]:
         )
         for r in rows
     ]
+
+
+def launch_tokens(conn: Connection, job_ids: Collection[int]) -> dict[AttemptKey, str]:
+    """The token of every launch of these jobs."""
+    tokens: dict[AttemptKey, str] = {}
+    ids = sorted(job_ids)
+    for start in range(0, len(ids), _BATCH_SIZE):
+        rows = conn.execute(_LAUNCH_TOKENS, {"job_ids": ids[start : start + _BATCH_SIZE]})
+        tokens.update({(row.job_id, row.task_index, row.generation): row.token for row in rows})
+    return tokens
 
 
 def complete(writes: WriteBatch, intent_id: int, *, outcome: str, error: str | None, now: float) -> None:

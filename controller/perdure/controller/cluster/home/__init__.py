@@ -1,0 +1,1 @@
+"""What a home remembers of its database, and what happens when the database is older than that."""
