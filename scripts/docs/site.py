@@ -41,6 +41,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/python.md",
             "guides/simulate.md",
             "guides/hosting.md",
+            "guides/backup.md",
             "guides/several-controllers.md",
             "guides/troubleshooting.md",
         ),

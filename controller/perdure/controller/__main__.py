@@ -1,4 +1,4 @@
-"""The controller's process: `python -m perdure.controller serve|migrate|accept-database|credentials|host`.
+"""The controller's process: `python -m perdure.controller serve|migrate|backup|restore|…`.
 
 The daemon's modules are imported late: `credentials` and `host` do not need them.
 """
@@ -28,6 +28,14 @@ def main(arguments: list[str] | None = None) -> int:
     migrate_command = commands.add_parser("migrate", help="move all state from SQLite to PostgreSQL")
     migrate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database; it must be empty")
+    backup_command = commands.add_parser("backup", help="write a backup, also while the controller runs")
+    backup_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    backup_command.add_argument("--to", required=True, help="a file, a folder, or a URL like s3://bucket/folder")
+    backup_command.add_argument("--keep", type=int, default=0, help="how many backups to keep there; 0: all")
+    backup_command.add_argument("--without-keys", action="store_true", help="leave secret.key, token and tls/ out")
+    restore_command = commands.add_parser("restore", help="make a home from a backup")
+    restore_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
+    restore_command.add_argument("--source", required=True, help="a file, a folder, or a URL like s3://bucket/folder")
     accept_command = commands.add_parser("accept-database", help="accept a database that is older than its home")
     accept_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     accept_command.add_argument(
@@ -51,9 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command == "migrate":
             _migrate(home, options.to)
         elif options.command == "accept-database":
-            from perdure.controller.cluster.home.acceptance import accept_database
-
-            return 0 if accept_database(home, print, show_only=options.show) else 1
+            return _accept_database(home, show_only=options.show)
+        elif options.command in ("backup", "restore"):
+            _back_up_or_restore(home, options)
         elif options.command == "credentials":
             _print_credentials(home)
         elif options.command == "host":
@@ -138,6 +146,31 @@ def _print_credentials(home: Path) -> None:
     import perdure.controller.daemon  # noqa: F401
 
     print(json.dumps(command.credentials(home)))
+
+
+def _accept_database(home: Path, *, show_only: bool) -> int:
+    from perdure.controller.cluster.home.acceptance import accept_database
+
+    return 0 if accept_database(home, print, show_only=show_only) else 1
+
+
+def _back_up_or_restore(home: Path, options: argparse.Namespace) -> None:
+    from perdure.controller.cluster.home.backup.archive import BackupError
+    from perdure.controller.cluster.home.backup.create import back_up
+    from perdure.controller.cluster.home.backup.restore import restore
+    from perdure.controller.runtime import failpoints
+    from perdure.controller.runtime.config.settings import read_settings
+
+    failpoints.enable(os.environ.get(failpoints.VARIABLE, ""))
+    try:
+        if options.command == "restore":
+            restore(home, options.source, print)
+        elif not home.is_dir():
+            raise BackupError(f"{home} does not exist: there is nothing to back up")
+        else:
+            back_up(read_settings(home), options.to, print, keys=not options.without_keys, keep=options.keep)
+    except OSError as error:
+        raise BackupError(f"{error}; check that the disk has room, and that you can write there") from error
 
 
 def _host(options: argparse.Namespace, home: Path) -> None:

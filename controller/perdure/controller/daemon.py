@@ -23,7 +23,7 @@ from perdure.controller.cluster.time_scale import scale_timeouts
 from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
-from perdure.controller.maintenance import probes, retention, sweep
+from perdure.controller.maintenance import backup_schedule, probes, retention, sweep
 from perdure.controller.maintenance.ticker import Ticker
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
@@ -173,6 +173,11 @@ class Daemon:
         self._sweep = sweep.Sweep(clouds, member.controller_id, database, views, describe, unknown_machines)
         self._retention = retention.Retention(settings.retention, database, clock, logs, blobs)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
+        backups = backup_schedule.read_backup_config(settings)
+        run_backup = backup_schedule.run_in_child(settings)
+        self._backups = None
+        if backups is not None:
+            self._backups = backup_schedule.BackupSchedule(backups, database, wall_clock, run_backup)
         self._ticker = Ticker()
         self._server: Server | None = None
         self.api_context = ApiContext(
@@ -198,6 +203,7 @@ class Daemon:
             started_at=clock.now(),
             time_scale=time_scale,
             prober=self._prober,
+            backups=self._backups,
             endpoint=endpoint,
             request_stop=self._request_stop,
             unknown_machines=unknown_machines,
@@ -263,6 +269,8 @@ class Daemon:
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
         every(retention.TICK_S, self._retention.tick)
         self._ticker.refresh_prices(self._clouds.values())
+        if self._backups is not None:
+            every(backup_schedule.TICK_S, self._backups.tick, at_start=True)
         if self._prober is not None:
             every(probes.TICK_S, self._prober.tick)
 

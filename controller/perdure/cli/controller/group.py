@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from perdure.cli.client import outdated_config
-from perdure.cli.controller.database import accept_database
+from perdure.cli.controller.database import accept_database, backup, restore
 from perdure.cli.controller.hosting import down, up, upgrade
 from perdure.cli.errors import Failure, warn
 from perdure.cli.lazy import CONTEXT
@@ -44,7 +44,7 @@ def controller() -> None:
     """
 
 
-for _command in (up, upgrade, down, accept_database):
+for _command in (up, upgrade, down, backup, restore, accept_database):
     controller.add_command(_command)
 
 
@@ -184,7 +184,7 @@ def _machine(target: Endpoint) -> str | None:
 
 def _optional_facts(info: Mapping[str, Any]) -> dict[str, str]:
     """What is shown only if there is something to show."""
-    from perdure.cli.output.text import money
+    from perdure.cli.output.text import local_time, money
 
     shown = {}
     if probes := info.get("probes"):
@@ -194,6 +194,10 @@ def _optional_facts(info: Mapping[str, Any]) -> dict[str, str]:
         shown["health"] = f"it does not keep up: {overdue}; see `perdure controller logs`"
     if info.get("rejected_frames") or info.get("set_aside"):
         shown["rejected"] = f"{info['rejected_frames']} invalid frames of nodes, {info['set_aside']} events set aside"
+    if backups := info.get("backup"):
+        last = "none yet" if backups["last"] is None else local_time(backups["last"])
+        failed = f"; the newest attempt failed: {backups['error']}" if backups["error"] else ""
+        shown["backup"] = f"to {backups['to']}, the last one: {last}{failed}"
     if unknown := info.get("unknown_machines"):
         shown["unknown"] = "machines of jobs that the database does not know: " + ", ".join(
             map(_unknown_machine, unknown)

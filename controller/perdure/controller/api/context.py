@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.cluster.peer_messages import InboxReader
+from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.probes import Prober
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
@@ -55,6 +56,8 @@ class ApiContext:
     request_stop: Callable[[], None]  # ends the daemon; jobs go on
     has_lease: Callable[[], bool]  # whether the daemon may act on its jobs
     watchdog: Watchdog  # whether the daemon keeps up with its jobs
+    #: None unless config.yaml enables backups.
+    backups: BackupSchedule | None = None
     #: Machines that the database does not know.
     unknown_machines: UnknownMachines = field(default_factory=UnknownMachines)
     #: (job id, task index) → why the task's launch is held back; None if it is not.

@@ -1,7 +1,7 @@
 """Failpoints: named places around every transaction and external call at which tests can kill the daemon.
 
-`PERDURE_FAILPOINT=launch.called:2` in a daemon's environment makes it kill itself with SIGKILL, without any cleanup,
-when it reaches `launch.called` for the second time. A disabled failpoint costs one comparison.
+`PERDURE_FAILPOINT=launch.called:2` in the environment of a daemon, or of a command, makes it kill itself with SIGKILL,
+without any cleanup, when it reaches `launch.called` for the second time. A disabled failpoint costs one comparison.
 """
 
 from __future__ import annotations
@@ -60,7 +60,17 @@ Failpoint = Literal[
     "checkpoint.recording",
     "checkpoint.recorded",
 ]
+CommandFailpoint = Literal[
+    "backup.writing",
+    "backup.written",
+    "restore.staged",
+    "restore.moving",
+    "restore.moved",
+]
 FAILPOINTS: tuple[str, ...] = get_args(Failpoint)
+"""Of a daemon."""
+COMMAND_FAILPOINTS: tuple[str, ...] = get_args(CommandFailpoint)
+"""Of commands that change a home."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class _Trigger:
 _trigger: _Trigger | None = None
 
 
-def failpoint(point: Failpoint) -> None:
+def failpoint(point: Failpoint | CommandFailpoint) -> None:
     """Mark that execution is at `point`. Kills the process if that failpoint is enabled and this is its nth visit."""
     if _trigger is not None:
         _trigger.hit(point)
@@ -88,8 +98,9 @@ def enable(spec: str) -> None:
     """Enable the failpoint `POINT` or `POINT:NTH` for this process; "" disables it. Raises ValueError."""
     global _trigger  # noqa: PLW0603 - one hook per process, set once at its start
     point, _, number = spec.partition(":")
-    if spec and point not in FAILPOINTS:
-        raise ValueError(f"{VARIABLE}: there is no failpoint {point!r}; known: {', '.join(FAILPOINTS)}")
+    known = FAILPOINTS + COMMAND_FAILPOINTS
+    if spec and point not in known:
+        raise ValueError(f"{VARIABLE}: there is no failpoint {point!r}; known: {', '.join(known)}")
     nth = number or "1"
     if not nth.isdecimal() or int(nth) < 1:
         raise ValueError(f"{VARIABLE}: {number!r} is not a number from 1; write {point}:2 for the second time")

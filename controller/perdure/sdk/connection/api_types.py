@@ -216,6 +216,14 @@ class Probes(TypedDict):
     budget_usd: float
 
 
+class Backups(TypedDict):
+    """The backups that config.yaml schedules."""
+
+    to: str
+    last: str | None  # None before the first one
+    error: str | None  # why the newest attempt failed; None if it did not
+
+
 class ControllerInfo(TypedDict):
     """A controller and its state."""
 
@@ -229,6 +237,7 @@ class ControllerInfo(TypedDict):
     probes: Probes | None  # None if probes are off
     overdue: str | None  # what it is more than a minute behind with; None if it keeps up
     rejected_frames: int  # invalid frames of nodes, since it started
+    backup: Backups | None  # None unless config.yaml schedules backups
     unknown_machines: list[dict[str, Any]]  # machines of jobs that its database does not know, since it started
     set_aside: int  # events and messages that could not be recorded, since it started
     config_changed: NotRequired[bool]  # config.yaml was changed after this controller had read it

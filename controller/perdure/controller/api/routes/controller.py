@@ -15,6 +15,7 @@ from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.account_checks import Checkable
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.pricing.price_list import HasPriceList
+from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.probes import Prober
 from perdure.controller.store.queries import job_listing
 from perdure.controller.submit.errors import RequestRejected
@@ -65,9 +66,17 @@ def controller(context: User) -> dict[str, Any]:
         "overdue": context.watchdog.problem(),
         "rejected_frames": context.sessions.rejected_frames.total,
         "set_aside": context.count_set_aside(),
+        "backup": _backups(context.backups),
         "unknown_machines": context.unknown_machines.listed(),
         "config_changed": context.settings.has_outdated_config,
     }
+
+
+def _backups(schedule: BackupSchedule | None) -> dict[str, Any] | None:
+    if schedule is None:
+        return None
+    status = schedule.status()
+    return {**status, "last": job_listing.iso(status["last"])}
 
 
 def _probes(prober: Prober | None) -> dict[str, Any] | None:

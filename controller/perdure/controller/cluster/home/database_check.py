@@ -24,6 +24,8 @@ from perdure.controller.store.records.jobs import Attempt
 
 ACCEPT = "perdure controller accept-database"
 LOST_LOGS = "lost-logs"
+RESTORE = ".restore"
+"""Exists while a restore is under way; see `cluster.home.backup.restore`."""
 
 
 class StaleDatabase(SettingsError):
@@ -46,6 +48,10 @@ def check_file(settings: Settings) -> None:
     if not settings.is_single_controller:
         return
     path = Path(settings.database_address.removeprefix("sqlite:///"))
+    if (settings.home / RESTORE).exists() and not path.exists():
+        raise StaleDatabase(
+            f"a restore of {settings.home} was interrupted; run it again: perdure controller restore <backup>"
+        )
     state = "is missing" if not path.exists() else "is empty" if path.stat().st_size == 0 else None
     highest = _highest_known(settings, HomeRecord.load(settings.home))
     if state and highest:

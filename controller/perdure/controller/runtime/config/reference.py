@@ -14,6 +14,7 @@ from perdure.controller.runtime.config.settings import SETTINGS_KEYS
 # Modules are imported by name, on demand, since they are built on this package. These describe the keys of their own
 # sections in CONFIG_KEYS; the descriptors of clouds return theirs.
 _PROBES = "perdure.controller.maintenance.probes"
+_BACKUP = "perdure.controller.maintenance.backup_schedule"
 _CLOUDS = "perdure.controller.clouds.registry"
 _STORES = "perdure.controller.buckets.configured"
 
@@ -22,6 +23,7 @@ def config_keys() -> Iterator[ConfigKey]:
     """Every key, section by section."""
     yield from SETTINGS_KEYS
     yield from import_module(_PROBES).CONFIG_KEYS
+    yield from import_module(_BACKUP).CONFIG_KEYS
     for descriptor in import_module(_CLOUDS).descriptors().values():
         yield from descriptor.config_keys()
     yield from import_module(_STORES).CONFIG_KEYS

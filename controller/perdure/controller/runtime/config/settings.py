@@ -16,12 +16,13 @@ nodes: {heartbeat_interval_s: 5, power_off_after_s: 21600}
 log_level: info
 retention: {events_days: 90}            # when data of ended jobs is deleted; default: never
 probes: {…}                             # off without this section: see `maintenance.probes`
+backup: {…}                             # off without this section: see `maintenance.backup_schedule`
 default_store: s3                       # of buckets that have only a name; default: the local store
 local: {…}                              # one section per cloud; `local: false` turns the local cloud off
 r2: {…}                                 # one section per store: see docs/guides/buckets.md
 ```
 
-The keys of the sections of clouds, stores and probes are described and read where they are used.
+The keys of the sections of clouds, stores, probes and backups are described and read where they are used.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ STORES = ("local", "s3", "gcs", "azure", "r2", "nebius", "oci", "coreweave", "va
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 _STORES_WITHOUT_SECTION = ("local", "s3", "gcs", "azure")
 # Sections whose keys other modules describe and read, besides the sections of the installed clouds.
-OTHER_SECTIONS = ("probes", "s3", "gcs", "azure_blob", "r2", "nebius", "oci", "coreweave", "vastdata")
+OTHER_SECTIONS = ("probes", "backup", "s3", "gcs", "azure_blob", "r2", "nebius", "oci", "coreweave", "vastdata")
 _MAX_PORT = 65_535
 _MIN_HEARTBEAT_INTERVAL_S = 0.1
 _MIN_LEASE_DURATION_S, _MAX_LEASE_DURATION_S = 1.0, 3600.0
