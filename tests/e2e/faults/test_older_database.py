@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,18 @@ def test_older_database__is_refused_until_accepted_and_mixes_nothing(controller:
     assert controller.job(kept)["status"] == "RUNNING"
     assert controller.job(kept)["recovery_count"] == 0, "the job that both copies know was adopted"
     assert len(controller.job(new)["attempts"]) == 1
+
+
+def test_database__that_is_replaced_under_a_running_daemon_stops_it(controller: Controller) -> None:
+    job = launch(controller, "kept")
+    with closing(sqlite3.connect(controller.home / "perdure.db", timeout=30)) as conn, conn:
+        conn.execute("UPDATE meta SET value = '0' WHERE name = 'watermark'")
+    controller.until(lambda: recorded_pid(controller.home) is None, "the daemon's end")
+    assert f"every change to jobs up to {job} " in refusal(controller)
+    controller.perdure("controller", "accept-database", "--yes")
+    controller.perdure("controller", "start")
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job goes on")
+    assert len(controller.job(job)["attempts"]) == 1
 
 
 def truncate(home: Path) -> None:
