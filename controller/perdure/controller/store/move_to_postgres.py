@@ -26,7 +26,7 @@ from perdure.controller.store import blobs
 from perdure.controller.store.engine.database import UNAVAILABLE, make_engine, migrate_on, open_database, redacted
 from perdure.controller.store.logs import sql_logs, sql_reader
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.records import facts
+from perdure.controller.store.records import facts, incarnations
 
 Report = Callable[[str], None]
 
@@ -131,6 +131,7 @@ def _copy_rows(here: Connection, there: Connection, report: Report) -> None:
         if ours != theirs:
             raise MigrationRefused(f"table {table.name}: {theirs[0]} of {ours[0]} rows arrived, or they differ")
         report(f"{table.name}: {ours[0]} rows, verified")
+    incarnations.skip_job_ids(there, incarnations.highest_job_id(here))  # also those of jobs that were deleted
 
 
 def _bump_sequence(there: Connection, table: Table) -> None:

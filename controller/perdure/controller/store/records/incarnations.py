@@ -39,7 +39,7 @@ def begin(conn: Connection, *, first_job_id: int, replaces: str = "") -> Incarna
 
     The next job gets the id `first_job_id`, or a later one. `replaces`: the incarnation that was lost.
     """
-    _skip_job_ids(conn, first_job_id - 1)
+    skip_job_ids(conn, first_job_id - 1)
     query = select(Task.c.job_id, Task.c["index"], Task.c.next_generation).where(
         Task.c.status.not_in([status.value for status in TERMINAL])
     )
@@ -73,7 +73,7 @@ def highest_job_id(conn: Connection) -> int:
     return int(conn.execute(text(given)).scalar_one())
 
 
-def _skip_job_ids(conn: Connection, up_to: int) -> None:
+def skip_job_ids(conn: Connection, up_to: int) -> None:
     """Never give ids up to this one."""
     if up_to <= highest_job_id(conn):
         return
