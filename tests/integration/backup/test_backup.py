@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -122,7 +123,9 @@ def test_restore__makes_a_home_from_a_backup(home: Path, tmp_path: Path) -> None
 
 
 def test_backup__is_consistent_while_others_write(home: Path, tmp_path: Path) -> None:
-    """Each transaction adds a job and its task: a copy never has one without the other."""
+    """Each transaction adds two rows: a copy never has one without the other. It ends, although they never do."""
+    with closing(sqlite3.connect(home / "perdure.db")) as conn, conn:
+        conn.executemany("INSERT INTO meta VALUES (?, ?)", ((f"filler{n}", "x" * 4000) for n in range(5000)))
     writer = subprocess.Popen(
         [sys.executable, "-c", f"""
 import sqlite3
@@ -277,6 +280,7 @@ def test_killed_backup__leaves_a_whole_one(home: Path, tmp_path: Path, point: st
     assert len(jobs_of(tmp_path / "new")) == (2 if point == "backup.writing" else 3)
     make_backup(home, target)
     assert [path.name for path in target.parent.iterdir()] == ["one.backup"], "the next one cleared up"
+    assert not list((home / ".backup").iterdir())
 
 
 @pytest.mark.parametrize("point", [point for point in COMMAND_FAILPOINTS if point.startswith("restore.")])
@@ -324,6 +328,17 @@ def test_backup__goes_to_a_bucket_and_back(home: Path, tmp_path: Path) -> None:
     with pytest.raises(BackupError, match="there is no bucket nowhere"):
         back_up(read_settings(home, {}), "local://nowhere/x", lambda _text: None)
     assert only.name.startswith("perdure-")
+
+
+def test_second_backup__at_the_same_time_is_refused(home: Path, tmp_path: Path) -> None:
+    (home / ".backup").mkdir()
+    lock = os.open(home / ".backup", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(BackupError, match="another backup of"):
+            make_backup(home, tmp_path / "one.backup")
+    finally:
+        os.close(lock)
 
 
 def test_damaged_database__is_not_backed_up(home: Path, tmp_path: Path) -> None:

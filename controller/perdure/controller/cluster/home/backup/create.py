@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -28,7 +28,7 @@ from perdure.controller.store.records import facts, incarnations
 from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.submit.compiler import upload_digests
 
-_COPY_PAGES, _COPY_PAUSE_S = 1000, 0.01  # a writer never waits for longer than it takes to copy these pages
+_SCRATCH = ".backup"
 
 
 def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys: bool = True, keep: int = 0) -> str:
@@ -46,8 +46,8 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
     if not source.exists():
         raise BackupError(f"{settings.home} has no database: there is nothing to back up")
     target = destination(settings, to)
-    with tempfile.TemporaryDirectory(dir=settings.home, prefix=".backup-") as folder:
-        copy, created_at = Path(folder) / DATABASE, time.time()  # noqa: TID251 - not the daemon's process
+    with _scratch_folder(settings.home) as folder:
+        copy, created_at = folder / DATABASE, time.time()  # noqa: TID251 - not the daemon's process
         _copy_database(source, copy)
         content = _Content(settings, copy, keys=keys)
         manifests: list[Manifest] = []
@@ -55,7 +55,7 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
         prefix = f"perdure-{content.controller}-"
         write = partial(_write, content, manifests.append, created_at=created_at)
         try:
-            where = target.put(f"{prefix}{stamp}{SUFFIX}", write)
+            where = target.put(f"{prefix}{stamp}{SUFFIX}", write, folder)
             for old in [name for name in target.names() if name.startswith(prefix)][:-keep] if keep else ():
                 target.remove(old)
         except StorageError as error:
@@ -67,6 +67,25 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
     else:
         report(f"it does not contain {KEY_FILE} and {TOKEN_FILE}: a restore needs both, so keep copies of them")
     return where
+
+
+@contextmanager
+def _scratch_folder(home: Path) -> Iterator[Path]:
+    """A folder for the copy of the database. Removes what a killed backup left. Raises BackupError if another runs."""
+    folder = home / _SCRATCH
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in folder.iterdir():
+            left.unlink()
+        yield folder
+        for file in folder.iterdir():
+            file.unlink()
+    except BlockingIOError as error:
+        raise BackupError(f"another backup of {home} is being made; wait for it") from error
+    finally:
+        os.close(lock)
 
 
 class _Content:
@@ -136,7 +155,8 @@ def _copy_database(source: Path, target: Path) -> None:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with closing(sqlite3.connect(source, timeout=30)) as here, closing(sqlite3.connect(target)) as there:
-            here.backup(there, pages=_COPY_PAGES, sleep=_COPY_PAUSE_S)
+            # In one step: a reader holds up no writer (WAL), and a copy in several steps begins again with each write.
+            here.backup(there)
             there.execute("PRAGMA journal_mode=DELETE")  # one file
             problems = [row[0] for row in there.execute("PRAGMA quick_check(3)")]
     except sqlite3.Error as error:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -23,15 +20,17 @@ from perdure.sdk.spec import buckets
 from perdure.sdk.spec.problems import InvalidValue
 
 SUFFIX = ".perdure-backup"
-_TEMPORARY = re.compile(rf"\.backup-[a-z0-9_]+{re.escape(SUFFIX)}")
 Write = Callable[[IO[bytes]], None]
 
 
 class Destination(Protocol):
     """A place for backups."""
 
-    def put(self, name: str, write: Write) -> str:
-        """Write a backup, atomically: it is there as a whole, or not at all. Returns where it is."""
+    def put(self, name: str, write: Write, scratch: Path) -> str:
+        """Write a backup, atomically: it is there as a whole, or not at all. Returns where it is.
+
+        `scratch`: a folder on this computer for temporary files.
+        """
         ...
 
     def names(self) -> list[str]:
@@ -59,7 +58,7 @@ class FileDestination:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
 
-    def put(self, name: str, write: Write) -> str:  # noqa: ARG002 - the user gave the name
+    def put(self, name: str, write: Write, scratch: Path) -> str:  # noqa: ARG002 - the user gave the name
         _put_file(self._path, write)
         return str(self._path)
 
@@ -81,7 +80,7 @@ class FolderDestination:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
 
-    def put(self, name: str, write: Write) -> str:
+    def put(self, name: str, write: Write, scratch: Path) -> str:  # noqa: ARG002 - the rename needs the same disk
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _put_file(self._folder / name, write)
         return str(self._folder / name)
@@ -106,11 +105,9 @@ class BucketDestination:
         self._remote = remote
         self._rclone = rclone
 
-    def put(self, name: str, write: Write) -> str:
-        with tempfile.TemporaryDirectory(prefix="perdure-backup-") as folder:  # an upload needs to know its size
-            path = Path(folder) / name
-            _put_file(path, write)
-            self._run("copyto", str(path), f"{self._remote.url}/{name}")
+    def put(self, name: str, write: Write, scratch: Path) -> str:
+        _put_file(scratch / name, write)  # an upload needs to know its size
+        self._run("copyto", str(scratch / name), f"{self._remote.url}/{name}")
         return f"{self._url}/{name}"
 
     def names(self) -> list[str]:
@@ -160,29 +157,21 @@ def _bucket(settings: Settings, url: str) -> BucketDestination:
 
 
 def _put_file(path: Path, write: Write) -> None:
-    """Write the file under a temporary name, then rename it. Removes what a killed backup left in the folder."""
-    for left in path.parent.glob(f".backup-*{SUFFIX}"):
-        if _TEMPORARY.fullmatch(left.name):
-            left.unlink(missing_ok=True)
-    with _temporary(path.parent) as temporary:
-        with temporary.open("wb") as file:
+    """Write the file under a temporary name, which the next backup uses again, then rename it."""
+    temporary = path.with_name(f".{path.name.partition('-20')[0]}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(temporary, flags, 0o600), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         failpoint("backup.writing")
         temporary.replace(path)
-        _sync(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
     failpoint("backup.written")
-
-
-@contextmanager
-def _temporary(folder: Path) -> Iterator[Path]:
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".backup-", suffix=SUFFIX)  # readable only by its owner
-    os.close(handle)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

@@ -107,7 +107,7 @@ def _complete(home: Path, staging: Path, report: Report) -> None:
         (staging / FILE).rename(home / FILE)
     record = _accept(settings, staging / DATABASE, report)
     record.save(home)
-    _sync(staging / DATABASE)
+    os.sync()  # thousands of files
     (staging / DATABASE).rename(home / DATABASE)
     _sync(home)
     failpoint("restore.moved")
