@@ -150,3 +150,33 @@ def test_status__says_that_the_controller_does_not_keep_up(perdure: RunPerdure, 
     status = perdure("controller", "status").stdout
     assert "it does not keep up: a timer has been due for 70 s" in status
     assert "12 invalid frames of nodes" in status
+
+
+def test_status__names_unknown_machines_and_backups(perdure: RunPerdure, server: Controller) -> None:
+    assert "does not know" not in perdure("controller", "status").stdout
+    machines = [("aws", "i-1", 7), ("", "", 8)]
+    server.behind = {
+        "unknown_machines": [
+            {"cloud": cloud, "instance": instance, "job_id": job, "task": 0, "generation": 1}
+            for cloud, instance, job in machines
+        ],
+        "backup": {"to": "s3://b/p", "last": None, "error": "there is no bucket b"},
+    }
+    status = perdure("controller", "status").stdout
+    assert "machines of jobs that the database does not know: i-1 (aws) of job 7, one of job 8" in status
+    assert "to s3://b/p, the last one: none yet; the newest attempt failed: there is no bucket b" in status
+
+
+def test_backup_and_restore__of_a_controller_elsewhere_are_refused(perdure: RunPerdure, server: Controller) -> None:
+    for words in (("backup", "/tmp/x"), ("restore", "/tmp/x")):
+        result = perdure("controller", *words)
+        assert result.exit_code == 1
+        assert "does not run on this computer" in result.stderr
+
+
+def test_accept_database__needs_a_stopped_controller(run: Run, embedded: tuple[Path, dict[str, str]]) -> None:
+    run("controller", "start")
+    code, _, err = run("controller", "accept-database", "-y")
+    assert code == 1
+    assert "stop it first: perdure controller stop" in err
+    assert run("controller", "stop")[0] == 0
