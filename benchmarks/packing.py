@@ -24,7 +24,7 @@ from perdure.sdk.files.uploads import _COMPRESSION, pack
 RUNS = 3
 FILES_PER_FOLDER = 1000
 SMALL_BYTES = 1000
-MAX_RATIO = 3.0
+MAX_RATIO = 1.5
 """At most so many times the CPU time of `tar | gzip`."""
 
 
