@@ -11,6 +11,7 @@ import yaml
 
 from perdure.controller.buckets.configured import configured_stores
 from perdure.controller.clouds.registry import build_clouds
+from perdure.controller.maintenance.backup_schedule import read_backup_config
 from perdure.controller.maintenance.probes import read_probe_config
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.config_file import SettingsError
@@ -31,6 +32,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "oci": {"namespace": "n", "region": "r"},
     "r2": {"account_id": "a"},
     "vastdata": {"endpoint": "https://vast.lan"},
+    "backup": {"to": "/backups"},
     "probes": {"interval": "2h", "infra": ["aws"], "instance_types": ["a"], "budget_per_day": 1},
 }
 
@@ -40,6 +42,7 @@ def read_all(home: Path, config: dict[str, Any]) -> None:
     (home / "config.yaml").write_text(yaml.safe_dump(config))
     settings = read_settings(home, {})
     read_probe_config(settings)
+    read_backup_config(settings)
     build_clouds(settings.sections, home, ManualClock(), local_home=settings.local_home)
     configured_stores(settings, buckets_on_node="/buckets")
 
