@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.machine import print_machine
+
 from perdure.sdk.files.uploads import _COMPRESSION, pack
 
 RUNS = 3
@@ -40,6 +42,7 @@ def main() -> int:
     parser.add_argument("--sparse-gb", type=int, default=10)
     parser.add_argument("--dense-mb", type=int, default=200)
     options = parser.parse_args()
+    print_machine()
     trees = {
         f"{options.files:,} files of {SMALL_BYTES} B": lambda root: small_files(root, options.files),
         f"a sparse file of {options.sparse_gb} GB": lambda root: sparse_file(root, options.sparse_gb * 10**9),
