@@ -17,7 +17,6 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import bearer, is_own_host
 from perdure.controller.api.server.node_websocket import PROTOCOL_EXTENSION
 from perdure.controller.runtime.batcher import Batcher
-from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records.agent_connections import Place
 
@@ -97,9 +96,7 @@ class NodeEndpoints:
     def _build_specs(self, places: Sequence[Place]) -> list[dict[str, Any] | Exception | None]:
         """The specs of nodes that have requested them at the same time, in one transaction."""
         with self._context.database.connect() as conn:
-            specs = self._context.node_specs.build_all(conn, places)
-        failpoint("spec.sent")
-        return specs
+            return self._context.node_specs.build_all(conn, places)
 
 
 def _claims_of(headers: Headers) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.clouds import registry
+from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import resolve_secrets
@@ -64,6 +65,7 @@ class NodeSpecBuilder:
                 raise
             except Exception as error:  # noqa: BLE001 - raised to the node that asked
                 specs.append(error)
+        failpoint("spec.built")
         return specs
 
     def _build(self, conn: Connection, row: Mapping[str, Any], key: AttemptKey, rank: int) -> dict[str, Any]:

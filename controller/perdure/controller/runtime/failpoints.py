@@ -51,7 +51,7 @@ Failpoint = Literal[
     "sweep.listed",
     "orphan.terminating",
     "orphan.terminated",
-    "spec.sent",
+    "spec.built",
     "agent.welcoming",
     "agent.notice_received",
     "agent.ended",

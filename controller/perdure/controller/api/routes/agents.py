@@ -10,11 +10,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
-from perdure.controller.api.auth import Context, Node, NodeIdentity
+from perdure.controller.api.auth import Context, Node
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.uploads import Digest, validate_digest
 from perdure.controller.api.schemas import error_responses, raw_response
-from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.submit.errors import RequestRejected
 
 router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=error_responses(400, 401, 503))
@@ -25,17 +24,10 @@ _FILE = raw_response("application/octet-stream") | error_responses(404)
 @router.get("/spec")
 def spec(node: Node, context: Context) -> dict[str, Any]:
     """The node spec of docs/reference/agent-protocol.md. Holds the task's secrets."""
-    node_spec = build_spec(context, node)
-    if node_spec is None:
-        raise RequestRejected("there is no such attempt", where="Authorization", status=401)
-    return node_spec
-
-
-def build_spec(context: ApiContext, node: NodeIdentity) -> dict[str, Any] | None:
     with context.database.connect() as conn:
         node_spec = context.node_specs.build(conn, node.place)
-    if node_spec is not None:
-        failpoint("spec.sent")
+    if node_spec is None:
+        raise RequestRejected("there is no such attempt", where="Authorization", status=401)
     return node_spec
 
 
