@@ -7,8 +7,10 @@ import sys
 import click
 
 from perdure.cli.output.progress import spinner
+from perdure.cli.output.text import printable
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import Client
+from perdure.sdk.connection.endpoint import Endpoint
 
 
 def connect() -> Client:
@@ -19,7 +21,12 @@ def connect() -> Client:
             click.echo("Starting the controller …", err=True)
         with spinner("Starting the controller"):
             target = discovery.ensure()
-    return Client(target)
+    return client_of(target)
+
+
+def client_of(target: Endpoint) -> Client:
+    """A client whose responses can be printed: what other users and nodes chose is free of control characters."""
+    return Client(target, clean=printable)
 
 
 def outdated_config(info: api_types.ControllerInfo) -> str | None:

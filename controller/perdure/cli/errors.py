@@ -6,6 +6,7 @@ from typing import IO, Any
 
 import click
 
+from perdure.cli.output.text import printable
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk.connection.endpoint import ClientError
 
@@ -36,12 +37,12 @@ class Failure(click.ClickException):
         )
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"{click.style('Error:', fg='red', bold=True)} {self.message}", file=file, err=True)
+        click.echo(f"{click.style('Error:', fg='red', bold=True)} {printable(self.message)}", file=file, err=True)
 
 
 def warn(text: str) -> None:
     """Print a warning on stderr."""
-    click.echo(f"{click.style('Warning:', fg='yellow')} {text}", err=True)
+    click.echo(f"{click.style('Warning:', fg='yellow')} {printable(text)}", err=True)
 
 
 def _without_parameter(error: ClientError) -> str:

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from perdure.cli.client import outdated_config
+from perdure.cli.client import client_of, outdated_config
 from perdure.cli.controller.database import accept_database, backup, restore
 from perdure.cli.controller.hosting import down, up, upgrade
 from perdure.cli.errors import Failure, warn
 from perdure.cli.lazy import CONTEXT
 from perdure.cli.output.progress import spinner
 from perdure.sdk.connection import discovery, endpoint
-from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
+from perdure.sdk.connection.client import ApiError, ConnectionLost
 from perdure.sdk.connection.endpoint import Endpoint, NoController
 
 STOP_TIMEOUT_S = 30.0
@@ -82,7 +82,7 @@ def stop(yes: bool) -> None:
 
         confirm(f"Stop the controller at {target.url} for all its users?", yes=yes, default=False)
     try:
-        Client(target).stop_controller()
+        client_of(target).stop_controller()
     except ApiError as error:
         if error.status != 401 or target.home is None:
             raise
@@ -119,7 +119,7 @@ def status() -> None:
         click.echo(f"The controller (process {pid}) is running, but does not answer." if pid else NOT_RUNNING)
         raise SystemExit(1)
     try:
-        info = Client(target).controller()
+        info = client_of(target).controller()
     except ConnectionLost as error:
         if machine := _machine(target):
             raise Failure(
@@ -164,7 +164,7 @@ def logs(follow: bool, tail: int) -> None:
             click.echo(last)
         raise SystemExit(1)
     try:
-        with Client(target).controller_logs(follow=follow, tail=tail or None) as stream:
+        with client_of(target).controller_logs(follow=follow, tail=tail or None) as stream:
             for chunk in stream:
                 sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
@@ -227,7 +227,7 @@ def _warn_on_version_mismatch(target: Endpoint, version: str | None = None) -> N
     from perdure.cli.client import version_mismatch
 
     try:
-        if note := version_mismatch(version or Client(target).controller()["version"]):
+        if note := version_mismatch(version or client_of(target).controller()["version"]):
             warn(note)
     except ApiError as error:
         warn(str(error))

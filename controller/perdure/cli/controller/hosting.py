@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from perdure.cli.client import client_of
 from perdure.cli.errors import Failure
 from perdure.cli.output.confirm import confirm
 from perdure.sdk.connection import discovery, endpoint, hosted_controller
@@ -63,7 +64,7 @@ def up(infra: str, instance_type: str | None, disk_size: int, role: str, allow_c
     words = ["--infra", infra, "--disk-gib", str(disk_size), "--role", role, "--allow-cidr", allow_cidr]
     _run("up", *words, *(["--instance-type", instance_type] if instance_type else []))
     if local is not None:
-        Client(local).stop_controller()
+        client_of(local).stop_controller()
         click.echo(
             "The controller on this computer had no unfinished jobs and was stopped. "
             f"Its history stays in {endpoint.home_dir()} and is shown again after `perdure controller down`."
@@ -104,7 +105,7 @@ def down(force: bool, delete_disk: bool, yes: bool) -> None:
 
 def _require_no_hosted_jobs(hosted: hosted_controller.Hosted) -> None:
     try:
-        unfinished = _unfinished_jobs(Client(hosted.endpoint))
+        unfinished = _unfinished_jobs(client_of(hosted.endpoint))
     except (ApiError, ConnectionLost) as error:
         raise Failure(f"{error.message}\n  it may have unfinished jobs; to delete it anyway, add --force") from error
     if unfinished:
@@ -116,7 +117,7 @@ def _require_no_hosted_jobs(hosted: hosted_controller.Hosted) -> None:
 
 def _require_no_local_jobs(local: Endpoint) -> None:
     """Commands will use the new controller, so jobs of the local one would no longer be visible."""
-    if unfinished := _unfinished_jobs(Client(local)):
+    if unfinished := _unfinished_jobs(client_of(local)):
         raise Failure(
             f"the controller on this computer has unfinished jobs: {unfinished}\n"
             "  wait for them or cancel them, then try again"

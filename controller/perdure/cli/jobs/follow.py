@@ -49,9 +49,9 @@ def _final_line(job: api_types.JobDetail, task: int | None) -> str:
         facts.append(f"{recoveries} recover{'y' if recoveries == 1 else 'ies'}")
     if cost != "-":
         facts.append(cost.replace("(", "(saved "))
-    line = f"Job {job['job_id']} ({job['name']}) {text.colored_status(status.value)}: {', '.join(facts)}"
+    line = f"Job {job['job_id']} ({text.one_line(job['name'])}) {text.colored_status(status.value)}: {', '.join(facts)}"
     if status is Status.SUCCEEDED:
         return line
     ended = next((part for part in parts if part["status"] == status), job)
-    reason = ended.get("message") or ended.get("reason") or ""
+    reason = text.one_line(ended.get("message") or ended.get("reason") or "")
     return f"{line}\n  {reason}\n  details: perdure jobs show {job['job_id']}" if reason else line

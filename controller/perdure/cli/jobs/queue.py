@@ -189,7 +189,7 @@ class _WaitReasons:
                 if len(self._shown) == MAX_WAIT_REASONS:
                     self._has_more = True
                     return
-                self._shown.append(f"Job {job['job_id']} is waiting: {job['message']}")
+                self._shown.append(f"Job {job['job_id']} is waiting: {text.one_line(job['message'])}")
 
     def lines(self) -> list[str]:
         return self._shown + (["… and others; for the reason: perdure jobs show ID"] if self._has_more else [])

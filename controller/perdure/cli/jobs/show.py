@@ -74,14 +74,13 @@ def lines(job: api_types.JobDetail, *, width: int | None, now: float) -> Iterato
     """The lines of `perdure jobs show`."""
     tasks = job.get("tasks") or [job]
     seconds, zone = durations.of_tasks(tasks), text.time_zone(now)
-    yield f"Job {job['job_id']} ({job['name']}): {text.colored_status(logs.status_of(job).value)}"
+    yield f"Job {job['job_id']} ({text.one_line(job['name'])}): {text.colored_status(logs.status_of(job).value)}"
     for task in tasks:
         if len(tasks) > 1:
             yield ""
             yield f"Task {task['task_index']} ({task['task_name'] or '-'}): {text.colored_status(task['status'])}"
-        yield from (
-            f"  {name:<12} {value}" for name, value in _facts(task, seconds[task["task_index"]], now).items() if value
-        )
+        facts = _facts(task, seconds[task["task_index"]], now)
+        yield from (f"  {name:<12} {text.one_line(value)}" for name, value in facts.items() if value)
         attempts = [attempt for attempt in job["attempts"] if attempt["task_index"] == task["task_index"]]
         if attempts:
             rows = [_attempt_row(attempt, now, timeline.refusal_code(attempt, job["timeline"])) for attempt in attempts]

@@ -27,9 +27,9 @@ def row(entry: api_types.TimelineEntry, began: float, where: Places) -> list[str
         text.local_time(entry["at"]),
         attempt,
         "" if entry["task_index"] is None else str(entry["task_index"]),
-        entry["kind"],
+        text.one_line(entry["kind"]),
         where.get((entry["task_index"], generation), ""),
-        _details(entry),
+        text.one_line(_details(entry)),
     ]
 
 

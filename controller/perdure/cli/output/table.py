@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import le
 
+from perdure.cli.output.text import one_line
+
 GAP = "  "
 Painter = Callable[[str], str]
 
@@ -43,7 +45,7 @@ class Layout:
         painted = [(n, paints[column.title]) for n, column in enumerate(shown) if paints and column.title in paints]
         plain = _plain_format(shown, self.widths, {n for n, _ in painted})
         for row in rows:
-            cells = [row[i] for i in self.kept]
+            cells = [one_line(row[i]) for i in self.kept]
             if all(map(le, map(len, cells), self.widths)) and _is_plain(cells):
                 for n, paint in painted:
                     padding = " " * (self.widths[n] - len(cells[n]))

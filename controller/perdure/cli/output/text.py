@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,31 @@ def colored_status(text: str) -> str:
 
     word = text.strip().split(" ")[0]
     return style(text, fg=STATUS_COLORS.get(word, "red" if word.startswith("FAILED") else None))
+
+
+def printable(value: Any) -> Any:
+    """A JSON value with the control characters of its strings escaped, as in `\\x1b[2J`. Line breaks are kept.
+
+    Names, users and messages come from other users and from nodes: on a terminal they must only ever be text.
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(map(_printable_character, value))
+    if isinstance(value, Mapping):
+        return {printable(name): printable(item) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [printable(item) for item in value]
+    return value
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks, so that it cannot add a line to a table."""
+    return " ".join(text.splitlines()) if "\n" in text else text
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode()
 
 
 def to_epoch(iso: str) -> float:

@@ -79,8 +79,10 @@ class Client:
     """Calls one controller. Every method raises ApiError, ConnectionLost or NotAController; WrongCertificate before
     anything is sent to another server; NoController if the embedded controller crashed and cannot be restarted."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, clean: Callable[[Any], Any] = lambda value: value) -> None:
+        """`clean` is applied to every JSON value that the controller returns, and to the texts of its errors."""
         self.endpoint = endpoint
+        self._clean = clean
         self._has_connected = False
 
     def controller(self) -> api_types.ControllerInfo:
@@ -262,7 +264,7 @@ class Client:
         ):
             text = response.read()
         try:
-            return json.loads(text) if text.strip() else None
+            return self._clean(json.loads(text)) if text.strip() else None
         except ValueError as error:
             raise NotAController(self.endpoint.url, "something else than JSON") from error
 
@@ -278,7 +280,7 @@ class Client:
             def result() -> Any:
                 with contextlib.suppress(ConnectionLost, ValueError), _translate_connection_errors(self.endpoint.url):
                     if link is not None and (response := link.getresponse()).status == 200:
-                        return json.loads(response.read())
+                        return self._clean(json.loads(response.read()))
                 return self._call("GET", path, query=query)
 
             yield result

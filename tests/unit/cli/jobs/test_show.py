@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from unit.cli.commands import RunPerdure
+from unit.cli.commands import RunPerdure, StartOnTerminal
 from unit.cli.jobs.conftest import ATTEMPT
 from unit.sdk.contract_server import Controller
 
@@ -87,3 +87,34 @@ def test_show__leaves_the_nodes_of_a_refused_attempt_empty(
     server.attempts[preempted_job] = [{**ATTEMPT, "reason": "REFUSED", "nodes": [node]}]
     out = perdure("jobs", "show", preempted_job, env={"COLUMNS": "160"}).stdout
     assert next(line for line in out.splitlines() if "spot  p3.2xlarge" in line).split()[-1] == "REFUSED"
+
+
+FORGED = "\x1b[2J\x1b]0;title\x07\u202e\x9b31m\nJob 1 (bert): SUCCEEDED"
+# The only control characters that the commands themselves print: line ends, and colors of statuses and of errors.
+_OWN = re.compile(r"\r\n|\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs show 1", "jobs queue", "jobs logs 1 --controller --no-follow", "jobs cancel --name \x1b[2J -y"]
+)
+def test_terminal__receives_no_control_character_of_a_node_or_a_user(
+    on_terminal: StartOnTerminal, preempted_job: int, server: Controller, words: str
+) -> None:
+    entries = server.timelines[preempted_job]
+    entries[1] = {**entries[1], "message": FORGED, "kind": f"checkpoint.{FORGED}", "data": {"step": FORGED}}
+    server.jobs[preempted_job][0].update(dict.fromkeys(("user", "name", "message", "task_name", "task_id"), FORGED))
+    server.jobs[preempted_job][0].update(status="PENDING", reason="BACKING_OFF", ended_at=None)
+    terminal = on_terminal(*words.split(), COLUMNS="400")
+    terminal.end()
+    shown = _OWN.sub("\n", terminal.text)
+    assert [c for c in shown if not c.isprintable() and c != "\n"] == []
+    assert not re.search(r"^Job 1 \(bert\): SUCCEEDED", shown, re.MULTILINE), "no forged line"
+
+
+def test_json__escapes_what_a_terminal_would_obey(
+    on_terminal: StartOnTerminal, preempted_job: int, server: Controller
+) -> None:
+    server.jobs[preempted_job][0]["user"] = FORGED
+    terminal = on_terminal("jobs", "show", "1", "-o", "json")
+    terminal.end()
+    assert [c for c in terminal.text if not c.isprintable() and c not in "\r\n"] == []
