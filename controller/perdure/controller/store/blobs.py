@@ -42,6 +42,10 @@ class BlobStore(Protocol):
         """The file on this computer; None if there is no such file. Fetches it from the database if needed."""
         ...
 
+    def artifact_path(self, digest: str) -> Path | None:
+        """`path` of a file that nodes run; None for any other file, such as a user's upload."""
+        ...
+
     def put(self, digest: str, written: Path) -> None:
         """Store the upload `written`, whose sha256 is `digest`. Moves the file."""
         ...
@@ -60,10 +64,11 @@ class BlobStore(Protocol):
 
 
 class DirectoryBlobs:
-    """Files on this computer. Files in the directories `more` are served, but not managed."""
+    """Files on this computer. The directories `more` hold artifacts, which are served, but not managed."""
 
     def __init__(self, folder: Path, *more: Path) -> None:
         self.folder = folder
+        self._artifact_folders = more
         self._folders = (folder, *more)
 
     def has(self, digest: str) -> bool:
@@ -71,6 +76,9 @@ class DirectoryBlobs:
 
     def path(self, digest: str) -> Path | None:
         return next((f / digest for f in self._folders if (f / digest).exists()), None)
+
+    def artifact_path(self, digest: str) -> Path | None:
+        return next((f / digest for f in self._artifact_folders if (f / digest).exists()), None)
 
     def put(self, digest: str, written: Path) -> None:
         os.replace(written, self.folder / digest)
@@ -129,6 +137,17 @@ class SqlBlobs:
                 Path(temporary).unlink(missing_ok=True)
             path = self._cache.path(digest)
         return path
+
+    def artifact_path(self, digest: str) -> Path | None:
+        path = self._cache.artifact_path(digest)
+        if path is None and self._is_published(digest):  # by a daemon of another version
+            path = self.path(digest)
+        return path
+
+    def _is_published(self, digest: str) -> bool:
+        query = select(Blobs.c.digest).where(Blobs.c.digest == digest, Blobs.c.uploaded.is_(False))
+        with self._database.connect() as conn:
+            return conn.execute(query).first() is not None
 
     def put(self, digest: str, written: Path) -> None:
         if not self.has(digest):

@@ -290,3 +290,14 @@ def test_tokens__are_never_compared_with_an_operator() -> None:
     assert not COMPARED.search(keyring)
     assert not COMPARED.search(auth)
     assert COMPARED.search("if token == other")
+
+
+def test_artifacts__are_the_only_files_of_their_route(deployment: Deployment) -> None:
+    deployment.status("PUT", "/api/v1/uploads/{digest}", "user")
+    headers = {"Authorization": f"Bearer {deployment.tokens['other']}"}
+    for digest in deployment.daemon.api_context.node_specs.artifacts.values():
+        assert deployment.client.head(f"/agent/v1/artifacts/{digest}", headers=headers).status_code != 404
+    assert deployment.daemon.api_context.blobs.has(DIGEST)
+    for caller in ("node", "other"):
+        headers = {"Authorization": f"Bearer {deployment.tokens[caller]}"}
+        assert deployment.client.get(f"/agent/v1/artifacts/{DIGEST}", headers=headers).status_code == 404

@@ -68,3 +68,32 @@ def test_sql_blobs__published_file_is_no_upload(database: Engine, tmp_path: Path
     assert shared.expired(1e12, 10) == []
     assert not shared.remove(digest, 1e12)
     assert shared.has(digest)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
+def test_artifact__of_another_daemon_is_served_and_an_upload_is_not(engine: Engine, tmp_path: Path) -> None:
+    def daemon(name: str) -> SqlBlobs:
+        for folder in (name, f"{name}-artifacts"):
+            (tmp_path / folder).mkdir()
+        cache = DirectoryBlobs(tmp_path / name, tmp_path / f"{name}-artifacts")
+        return SqlBlobs(cache, engine, ManualClock())
+
+    one, two = daemon("one"), daemon("two")
+    published, uploaded = tmp_path / "one-artifacts" / ("a" * 64), tmp_path / "upload"
+    published.write_bytes(b"the agent")
+    uploaded.write_bytes(b"a workdir")
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (published, uploaded)]
+    published = published.rename(published.with_name(digests[0]))
+    one.publish(digests[0], published)
+    one.put(digests[1], uploaded)
+    for blobs in (one, two):
+        path = blobs.artifact_path(digests[0])
+        assert path is not None
+        assert path.read_bytes() == b"the agent"
+        assert blobs.path(digests[1]) is not None
+        assert blobs.artifact_path(digests[1]) is None
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    return new_database(request, tmp_path)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
@@ -38,17 +39,16 @@ def upload(node: Node, context: Context, digest: Digest) -> FileResponse:
         digests = context.node_specs.upload_digests(conn, node.place[0])
     if digest not in digests:
         raise _file_not_found()
-    return _file(context, digest)
+    return _file(context.blobs.path(validate_digest(digest)))
 
 
 @router.get("/artifacts/{digest}", response_class=FileResponse, responses=_FILE)
 def artifact(_: Node, context: Context, digest: Digest) -> FileResponse:
-    """The agent, or a tool that the agent needs."""
-    return _file(context, digest)
+    """The agent, or a tool that the agent needs; 404 for any other file."""
+    return _file(context.blobs.artifact_path(validate_digest(digest)))
 
 
-def _file(context: ApiContext, digest: str) -> FileResponse:
-    path = context.blobs.path(validate_digest(digest))
+def _file(path: Path | None) -> FileResponse:
     if path is None:
         raise _file_not_found()
     return FileResponse(path, media_type="application/octet-stream")
