@@ -44,6 +44,7 @@ from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.tls import load_tls
 from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
 from perdure.controller.store.engine.database import open_database
+from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
 from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.open_logs import open_logs
@@ -76,7 +77,10 @@ class Daemon:
 
         artifact_folder = (settings.local_home or settings.home) / "artifacts"
         self._blobs = blobs = open_blobs(settings.home / "uploads", artifact_folder, database, clock, shared=not alone)
-        self._logs = logs = open_logs(settings.home, database, member.owner, shared=not alone)
+        self._logs = open_logs(settings.home, database, member.owner, shared=not alone)
+        bounds = settings.bounds
+        reserve = DiskReserve(settings.home, bounds.disk_reserve_bytes) if alone else None
+        logs = BoundedLogs(self._logs, max_bytes=bounds.max_log_bytes, reserve=reserve)
         self._artifacts = build_artifacts(artifact_folder)
         digests = {name: artifact.digest for name, artifact in self._artifacts.items()}
         self._clouds = clouds = build_clouds(
@@ -140,6 +144,7 @@ class Daemon:
             on_directive=sessions.push_directive,
             on_job_changed=job_updates.publish_job,
             speed=time_scale.speed,
+            recoveries_per_hour=bounds.recoveries_per_hour,
         )
         self._notice_consumers = make_consumers(clouds.values(), database, inbox)
         self._ownership = JobOwnership(member.lease, inbox)
@@ -159,7 +164,9 @@ class Daemon:
                 ownership=self._ownership,
                 market=market,
                 updates=job_updates,
-                is_own_process=logs.has_written if isinstance(logs, SqlLogStore) else lambda _process_id: False,
+                is_own_process=self._logs.has_written
+                if isinstance(self._logs, SqlLogStore)
+                else lambda _process_id: False,
             )
         compiler = Compiler(keyring, market, storage)
         max_jobs = settings.quotas.max_jobs_per_user

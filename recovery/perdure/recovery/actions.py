@@ -51,7 +51,7 @@ class DescribeMachines:
 
 @dataclass(frozen=True)
 class AvoidOffer:
-    """Have every job of this controller avoid an offer for a while."""
+    """Have every job of this controller avoid an offer for a while; only the job itself if it is `unconfirmed`."""
 
     unavailable: UnavailableOffer
 
@@ -61,6 +61,7 @@ class RecordObservation:
     """Add to the history of offers, for every job of this controller: see `history.with_observation`."""
 
     observation: OfferObservation
+    unconfirmed: bool = False  # a node alone reports it: it counts for this job only
     # The history that `apply_to` was last called with, and its result.
     _applied: list[tuple[History, History]] = field(default_factory=list, repr=False, compare=False)
 

@@ -104,6 +104,7 @@ class PreemptionNotice:
     generation: int
     rank: int
     deadline: float
+    confirmed: bool = False  # received from the cloud itself; otherwise the node alone reports it
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class AttemptGone:
 
     task: int
     generation: int
+    preempted: bool = False  # the cloud reports that it took one of them back
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import Reason, terminal_status
 from perdure.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
 
+# So many recoveries of a task in an hour happen to no honest job for long, and cost little.
+DEFAULT_RECOVERIES_PER_HOUR = 20
+
 
 @dataclass(frozen=True)
 class Timeouts:
@@ -98,6 +101,7 @@ class AttemptView:
     failing_since: float | None = None
     described_at: float | None = None  # when the cloud last described its machines
     describe_requested_at: float | None = None
+    loss_confirmed: bool = False  # the cloud itself reports that it takes, or that it lost, a machine of the attempt
 
     @cached
     def healthy(self) -> bool:
@@ -170,6 +174,7 @@ class TaskView:
     first_step: int | None = None  # the first step that was reported durable
     first_step_s: float = 0.0  # the work that had been done by then
     estimated_s: float | None = None  # work of all steps, extrapolated from `first_step` and later ones
+    recovery_debt_until: float = 0.0  # when its recoveries so far no longer count: see `rules.backoff`
 
     @property
     def work_s(self) -> float | None:
@@ -274,6 +279,7 @@ class View:
     market: MarketView = field(default_factory=MarketView)
     timeouts: Timeouts = Timeouts()
     owned_since: float = 0.0  # since when this controller has owned the job; agents could not reach it before
+    recoveries_per_hour: int | None = DEFAULT_RECOVERIES_PER_HOUR  # of a task, at least 2; None: no limit
 
     def wait_starts_at(self, at: float) -> float:
         """When a wait for an agent that began at `at` starts to count: not before this controller owned the job."""

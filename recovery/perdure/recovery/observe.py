@@ -17,6 +17,7 @@ from perdure.recovery.market.cooldown import cooldown_s
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason, meaning_of
+from perdure.recovery.rules.evidence import confirm_loss
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 
 # The factor by which remaining steps may be slower than those seen: overestimating work keeps deadlines safe.
@@ -233,6 +234,8 @@ def _node_event(
             if node.notice_deadline is None:
                 out.append(_notice_entry(task, attempt, event, now))
             node = replace(node, notice_deadline=event.deadline)
+            if event.confirmed:
+                attempt = confirm_loss(attempt, now, out, preempted=True)
     return job.with_task(task.with_attempt(attempt.with_node(node)))
 
 
@@ -253,7 +256,7 @@ def _reported(node: NodeView, event: events.NodeReported) -> NodeView:
 
 def _notice_entry(task: TaskView, attempt: AttemptView, event: events.PreemptionNotice, now: float) -> TimelineEntry:
     message = f"the cloud will take the machine in {max(0.0, event.deadline - now):.0f} s"
-    data: dict[str, object] = {"deadline": event.deadline}
+    data: dict[str, object] = {"deadline": event.deadline, "confirmed": event.confirmed}
     reason = Reason.PREEMPTION_NOTICE
     return TimelineEntry("node.notice", task.index, attempt.generation, event.rank, reason, message, data)
 
@@ -268,16 +271,27 @@ def _machine_event(
     match event:
         case events.MachinesDescribed():
             nodes = tuple(_described(n, event, out) for n in attempt.nodes)
-            attempt = replace(attempt, nodes=nodes, described_at=now)
+            attempt = _confirmed(replace(attempt, nodes=nodes, described_at=now), event, now, out)
         case events.AttemptGone():
             reason = attempt.reason or Reason.MACHINE_STOPPED
             nodes = tuple(replace(n, gone_reason=n.gone_reason or reason, connected=False) for n in attempt.nodes)
             attempt = replace(attempt, nodes=nodes)
             # An attempt that nobody terminated is a loss: the rules handle it first, and terminate it afterwards.
             if attempt.terminating:
+                if event.preempted:
+                    attempt = confirm_loss(attempt, now, out, preempted=True)
                 attempt = replace(attempt, state=_GONE)
                 out.append(TimelineEntry("attempt.gone", task.index, attempt.generation))
     return job.with_task(task.with_attempt(attempt))
+
+
+def _confirmed(attempt: AttemptView, event: events.MachinesDescribed, now: float, out: list[Action]) -> AttemptView:
+    """`attempt` with its loss confirmed, if the cloud reports one. A machine that is being terminated looks crashed."""
+    reasons = set(event.gone_reasons.values())
+    preempted = Reason.PREEMPTED in reasons
+    if preempted or (Reason.MACHINE_CRASHED in reasons and not attempt.terminating):
+        return confirm_loss(attempt, now, out, preempted=preempted)
+    return attempt
 
 
 def _described(node: NodeView, event: events.MachinesDescribed, out: list[Action]) -> NodeView:

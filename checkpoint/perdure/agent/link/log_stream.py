@@ -31,6 +31,7 @@ class _Cursor:
     sent: int
     acked: int
     progressed_at: float  # the last ack, or the first send that waits for one (monotonic seconds)
+    held_until: float = 0.0  # nothing is sent before: the controller has no room for it now (monotonic seconds)
 
 
 class LogStream:
@@ -61,6 +62,8 @@ class LogStream:
             self._changed.notify_all()
 
     def handle_message(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "log_hold":
+            self._hold(int(message["offset"]), float(message["retry_s"]))
         if message.get("type") != "log_ack":
             return
         with self._changed:
@@ -69,6 +72,13 @@ class LogStream:
                 cursor.acked, cursor.progressed_at = offset, time.monotonic()
                 cursor.sent = max(cursor.sent, offset)
             self._changed.notify_all()
+
+    def _hold(self, offset: int, retry_s: float) -> None:
+        """The controller cannot store what lies beyond `offset` now: send it again in `retry_s`."""
+        with self._changed:
+            if (cursor := self._cursor) is not None:
+                cursor.sent = cursor.acked = max(cursor.acked, offset)
+                cursor.held_until = time.monotonic() + retry_s
 
     def wait_sent(self, timeout_s: float) -> bool:
         """Wait until everything on disk now was sent; False on timeout, or without a connection."""
@@ -103,6 +113,8 @@ class LogStream:
 
     def _sendable_bytes(self, cursor: _Cursor) -> int:
         """The number of bytes that may be sent now."""
+        if time.monotonic() < cursor.held_until:
+            return 0
         window = WINDOW_BYTES - (cursor.sent - cursor.acked)
         return max(0, min(self.size() - cursor.sent, window, FRAME_BYTES - HEADER_MAX_BYTES))
 
@@ -125,5 +137,6 @@ class LogStream:
         with self._changed:
             if cursor.sent == cursor.acked:
                 cursor.progressed_at = time.monotonic()
-            cursor.sent = max(cursor.sent, begin + len(data))
+            if cursor.sent >= begin:  # otherwise the controller has asked for an earlier part meanwhile
+                cursor.sent = max(cursor.sent, begin + len(data))
             self._changed.notify_all()

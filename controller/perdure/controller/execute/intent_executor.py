@@ -175,7 +175,6 @@ class IntentExecutor:
         """Terminate the machines and check that they are gone. Retried until the cloud reports all of them gone."""
         offer = codec.decode_offer(intent.request["offer"])
         cloud = find_cloud(self.clouds, offer.cloud)
-        gone = events.AttemptGone(intent.task, intent.generation)
         discovered: tuple[events.Machine, ...] = ()
         is_new = self._may_be_unlisted(machines.since or intent.created_at)
         try:
@@ -197,6 +196,8 @@ class IntentExecutor:
         may_live = is_new and (len(described) < len(ranks) or not ranks)
         if all(i.state is InstanceState.GONE for i in described) and not may_live:
             failpoint("terminate.confirmed")
+            preempted = any(i.gone_reason is Reason.PREEMPTED for i in described)
+            gone = events.AttemptGone(intent.task, intent.generation, preempted)
             return IntentOutcome("gone", gone, lifetimes=lifetimes)
         return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), discovered=_launched(intent, discovered))
 

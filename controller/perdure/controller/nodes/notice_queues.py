@@ -1,8 +1,8 @@
 """Consumers of the clouds' queues of interruption notices, one thread for each queue.
 
-A signal of a queue has the same effect as a notice that a node sends itself: it is handed to `reconcile.inbox`. A
-message is deleted once its effect is recorded. A message that arrives twice, after the node's own notice, or for a
-machine that belongs to no job has no effect.
+A signal of a queue has the same effect as a notice that a node sends itself: it is handed to `reconcile.inbox`. It also
+confirms such a notice: from then on, the loss counts against the offer for every job. A message is deleted once its
+effect is recorded. A message that arrives twice, or for a machine that belongs to no job, has no effect.
 """
 
 from __future__ import annotations
@@ -121,12 +121,15 @@ class NoticeQueueConsumer:
         """Returns True once the effect of the signal is recorded. Raises TimeoutError if that takes too long."""
         (job_id, task, generation), rank = node.key, node.rank
         match signal.signal:
-            case Signal.NOTICE if node.notice_deadline is None and signal.deadline is not None:
-                deadline = self._inbox.clamp_notice_deadline(signal.deadline)
-                notice = events.PreemptionNotice(task, generation, rank, deadline)
+            case Signal.NOTICE if signal.deadline is not None and not node.loss_confirmed:
+                deadline = node.notice_deadline  # as the node reported it: this confirms it
+                if deadline is None:
+                    deadline = self._inbox.clamp_notice_deadline(signal.deadline)
+                notice = events.PreemptionNotice(task, generation, rank, deadline, confirmed=True)
                 self._inbox.submit(JobEvent(job_id, notice)).result(RECORD_TIMEOUT_S)
-            case Signal.AT_RISK if not node.rebalance_recommended:
-                self._inbox.recommend_rebalance(node.key, rank)
+            case Signal.AT_RISK:
+                is_new = not node.rebalance_recommended
+                self._inbox.recommend_rebalance(node.key, rank, confirmed=True, is_new=is_new)
             case Signal.ENDING:
                 self._inbox.request_describe(node.key)
             case _:

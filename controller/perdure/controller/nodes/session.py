@@ -43,6 +43,7 @@ from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.logs.bounded_logs import LogHeld
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.records.agent_connections import Place
 from perdure.recovery import events, heartbeats
@@ -54,6 +55,9 @@ log = structlog.get_logger(__name__)
 
 _MISSED_HEARTBEATS = 3
 _FINAL_REPORT_WAIT_S = 60.0
+_HELD_LOG_RETRY_S = 10.0  # after which a node sends again what was not stored because the disk is nearly full
+_MAX_REMEMBERED = 10_000
+_MAX_PATH_CHARS = 1024  # of a checkpoint in the timeline
 # WebSocket close codes (RFC 6455, 7.4.1).
 _INVALID_PAYLOAD, _INTERNAL_ERROR = 1007, 1011
 
@@ -98,6 +102,8 @@ class NodeSessions:
         self._loop: asyncio.AbstractEventLoop | None = None  # None until the first node connects
         #: Called with the id of the job whose log has grown.
         self._on_log = on_log
+        #: Nodes that have reported a rebalance recommendation: the timeline has it once, however often they do.
+        self._at_risk: set[Place] = set()
         #: The invalid frames of all nodes.
         self.rejected_frames = RejectedFrames(monotonic)
 
@@ -235,7 +241,11 @@ class NodeSessions:
     async def _on_log_bytes(self, connection: Connection, message: bytes) -> None:
         frame = parse_log(message)
         key, rank = connection.place
-        connection.stored_bytes = await self._blocking_io.append(key, rank, frame.offset, frame.data)
+        try:
+            connection.stored_bytes = await self._blocking_io.append(key, rank, frame.offset, frame.data)
+        except LogHeld:
+            connection.send({"type": "log_hold", "offset": connection.stored_bytes, "retry_s": _HELD_LOG_RETRY_S})
+            return
         connection.send({"type": "log_ack", "offset": connection.stored_bytes})
         self._on_log(key[0])
         self._final_reports.on_progress(connection)
@@ -258,7 +268,10 @@ class NodeSessions:
     def _on_notice(self, connection: Connection, frame: NoticeFrame) -> None:
         key, rank = connection.place
         if frame.is_rebalance or frame.deadline is None:
-            self._inbox.recommend_rebalance(key, rank)
+            self._inbox.recommend_rebalance(key, rank, confirmed=False, is_new=connection.place not in self._at_risk)
+            if len(self._at_risk) >= _MAX_REMEMBERED:
+                self._at_risk.clear()
+            self._at_risk.add(connection.place)
             return
         failpoint("agent.notice_received")
         connection.notice_received = True
@@ -322,7 +335,8 @@ class NodeSessions:
 
     async def _on_checkpoint(self, connection: Connection, frame: CheckpointFrame) -> None:
         key, rank = connection.place
-        data: dict[str, object] = {"step": frame.step, "path": frame.path, "at": frame.at}
+        path = frame.path[:_MAX_PATH_CHARS]
+        data: dict[str, object] = {"step": frame.step, "path": path, "at": frame.at, "seq": frame.seq}
         note = TimelineEntry(f"checkpoint.{frame.state}", key[1], key[2], rank, data=data)
         await connection.inflight_checkpoints.acquire()
         event = _durable_event(connection, frame, self._time_scale) or events.Tick()

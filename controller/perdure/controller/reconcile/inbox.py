@@ -97,11 +97,20 @@ class ReconcilerInbox:
         """The deadline of a notice from a cloud's queue, moved into the next hour."""
         return clamp_notice_deadline(deadline, self._clock.now(), self._speed)
 
-    def recommend_rebalance(self, key: AttemptKey, rank: int) -> None:
-        """A cloud reports a higher risk of preemption for a node of the attempt: advice for the market, no notice."""
+    def recommend_rebalance(self, key: AttemptKey, rank: int, *, confirmed: bool, is_new: bool = True) -> None:
+        """A cloud reports a higher risk of preemption for a node of the attempt: advice for the market, no notice.
+
+        `confirmed`: received from the cloud itself; otherwise the node reports it, and it counts for its own job.
+        `is_new`: the job's timeline does not have it yet.
+        """
         if (attempt := work_items.find_attempt(self.view(key[0]), key)) is not None:
-            self._market.add_advice([rebalance_advice(attempt.offer.key, self._clock.now())])
-            self.submit(work_items.rebalance_event(key, rank))
+            advice = [rebalance_advice(attempt.offer.key, self._clock.now())]
+            if confirmed:
+                self._market.add_advice(advice)
+            else:
+                self._market.add_unconfirmed(key[0], advice=advice)
+            if is_new:
+                self.submit(work_items.rebalance_event(key, rank))
 
     def request_describe(self, key: AttemptKey) -> None:
         """Request a description of an attempt's machines from its cloud."""

@@ -32,7 +32,7 @@ from perdure.controller.store.records.claims import Claim, LeaseLost
 from perdure.controller.store.records.intents import Intent
 from perdure.recovery import actions, heartbeats
 from perdure.recovery.directive import Directive
-from perdure.recovery.job import JobView, Timeouts, View
+from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, JobView, Timeouts, View
 from perdure.recovery.rules.attempt_queries import RECONNECT_S
 from perdure.recovery.step import step
 
@@ -69,17 +69,16 @@ class Reconciler:
         on_job_changed: Callable[[int], None] = lambda _job_id: None,
         speed: float = 1.0,
         batch_size: int = _BATCH_SIZE,
+        recoveries_per_hour: int | None = DEFAULT_RECOVERIES_PER_HOUR,
     ) -> None:
         self._inbox = inbox
         self._queue, self._owned, self._outage = inbox.queue, inbox.owned, inbox.outage
         self._dispatcher = dispatcher
-        self._database = database
-        self._clock = clock
-        self._market = market
+        self._database, self._clock, self._market = database, clock, market
         self._timeouts = timeouts
+        self._recoveries_per_hour = recoveries_per_hour
         self._forward = forward
-        self._on_directive = on_directive
-        self._on_job_changed = on_job_changed
+        self._on_directive, self._on_job_changed = on_directive, on_job_changed
         self._speed = speed
         self._batch_size = batch_size
         self._recorder = Recorder(database, market, intent_builder, dispatcher.has_open)
@@ -284,7 +283,8 @@ class Reconciler:
         try:
             if owned.commit_unknown:
                 self._reload_after_unknown_commit(owned)
-            view = View(owned.view, self._market.view(event.job_id), self._timeouts, owned.since)
+            market = self._market.view(event.job_id)
+            view = View(owned.view, market, self._timeouts, owned.since, self._recoveries_per_hour)
             self._decided[event.job_id] = Decision(owned, event, step(view, event.event, now))
         except Exception as error:  # noqa: BLE001 - classified in _on_failure
             self._on_failure(owned, event, error, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from perdure.controller.store.tables import OfferObservationRow, UnavailableOffe
 from perdure.recovery.market.history import Advice, History, OfferObservation, with_advice, with_observation
 from perdure.recovery.market.unavailability_index import UnavailableOffers
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
-from perdure.recovery.market.view import MarketView, Offer
+from perdure.recovery.market.view import MarketView, Offer, OfferKey
 
 Unavailable = UnavailableOfferRow.__table__  # type: ignore[attr-defined]
 Observations = OfferObservationRow.__table__  # type: ignore[attr-defined]
@@ -41,11 +42,42 @@ _OFFERS_TTL_S = 5.0
 _UNAVAILABLE_KEPT_S = 4 * 3600.0
 _EXPIRE_INTERVAL_S = 60.0
 
+# Of one job's unconfirmed observations.
+_MAX_OWN_OBSERVATIONS = 32
+
 # Ids are assigned before rows are committed: a row may appear after one with a higher id, by at most this many.
 _ID_OVERLAP = 100
 
 # Observations are kept until they weigh next to nothing.
 _HISTORY_S = 21 * 86400.0
+
+
+class _OwnEvidence:
+    """What only one job's nodes report of the market: its last observations, and the advice for its offers."""
+
+    def __init__(self) -> None:
+        self._observations: deque[OfferObservation] = deque(maxlen=_MAX_OWN_OBSERVATIONS)
+        self._advice: dict[OfferKey, Advice] = {}
+        self._applied: tuple[History, History] | None = None  # the last argument of `apply_to`, and its result
+
+    def add(self, observations: Sequence[OfferObservation], advice: Sequence[Advice]) -> None:
+        self._observations.extend(observations)
+        self._advice.update({one.key: one for one in advice})
+        self._applied = None
+
+    def remove(self, confirmed: Sequence[OfferObservation]) -> None:
+        machines = {(one.key, one.held_since) for one in confirmed}
+        left = [one for one in self._observations if (one.key, one.held_since) not in machines]
+        self._observations = deque(left, maxlen=_MAX_OWN_OBSERVATIONS)
+        self._applied = None
+
+    def apply_to(self, history: History) -> History:
+        if self._applied is None or self._applied[0] is not history:
+            result = with_advice(history, self._advice.values()) if self._advice else history
+            for observation in self._observations:
+                result = with_observation(result, observation)
+            self._applied = (history, result)
+        return self._applied[1]
 
 
 class MarketState:
@@ -57,6 +89,7 @@ class MarketState:
         self._lock = threading.Lock()
         self._unavailable = UnavailableOffers()
         self._by_job: dict[int, dict[UnavailableOffer, None]] = {}
+        self._own_evidence: dict[int, _OwnEvidence] = {}
         self._history = History()
         self._offers: tuple[Offer, ...] = ()
         self._disabled: dict[str, str] = {}
@@ -93,6 +126,21 @@ class MarketState:
             self._history = with_advice(self._history, advice)
             self._common = None
 
+    def add_unconfirmed(
+        self, job_id: int, *, observations: Sequence[OfferObservation] = (), advice: Sequence[Advice] = ()
+    ) -> None:
+        """Add what only the nodes of `job_id` report: no other job sees it. It is not kept over a restart."""
+        if observations or advice:
+            with self._lock:
+                self._own_evidence.setdefault(job_id, _OwnEvidence()).add(observations, advice)
+
+    def confirm(self, job_id: int, observations: Sequence[OfferObservation]) -> None:
+        """Add observations of `job_id` for all jobs. The job's own unconfirmed ones of the same machines are void."""
+        with self._lock:
+            if (own := self._own_evidence.get(job_id)) is not None:
+                own.remove(observations)
+        self.add_observations(observations)
+
     def view(self, job_id: int | None = None) -> MarketView:
         """The market as `job_id` sees it."""
         now = self._clock.now()
@@ -105,8 +153,15 @@ class MarketState:
                 unavailable, disabled = tuple(self._unavailable), dict(self._disabled)
                 self._common = MarketView(self._offers, unavailable, disabled, self._history, dict(self._unconfirmed))
                 self._common_built_at = now
-            own = self._by_job.get(job_id) if job_id is not None else None
-            return replace(self._common, unavailable=(*self._common.unavailable, *own)) if own else self._common
+            return self._common if job_id is None else self._with_own(self._common, job_id)
+
+    def _with_own(self, market: MarketView, job_id: int) -> MarketView:
+        """`market` with what concerns `job_id` alone."""
+        if own := self._by_job.get(job_id):
+            market = replace(market, unavailable=(*market.unavailable, *own))
+        if evidence := self._own_evidence.get(job_id):
+            market = replace(market, history=evidence.apply_to(market.history))
+        return market
 
     def unavailable_offers(self, job_id: int) -> tuple[UnavailableOffer, ...]:
         """The unavailable offers that concern `job_id`, expired ones included."""
@@ -121,10 +176,13 @@ class MarketState:
     def forget_job(self, job_id: int) -> None:
         with self._lock:
             self._by_job.pop(job_id, None)
+            self._own_evidence.pop(job_id, None)
 
     def _add(self, offer: UnavailableOffer, job_id: int | None) -> None:
         if job_id is not None:
-            self._by_job.setdefault(job_id, {})[offer] = None
+            expired_at = self._clock.now() - _UNAVAILABLE_KEPT_S
+            known = self._by_job.get(job_id, {})
+            self._by_job[job_id] = {**{one: None for one in known if one.until > expired_at}, offer: None}
         elif self._unavailable.add(offer):
             self._common = None
 
@@ -168,8 +226,8 @@ def load_market(clouds: Mapping[str, Cloud], clock: Clock, database: Engine) -> 
 
 
 def concerns_one_job(offer: UnavailableOffer) -> bool:
-    """Whether the request itself was wrong: that says nothing about requests of other jobs."""
-    return offer.kind is FaultKind.GIVE_UP
+    """Whether it says nothing about requests of other jobs: the request itself was wrong, or only a node reports it."""
+    return offer.kind is FaultKind.GIVE_UP or offer.unconfirmed
 
 
 def record_observations(writes: WriteBatch, observations: Sequence[OfferObservation], now: float) -> None:

@@ -25,10 +25,14 @@ from perdure.controller.store.records import claims, intents, jobs, peer_message
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import actions
 from perdure.recovery.actions import Step, TimelineEntry
+from perdure.recovery.frozen import replace
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import UnavailableOffer
 
 log = structlog.get_logger(__name__)
+
+# Of one node, in the timeline. The numbers of its messages are unique, so this bounds what a job can write there.
+MAX_SHOWN_CHECKPOINTS = 50_000
 
 
 class AlreadyRecorded(Exception):
@@ -64,7 +68,14 @@ class Decision:
 
     @property
     def observations(self) -> list[OfferObservation]:
-        return [a.observation for a in self.step.actions if isinstance(a, actions.RecordObservation)]
+        """Those that count for every job."""
+        return [
+            a.observation for a in self.step.actions if isinstance(a, actions.RecordObservation) if not a.unconfirmed
+        ]
+
+    @property
+    def unconfirmed_observations(self) -> list[OfferObservation]:
+        return [a.observation for a in self.step.actions if isinstance(a, actions.RecordObservation) if a.unconfirmed]
 
     @property
     def guard_columns(self) -> dict[str, float | None]:
@@ -122,8 +133,10 @@ class Recorder:
         for decision in changed:
             failpoint("event.recorded")
             _reach_failpoints(decision.event)
-            self.market.add_unavailable(decision.unavailable, decision.step.job.id)
-            self.market.add_observations(decision.observations)
+            job_id = decision.step.job.id
+            self.market.add_unavailable(decision.unavailable, job_id)
+            self.market.add_unconfirmed(job_id, observations=decision.unconfirmed_observations)
+            self.market.confirm(job_id, decision.observations)
         return added
 
     def record_retry(self, intent: Intent, retry: RetryLater, wake_at: float) -> None:
@@ -144,7 +157,7 @@ class Recorder:
         if event.performed is not None:
             _close(writes, *event.performed, now)
         if event.checkpoint is not None and _is_new(conn, event.checkpoint):
-            notes.append(event.checkpoint.note)
+            notes += _shown(event.checkpoint)
         jobs.append_timeline(writes, after.id, notes, now)
 
     def _finalize(self, writes: WriteBatch, decision: Decision, now: float) -> list[Intent]:
@@ -171,7 +184,17 @@ def _is_new(conn: Connection, checkpoint: CheckpointReport) -> bool:
     if jobs.advance_checkpoint_seq(conn, checkpoint.key, checkpoint.rank, checkpoint.seq):
         return True
     # It is a repeat, or a later report overtook it: that one reached the job's next owner directly, not in a message.
-    return not jobs.has_timeline_entry(conn, checkpoint.key[0], checkpoint.note)
+    return not jobs.has_checkpoint_entry(conn, checkpoint.key[0], checkpoint.note)
+
+
+def _shown(checkpoint: CheckpointReport) -> list[TimelineEntry]:
+    """The timeline's entries for the report: of one node's reports, it has a limited number."""
+    if checkpoint.seq > MAX_SHOWN_CHECKPOINTS:
+        return []
+    if checkpoint.seq == MAX_SHOWN_CHECKPOINTS:
+        message = f"the timeline has {MAX_SHOWN_CHECKPOINTS} checkpoint messages of this node and shows no more of them"
+        return [replace(checkpoint.note, message=message)]
+    return [checkpoint.note]
 
 
 def _reach_failpoints(event: JobEvent) -> None:

@@ -177,11 +177,14 @@ def decode_observation(row: Mapping[str, Any]) -> OfferObservation:
 
 
 def unavailable_offer_columns(offer: UnavailableOffer) -> dict[str, object]:
-    return {**asdict(offer), "kind": offer.kind.value, "market": offer.market.value if offer.market else None}
+    """The columns of an unavailable offer. `unconfirmed` follows from `job_id`, which the caller adds."""
+    columns = {**asdict(offer), "kind": offer.kind.value, "market": offer.market.value if offer.market else None}
+    del columns["unconfirmed"]
+    return columns
 
 
 def decode_unavailable_offer(row: Mapping[str, Any]) -> UnavailableOffer:
-    values = {f.name: row[f.name] for f in fields(UnavailableOffer)}
-    return UnavailableOffer(
-        **{**values, "kind": FaultKind(row["kind"]), "market": Market(row["market"]) if row["market"] else None}
-    )
+    values = {f.name: row[f.name] for f in fields(UnavailableOffer) if f.name != "unconfirmed"}
+    kind, market = FaultKind(row["kind"]), Market(row["market"]) if row["market"] else None
+    unconfirmed = row["job_id"] is not None and kind is not FaultKind.GIVE_UP
+    return UnavailableOffer(**{**values, "kind": kind, "market": market, "unconfirmed": unconfirmed})

@@ -111,6 +111,7 @@ class TaskRow(SQLModel, table=True):
     first_step: int | None = Field(default=None, sa_column=Column(BigInteger))
     first_step_s: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     estimated_s: float | None = None
+    recovery_debt_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
 
 
 class AttemptRow(SQLModel, table=True):
@@ -136,6 +137,7 @@ class AttemptRow(SQLModel, table=True):
     failing_since: float | None = None
     described_at: float | None = None
     describe_requested_at: float | None = None
+    loss_confirmed: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
 class NodeRow(SQLModel, table=True):
@@ -194,7 +196,7 @@ class UnavailableOfferRow(SQLModel, table=True):
 
     __tablename__ = "unavailable_offer"
     id: int | None = Field(default=None, primary_key=True)
-    job_id: int | None = None  # set if the refusal concerns this job alone
+    job_id: int | None = None  # set if it concerns this job alone: its request was wrong, or only its node reports it
     cloud: str
     region: str | None = None
     zone: str | None = None

@@ -50,9 +50,12 @@ COOLDOWNS: dict[FaultKind, Cooldown] = {
 
 
 def unavailable_after_preemption(
-    offer: Offer, now: float, *, cooldown_s: float = PREEMPTION_COOLDOWN_S
+    offer: Offer, now: float, *, cooldown_s: float = PREEMPTION_COOLDOWN_S, unconfirmed: bool = False
 ) -> UnavailableOffer:
-    """A machine of `offer` was just preempted, or was lost: its zone, instance type and market cool down."""
+    """A machine of `offer` was just preempted, or was lost: its zone, instance type and market cool down.
+
+    `unconfirmed`: a node alone reports it, so only its own job avoids the offer.
+    """
     return UnavailableOffer(
         cloud=offer.cloud,
         region=offer.region,
@@ -64,6 +67,7 @@ def unavailable_after_preemption(
         until=now + cooldown_s,
         message="a machine was preempted there",
         from_preemption=True,
+        unconfirmed=unconfirmed,
     )
 
 

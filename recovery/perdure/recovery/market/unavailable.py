@@ -37,6 +37,7 @@ class UnavailableOffer:
     code: str = ""  # the cloud's error code
     message: str = ""
     from_preemption: bool = False  # the offer has just taken a machine back
+    unconfirmed: bool = False  # a node alone reports it: it counts for the node's own job only
 
     @cached
     def exact(self) -> OfferKey | None:

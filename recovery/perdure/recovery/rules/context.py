@@ -9,12 +9,14 @@ from functools import lru_cache
 from perdure.recovery.actions import Action, AvoidOffer, Launch, RecordObservation, TimelineEntry
 from perdure.recovery.frozen import dataclass, replace
 from perdure.recovery.job import AttemptView, JobView, NodeView, TaskView, View
-from perdure.recovery.market.cooldown import unavailable_after_launch, unavailable_after_preemption
+from perdure.recovery.market.cooldown import unavailable_after_launch
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason
 from perdure.recovery.rules.attempt_queries import wind_down
+from perdure.recovery.rules.backoff import recovery_allowed_at, recovery_debt
+from perdure.recovery.rules.evidence import evidence_of_loss
 from perdure.recovery.statuses import AttemptState, TaskState
 
 # Assumed loss of a run whose workload never reports what is durable. One that saves less often should report its saves.
@@ -22,17 +24,6 @@ _ASSUMED_LOSS_S = 3600.0
 
 # A wake time must lie in the future: one in the past would have the job evaluated in an endless loop.
 MIN_WAKE_DELAY_S = 1.0
-
-# After a loss for one of these reasons, the offer cools down.
-COOLDOWN_REASONS = {
-    Reason.PREEMPTED,
-    Reason.PREEMPTION_NOTICE,
-    Reason.MACHINE_CRASHED,
-    Reason.UNREACHABLE,
-    Reason.BOOT_TIMEOUT,
-}
-
-_PREEMPTIONS = {Reason.PREEMPTED, Reason.PREEMPTION_NOTICE}
 
 
 @dataclass(frozen=True)
@@ -108,6 +99,30 @@ def give_up_attempt(task: TaskView, attempt: AttemptView, reason: Reason, until:
     return replace(task, state=TaskState.WAITING, reason=reason, wake_at=now)
 
 
+def count_recovery(task: TaskView, ctx: Context) -> TaskView:
+    """`task`, which recovers now, with the recovery counted. If the limit is reached, the next attempt waits."""
+    per_hour = ctx.view.recoveries_per_hour
+    if per_hour is None:
+        return task
+    task = replace(task, recovery_debt_until=recovery_debt(task.recovery_debt_until, ctx.now, per_hour))
+    allowed_at = recovery_allowed_at(task.recovery_debt_until, per_hour)
+    if task.state is not TaskState.WAITING or allowed_at <= ctx.now:
+        return task
+    message = (
+        f"the next attempt begins in {allowed_at - ctx.now:.0f} s, because the task has recovered often: at most "
+        f"{per_hour} times per hour are allowed (limits.recoveries_per_hour)"
+    )
+    data: dict[str, object] = {"until": allowed_at}
+    ctx.out.append(TimelineEntry("task.waiting", task.index, None, None, Reason.BACKING_OFF, message, data))
+    return replace(task, wake_at=allowed_at)
+
+
+def earliest_attempt_at(task: TaskView, ctx: Context) -> float:
+    """From when on `task` may request another attempt; in the past unless it has recovered too often."""
+    per_hour = ctx.view.recoveries_per_hour
+    return 0.0 if per_hour is None else recovery_allowed_at(task.recovery_debt_until, per_hour)
+
+
 def conclude(task: TaskView, outcome: Reason, ctx: Context, *, until: float, message: str = "") -> TaskView:
     """`task` with its outcome known: every attempt is wound down by `until`."""
     for attempt in task.attempts:
@@ -153,12 +168,7 @@ def record_loss(attempt: AttemptView, reason: Reason, ctx: Context) -> None:
         )
         observation = OfferObservation(offer.key, ctx.now, available=False)
         ctx.out.extend([AvoidOffer(unavailable), RecordObservation(observation)])
-    if reason not in COOLDOWN_REASONS:
-        return
-    ctx.out.append(AvoidOffer(unavailable_after_preemption(offer, ctx.now)))
-    if reason in _PREEMPTIONS:
-        observation = OfferObservation(offer.key, ctx.now, available=False, held_since=attempt.booted_at)
-        ctx.out.append(RecordObservation(observation))
+    ctx.out.extend(evidence_of_loss(attempt, reason, ctx.now))
 
 
 def record_survival(attempt: AttemptView, ctx: Context, *, started_s: float | None = None) -> None:

@@ -7,7 +7,14 @@ from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, NodeView, TaskView
 from perdure.recovery.reasons import Reason
 from perdure.recovery.rules.attempt_queries import describe_is_due, failed_node, is_disconnected
-from perdure.recovery.rules.context import Context, conclude, describe_failure, failure_reason, give_up_attempt
+from perdure.recovery.rules.context import (
+    Context,
+    conclude,
+    count_recovery,
+    describe_failure,
+    failure_reason,
+    give_up_attempt,
+)
 from perdure.recovery.statuses import NodePhase
 
 
@@ -30,7 +37,7 @@ def handle_failure(task: TaskView, ctx: Context) -> TaskView | None:
         return conclude(task, failure_reason(node), ctx, until=until, message=message)
     ctx.out.append(TimelineEntry("attempt.failed", task.index, attempt.generation, node.rank, restart, message))
     counted = int(restart is Reason.RESTART_ON_ERROR)
-    after = give_up_attempt(task, attempt, restart, until, ctx.now)
+    after = count_recovery(give_up_attempt(task, attempt, restart, until, ctx.now), ctx)
     return replace(after, restarts_on_errors=task.restarts_on_errors + counted)
 
 

@@ -13,7 +13,8 @@ from perdure.recovery.rules.attempt_queries import (
     is_disconnected,
     loss_reason,
 )
-from perdure.recovery.rules.context import COOLDOWN_REASONS, Context, give_up_attempt, record_loss
+from perdure.recovery.rules.context import Context, count_recovery, give_up_attempt, record_loss
+from perdure.recovery.rules.evidence import COOLDOWN_REASONS
 from perdure.recovery.statuses import AttemptState
 
 # Only a loss in one of these states counts as a recovery: before them, nothing of the user's had begun.
@@ -37,8 +38,9 @@ def handle_loss(task: TaskView, ctx: Context) -> TaskView | None:
     )
     record_loss(attempt, reason, ctx)
     counts = meaning_of(reason).is_recovery and attempt.state in _HAD_BEGUN
+    after = count_recovery(give_up_attempt(task, attempt, reason, until, ctx.now), ctx)
     return replace(
-        give_up_attempt(task, attempt, reason, until, ctx.now),
+        after,
         recovery_count=task.recovery_count + int(counts),
         preempted_from=attempt.offer if reason in COOLDOWN_REASONS else task.preempted_from,
     )

@@ -16,7 +16,9 @@ from perdure.recovery.rules.attempt_queries import failed_node, immediately, los
 from perdure.recovery.rules.context import (
     MIN_WAKE_DELAY_S,
     Context,
+    count_recovery,
     describe_failure,
+    earliest_attempt_at,
     failure_reason,
     give_up_attempt,
     record_loss,
@@ -36,6 +38,8 @@ def maybe_move(task: TaskView, ctx: Context) -> TaskView | None:
     runs = task.state is _RUNNING and task.outcome is None and task.replacement is None
     if not runs or task.wake_at is None or ctx.now < task.wake_at:
         return None
+    if (earliest_at := earliest_attempt_at(task, ctx)) > ctx.now:  # its replacements are lost too often
+        return replace(task, wake_at=earliest_at)
     match policy_or_default(task.recovery.strategy).reconsider(task, ctx.market, ctx.now):
         case Stay(until):
             return replace(task, wake_at=until if until is None else max(until, ctx.now + MIN_WAKE_DELAY_S))
@@ -69,5 +73,5 @@ def drop_lost_replacement(task: TaskView, ctx: Context) -> TaskView | None:
         TimelineEntry("replacement.lost", task.index, attempt.generation, reason=reason, message=message, data=data)
     )
     record_loss(attempt, reason, ctx)
-    task = task.with_attempt(wind_down(attempt, reason=reason, until=immediately(ctx.now)))
+    task = count_recovery(task.with_attempt(wind_down(attempt, reason=reason, until=immediately(ctx.now))), ctx)
     return replace(task, wake_at=ctx.now + (_RETRY_AFTER_FAILURE_S if failed else 0.0))

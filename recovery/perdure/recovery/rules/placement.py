@@ -10,7 +10,7 @@ from perdure.recovery.policies.registry import policy_or_default
 from perdure.recovery.reasons import Reason
 from perdure.recovery.rules.attempt_queries import immediately
 from perdure.recovery.rules.backoff import delay
-from perdure.recovery.rules.context import MIN_WAKE_DELAY_S, Context, conclude, request_attempt
+from perdure.recovery.rules.context import MIN_WAKE_DELAY_S, Context, conclude, earliest_attempt_at, request_attempt
 from perdure.recovery.statuses import TaskState
 
 _WAITING = TaskState.WAITING
@@ -47,6 +47,8 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
     waits = task.state is _WAITING and task.outcome is None and task.storage_ready
     if not waits or (task.wake_at is not None and ctx.now < task.wake_at):
         return None
+    if (earliest_at := earliest_attempt_at(task, ctx)) > ctx.now:
+        return replace(task, wake_at=earliest_at)
     match policy_or_default(task.recovery.strategy).choose(task, ctx.market, ctx.now):
         case Place(offer):
             return request_attempt(task, offer, ctx)

@@ -112,6 +112,8 @@ def test_notice__has_one_effect_if_the_node_sends_it_too(world: World, queue: Qu
     assert world.view(job).tasks[0].attempts[0].nodes[0].notice_deadline == deadline, "the deadline of the node counts"
     assert len(world.view(job).tasks[0].attempts) == 2
     assert not queue.waiting
+    other = world.submit()
+    assert [u.unconfirmed for u in world.market.view(other).unavailable if u.from_preemption] == [False]
 
 
 def test_rebalance_recommendation__is_recorded_once_and_moves_nothing(world: World, queue: Queue) -> None:
@@ -120,6 +122,7 @@ def test_rebalance_recommendation__is_recorded_once_and_moves_nothing(world: Wor
         queue.enqueue(MachineSignal(Signal.AT_RISK, machine))
         consume(world, queue)
     assert world.kinds(job).count("node.rebalance_recommended") == 1
+    assert world.view(job).tasks[0].attempts[0].offer.key in world.market.view().history.advice
     assert len(world.view(job).tasks[0].attempts) == 1
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import pytest
+from starlette.websockets import WebSocket
 from structlog.testing import capture_logs
 
 from perdure.controller.nodes.connection import _MAX_INFLIGHT_CHECKPOINTS, _MAX_UNREAD, Connection
+from perdure.controller.nodes.io_batches import ThreadPerCall
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
+from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.recovery import events
 from perdure.recovery.directive import Directive, Target
 from perdure.recovery.statuses import NodePhase
@@ -180,3 +185,31 @@ def test_checkpoints__are_read_no_faster_than_they_are_recorded(sessions: NodeSe
         return count
 
     assert asyncio.run(run()) == _MAX_INFLIGHT_CHECKPOINTS
+
+
+def test_log__is_held_while_the_disk_is_nearly_full(
+    sessions: NodeSessions, reconciler: FakeReconciler, tmp_path: Path
+) -> None:
+    reserve = DiskReserve(tmp_path, 2**62, monotonic=iter([0.0, 2.0]).__next__)
+    logs = BoundedLogs(FileLogStore(tmp_path), max_bytes=None, reserve=reserve)
+    sessions._blocking_io = ThreadPerCall(logs, sessions._presence)
+    socket = FakeSocket()
+
+    async def main() -> None:
+        serving = asyncio.create_task(sessions.serve(cast(WebSocket, socket), (KEY, RANK)))
+        socket.send(log_frame(0, b"abc"))
+        socket.send({"type": "report", "phase": "setup"})
+        while len(reconciler.events) < 2:
+            await asyncio.sleep(0.001)
+        reserve._reserve_bytes = 0
+        socket.send(log_frame(0, b"abc"))
+        while len(socket.received) < 3:
+            await asyncio.sleep(0.001)
+        await socket.close()
+        await serving
+
+    asyncio.run(main())
+    welcome, held, acknowledged = map(json.loads, socket.received)
+    assert welcome["type"] == "welcome"
+    assert held == {"type": "log_hold", "offset": 0, "retry_s": 10.0}
+    assert acknowledged == {"type": "log_ack", "offset": 3}, "the connection goes on"

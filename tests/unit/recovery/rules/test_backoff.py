@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.recovery.rules.backoff import delay
+from perdure.recovery.rules.backoff import delay, recovery_allowed_at, recovery_debt
 
 
 def test_delay__doubles_up_to_maximum() -> None:
@@ -28,3 +28,25 @@ def test_delay__is_bounded_and_deterministic(refusals: int, initial_s: float, ma
 
 def test_delay__is_zero_without_refusals() -> None:
     assert delay(0, 5, 300, "job-1") == 0
+
+
+@given(per_hour=st.integers(2, 200), eagerness=st.lists(st.floats(0.0, 4000.0), min_size=1, max_size=300))
+def test_recoveries__never_exceed_the_limit_in_any_hour(per_hour: int, eagerness: list[float]) -> None:
+    now, debt_until, begun = 1.8e9, 0.0, list[float]()
+    for idle_s in eagerness:
+        debt_until = recovery_debt(debt_until, now, per_hour)
+        now = max(now, recovery_allowed_at(debt_until, per_hour)) + idle_s
+        begun.append(now)
+    for first, later in zip(begun, begun[per_hour:], strict=False):
+        assert later - first > 3599.99
+
+
+@pytest.mark.parametrize("per_hour", [2, 3, 20, 51])
+def test_recoveries__begin_at_once_until_half_of_the_limit_is_used(per_hour: int) -> None:
+    now, debt_until = 1.8e9, 0.0
+    for _ in range(per_hour // 2):
+        debt_until = recovery_debt(debt_until, now, per_hour)
+        assert recovery_allowed_at(debt_until, per_hour) <= now
+    for _ in range(2):
+        debt_until = recovery_debt(debt_until, now, per_hour)
+    assert recovery_allowed_at(debt_until, per_hour) > now

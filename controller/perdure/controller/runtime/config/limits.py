@@ -1,7 +1,7 @@
-"""Quotas from config.yaml: the calls and machines of each cloud, the jobs of each user.
+"""Limits from config.yaml: the calls and machines of each cloud, the jobs of each user, what one job may use.
 
 ```yaml
-limits: {max_jobs_per_user: 2000, max_running_jobs_per_user: 100}
+limits: {max_jobs_per_user: 2000, max_running_jobs_per_user: 100, recoveries_per_hour: 20, max_log_gib: 2}
 aws: {max_concurrent_calls: 64, max_machines: 200}
 ```
 """
@@ -14,12 +14,14 @@ from typing import Any
 
 from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.config_key import ConfigKey
+from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR
 from perdure.sdk.installed_clouds import installed_clouds
 
 DEFAULT_CONCURRENT_CALLS = 64
 CLOUD_LIMITS = ("max_concurrent_calls", "max_machines")  # keys of every cloud's section
 # Calls for buckets also wait for the database, so more of them at a time are not faster.
 _STORAGE_CONCURRENT_CALLS = 16
+_MIN_PER_HOUR = 2
 
 LIMIT_KEYS = (
     ConfigKey(
@@ -36,7 +38,38 @@ LIMIT_KEYS = (
         "How many of a user's jobs may have machines; launches of further jobs wait.",
         "jobs",
     ),
+    ConfigKey(
+        "limits.recoveries_per_hour",
+        "whole number from 2, or null (no limit)",
+        str(DEFAULT_RECOVERIES_PER_HOUR),
+        "How often a task may recover or restart in an hour. Half of them may follow each other at once; after that, "
+        "the next attempt waits, and the timeline says so.",
+        "recoveries",
+    ),
+    ConfigKey(
+        "limits.max_log_gib",
+        "number, or null (no limit)",
+        "2",
+        "How much of a node's output in one attempt is stored. The log is cut there, with a mark, and the job goes on.",
+        "GiB",
+    ),
+    ConfigKey(
+        "limits.disk_reserve_gib",
+        "number",
+        "0.5",
+        "While PERDURE_HOME's disk has less free space, jobs' output stays on their nodes; all else works.",
+        "GiB",
+    ),
 )
+
+
+@dataclass(frozen=True)
+class JobBounds:
+    """What one job may use, however its nodes behave. None means no limit."""
+
+    recoveries_per_hour: int | None = DEFAULT_RECOVERIES_PER_HOUR  # of a task
+    max_log_bytes: int | None = 2 * 2**30  # of a node's log in one attempt
+    disk_reserve_bytes: int = 2**29  # free space of PERDURE_HOME's disk below which no log is stored
 
 
 @dataclass(frozen=True)
@@ -88,6 +121,32 @@ def read_quotas(source: ConfigFile) -> Quotas:
         max_concurrent_calls=_by_cloud(source, "max_concurrent_calls"),
         max_machines=_by_cloud(source, "max_machines"),
     )
+
+
+def read_job_bounds(source: ConfigFile) -> JobBounds:
+    """From config.yaml. Raises SettingsError, which names line and key."""
+    section = source.data.get("limits")
+    limits: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
+    defaults = JobBounds()
+    per_hour = limits.get("recoveries_per_hour", defaults.recoveries_per_hour)
+    if per_hour is not None and (
+        isinstance(per_hour, bool) or not isinstance(per_hour, int) or per_hour < _MIN_PER_HOUR
+    ):
+        expected = f"expected a whole number from {_MIN_PER_HOUR}, or null for no limit"
+        raise source.error(("limits", "recoveries_per_hour"), f"{expected}, found {per_hour!r}")
+    max_log, reserve = defaults.max_log_bytes, defaults.disk_reserve_bytes
+    if "max_log_gib" in limits:
+        max_log = _gib(source, limits["max_log_gib"], "max_log_gib") if limits["max_log_gib"] is not None else None
+    if "disk_reserve_gib" in limits:
+        reserve = _gib(source, limits["disk_reserve_gib"], "disk_reserve_gib", minimum=0.0)
+    return JobBounds(per_hour, max_log, reserve)
+
+
+def _gib(source: ConfigFile, value: Any, name: str, *, minimum: float = 0.001) -> int:
+    """In bytes."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < float("inf"):
+        raise source.error(("limits", name), f"expected GiB (a number from {minimum:g}), found {value!r}")
+    return int(value * 2**30)
 
 
 def _by_cloud(source: ConfigFile, name: str) -> dict[str, int]:

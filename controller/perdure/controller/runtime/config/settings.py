@@ -11,7 +11,7 @@ database:
   lease_duration_s: 10                  # others take over a controller's jobs this long after its last lease renewal
 keyring: /etc/perdure/keyring           # the folder of `secret.key` and `token`; also PERDURE_KEYRING
 timeouts: {boot_timeout_s: 900, node_timeout_s: 180, drain_timeout_s: 60}
-limits: {max_jobs_per_user: 2000}       # quotas of users: see `limits`
+limits: {max_jobs_per_user: 2000}       # quotas of users, and what one job may use: see `limits`
 nodes: {heartbeat_interval_s: 5, power_off_after_s: 21600}
 log_level: info
 retention: {events_days: 90}            # when data of ended jobs is deleted; default: never
@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
-from perdure.controller.runtime.config.limits import LIMIT_KEYS, Quotas, read_quotas
+from perdure.controller.runtime.config.limits import LIMIT_KEYS, JobBounds, Quotas, read_job_bounds, read_quotas
 from perdure.controller.runtime.config.listen import (
     DEFAULT_HOST,
     LISTEN_KEYS,
@@ -94,6 +94,7 @@ class Settings:
     default_store: str | None = None  # of buckets that have only a name; None: the local store, or S3 without one
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: Quotas = field(default_factory=Quotas)
+    bounds: JobBounds = field(default_factory=JobBounds)
     config_modified_at_ns: int | None = None  # of the config.yaml that was read; None: there was none
 
     @property
@@ -263,6 +264,7 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
         default_store=errors.attempt(lambda: _default_store(source), None),
         retention=errors.attempt(lambda: _retention(source), RetentionSettings()),
         quotas=errors.attempt(lambda: read_quotas(source), Quotas()),
+        bounds=errors.attempt(lambda: read_job_bounds(source), JobBounds()),
         config_modified_at_ns=modified_at_ns,
     )
     errors.raise_if_any()

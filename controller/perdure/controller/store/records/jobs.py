@@ -29,6 +29,7 @@ def _by_key(table: Any, *names: str) -> Any:
     return update(table).where(*(table.c[name] == bindparam(f"key_{name}") for name in names))
 
 
+_LATEST_ENTRIES = 500  # far more than the reports that one connection has under way
 _FINALIZE = update(Job).where(Job.c.id == bindparam("key_id")).values(finalized=True)
 _UPDATE_TASK = _by_key(Task, "job_id", "index")
 _UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
@@ -265,11 +266,17 @@ def append_timeline(writes: WriteBatch, job_id: int, notes: Sequence[TimelineEnt
         writes.add(_INSERT_EVENT, row)
 
 
-def has_timeline_entry(conn: Connection, job_id: int, note: TimelineEntry) -> bool:
-    """Whether the job's timeline has an identical entry."""
+def has_checkpoint_entry(conn: Connection, job_id: int, note: TimelineEntry) -> bool:
+    """Whether the job's timeline has an entry for the same checkpoint message, among the node's latest ones.
+
+    A message is identified by its number, whatever else it contains: a node could repeat a number with other content.
+    """
     of = {"job_id": job_id, "task_index": note.task, "generation": note.generation, "rank": note.rank}
-    same = (TimelineEvent.c[name] == value for name, value in {**of, "kind": note.kind}.items())
-    return note.data in conn.execute(select(TimelineEvent.c.data).where(*same)).scalars().all()
+    same = [TimelineEvent.c[name] == value for name, value in of.items()]
+    rows = select(TimelineEvent.c.data).where(*same, TimelineEvent.c.kind.like("checkpoint.%"))
+    latest = conn.execute(rows.order_by(TimelineEvent.c.id.desc()).limit(_LATEST_ENTRIES)).scalars()
+    numbers, number = [int(data.get("seq", 0)) for data in latest], int(str(note.data["seq"]))
+    return number in numbers or (len(numbers) == _LATEST_ENTRIES and number < min(numbers))
 
 
 def record_lifetimes(

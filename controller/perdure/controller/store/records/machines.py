@@ -25,6 +25,7 @@ _NODE = (
         NodeT.c.notice_deadline,
         exists().where(_OF_NODE, TimelineEvent.c.kind == "node.rebalance_recommended").label("rebalance_recommended"),
         Attempt.c.offer,
+        Attempt.c.loss_confirmed,
     )
     .join(
         Attempt,
@@ -50,6 +51,7 @@ class InstanceNode:
     rank: int
     notice_deadline: float | None  # when the machine is preempted, if that is known; epoch seconds
     rebalance_recommended: bool  # whether the cloud has recommended to leave the machine
+    loss_confirmed: bool  # whether the cloud itself has reported that it takes a machine of the attempt
 
 
 def find_by_instance(conn: Connection, cloud: str, instance_id: str) -> InstanceNode | None:
@@ -57,5 +59,6 @@ def find_by_instance(conn: Connection, cloud: str, instance_id: str) -> Instance
     for row in conn.execute(_NODE, {"instance_id": instance_id}):
         if row.offer["cloud"] == cloud:
             key = (row.job_id, row.task_index, row.generation)
-            return InstanceNode(key, row.rank, row.notice_deadline, bool(row.rebalance_recommended))
+            recommended, confirmed = bool(row.rebalance_recommended), bool(row.loss_confirmed)
+            return InstanceNode(key, row.rank, row.notice_deadline, recommended, confirmed)
     return None
