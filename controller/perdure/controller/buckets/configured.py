@@ -82,7 +82,16 @@ def build_storage(
     stores = configured_stores(settings, buckets_on_node=buckets_on_node, clock=wall_clock)
     default_store = settings.default_store or next(iter(stores), "s3")
     account = azure_account(stores)
-    return StorageService(stores, database, owner, archive, clock, default_store=default_store, account=account)
+    return StorageService(
+        stores,
+        database,
+        owner,
+        archive,
+        clock,
+        default_store=default_store,
+        account=account,
+        max_unpacked_bytes=settings.max_unpacked_bytes,
+    )
 
 
 def azure_account(stores: Mapping[str, Store]) -> str | None:

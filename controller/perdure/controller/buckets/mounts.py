@@ -6,12 +6,12 @@ what a node needs to access them, including secrets, when the node requests its 
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perdure.controller.buckets.archive import MAX_UNPACKED_BYTES, read_files
 from perdure.controller.buckets.compatible import COMPATIBLE_STORES
 from perdure.controller.buckets.stores import Access, StorageError, Store, check_bucket_name
 from perdure.sdk.connection.installation import install_command
@@ -204,40 +204,21 @@ def ensure_bucket(request: BucketRequest, stores: Mapping[str, Store]) -> bool:
     return False
 
 
-def upload_contents(request: BucketRequest, stores: Mapping[str, Store], *, archive: Callable[[str], Path]) -> None:
+def upload_contents(
+    request: BucketRequest,
+    stores: Mapping[str, Store],
+    *,
+    archive: Callable[[str], Path],
+    max_bytes: int = MAX_UNPACKED_BYTES,
+) -> None:
     """Unpack the request's uploads into its bucket. Idempotent. `archive`: digest → the tar.gz.
 
-    Raises StorageError, or the store's errors.
+    `max_bytes`: what the files of one upload may amount to. Raises StorageError, or the store's errors.
     """
+    store = stores[request.store]
     for digest in request.uploads:
-        upload_archive(stores[request.store], request.bucket, archive(digest))
-
-
-def upload_archive(store: Store, bucket: str, archive: Path) -> None:
-    """Write every file of a tar or tar.gz into the bucket. Links become copies of their targets."""
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if not member.isdir():
-                    _upload_member(store, bucket, tar, member)
-    except tarfile.TarError as error:
-        raise StorageError(
-            f"the upload {archive.name} is not an archive: {error}", fix="launch the job again"
-        ) from error
-
-
-def _upload_member(store: Store, bucket: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-    try:
-        body = tar.extractfile(member)
-    except KeyError:
-        body = None
-    if body is None:
-        raise StorageError(
-            f"{member.name} links to a directory, or to a file that is not uploaded to bucket {bucket}",
-            fix="replace the link with the files themselves",
-        )
-    with body:
-        store.put(bucket, member.name.removeprefix("./"), body)
+        for name, body in read_files(archive(digest), request.bucket, max_bytes=max_bytes):
+            store.put(request.bucket, name, body)
 
 
 def node_mounts(

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import Engine, select
 
 from perdure.controller.buckets import mounts
+from perdure.controller.buckets.archive import MAX_UNPACKED_BYTES
 from perdure.controller.buckets.mounts import BucketRequest, StoragePlan
 from perdure.controller.buckets.stores import RETRY_AFTER_S, StorageError, Store
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
@@ -42,6 +43,7 @@ class StorageService:
     clock: Clock
     default_store: str = "local"  # of buckets for which a task gives only a name
     account: str | None = None  # the Azure storage account of such buckets
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES  # what the files of one upload may amount to
 
     def plan(self, file_mounts: Mapping[str, Any]) -> StoragePlan:
         """The buckets and mounts of a task. Raises StorageError with the field of a bucket that is unavailable."""
@@ -118,7 +120,7 @@ class StorageService:
         elif is_new and is_first:  # somebody else created it just now: no earlier owner of this job had recorded it
             self._disown(claim, bucket)
         failpoint("bucket.created")
-        mounts.upload_contents(bucket, self.stores, archive=self.archive)
+        mounts.upload_contents(bucket, self.stores, archive=self.archive, max_bytes=self.max_unpacked_bytes)
         failpoint("bucket.filled")
         return None
 

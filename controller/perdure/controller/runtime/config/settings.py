@@ -91,6 +91,7 @@ class Settings:
     sections: dict[str, Any] = field(default_factory=dict)  # by name, as in the file
     listen: ListenConfig = field(default_factory=ListenConfig)
     max_upload_bytes: int = 20 * 2**30
+    max_unpacked_bytes: int = 100 * 2**30  # of the files of one upload
     default_store: str | None = None  # of buckets that have only a name; None: the local store, or S3 without one
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: Quotas = field(default_factory=Quotas)
@@ -153,6 +154,13 @@ def _days(path: str, subject: str) -> ConfigKey:
 SETTINGS_KEYS = (
     *LISTEN_KEYS,
     ConfigKey("uploads.max_gib", "number", "20", "The largest archive of files that a user may upload.", "GiB"),
+    ConfigKey(
+        "uploads.max_unpacked_gib",
+        "number",
+        "100",
+        "What the files of such an archive may amount to when the controller unpacks it into a bucket.",
+        "GiB",
+    ),
     ConfigKey(
         "database.url",
         "URL",
@@ -260,7 +268,8 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
         nodes=errors.attempt(lambda: _nodes(source), _NODES),
         sections={name: data[name] for name in sections if name in data},
         listen=errors.attempt(lambda: _listen_config(source, listen, host), ListenConfig()),
-        max_upload_bytes=errors.attempt(lambda: _max_upload_bytes(source), 0),
+        max_upload_bytes=errors.attempt(lambda: _upload_limit(source, "max_gib", 20), 0),
+        max_unpacked_bytes=errors.attempt(lambda: _upload_limit(source, "max_unpacked_gib", 100), 0),
         default_store=errors.attempt(lambda: _default_store(source), None),
         retention=errors.attempt(lambda: _retention(source), RetentionSettings()),
         quotas=errors.attempt(lambda: read_quotas(source), Quotas()),
@@ -325,10 +334,10 @@ def _nodes(source: ConfigFile) -> NodeSettings:
     return settings
 
 
-def _max_upload_bytes(source: ConfigFile) -> int:
-    value = source.section("uploads", child_names(SETTINGS_KEYS, "uploads")).get("max_gib", 20)
+def _upload_limit(source: ConfigFile, name: str, default_gib: float) -> int:
+    value = source.section("uploads", child_names(SETTINGS_KEYS, "uploads")).get(name, default_gib)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise source.error(("uploads", "max_gib"), f"expected GiB (a number above 0), found {value!r}")
+        raise source.error(("uploads", name), f"expected GiB (a number above 0), found {value!r}")
     return int(value * 2**30)
 
 
