@@ -7,6 +7,7 @@ do.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,10 @@ class Accepted:
         return self.job_ids[0]
 
 
+# Of the tasks of all jobs of one launch: they are stored once per job, in one transaction.
+MAX_BATCH_BYTES = 64 * 10**6
+
+
 @dataclass(frozen=True)
 class _Checked:
     """A submission that can be stored."""
@@ -101,6 +106,7 @@ class SubmissionService:
 
     def _check(self, submission: Submission) -> _Checked:
         now = self.clock.now()
+        _check_size(submission)
         compiled = self.compiler.compile(submission.name, submission.configs, now)
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
             if not self.has_upload(digest, now):  # the node would wait for it in vain
@@ -206,6 +212,21 @@ class SubmissionService:
                 if submission.user == user:
                     _reject_over_quota(limit, submission, unfinished)
                     unfinished += submission.num_jobs
+
+
+def _check_size(submission: Submission) -> None:
+    """Raises RequestRejected if the rows of all jobs together, each with its own copy of the tasks, are too large."""
+    if submission.num_jobs == 1:
+        return  # the body of the request is limited
+    size = len(json.dumps(submission.configs))
+    total = size * submission.num_jobs
+    if total > MAX_BATCH_BYTES:
+        raise RequestRejected(
+            f"{submission.num_jobs} jobs with {size / 1000:,.0f} kB of tasks each are {total / 1e6:,.0f} MB; "
+            f"one launch may have {MAX_BATCH_BYTES / 1e6:.0f} MB",
+            where="num_jobs",
+            fix="launch fewer jobs at a time, or move large values into files (workdir, file_mounts)",
+        )
 
 
 def _reject_over_quota(limit: int, submission: Submission, unfinished: int) -> None:

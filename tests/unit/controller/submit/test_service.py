@@ -21,7 +21,7 @@ from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.store.records import jobs
 from perdure.controller.store.records.jobs import Task
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.service import Accepted, Submission
+from perdure.controller.submit.service import MAX_BATCH_BYTES, Accepted, Submission
 
 MAX_JOBS = 3
 
@@ -133,3 +133,14 @@ def test_overload__is_rejected_with_retry_after(controller: Controller) -> None:
     while controller.daemon.reconciler.run_once(block=False):
         pass
     assert controller.launch().status_code == 201
+
+
+def test_batch__is_rejected_if_its_jobs_together_are_too_large(controller: Controller) -> None:
+    tasks, num_jobs = [{"run": "true", "envs": {"LARGE": "x" * 100_000}}], MAX_BATCH_BYTES // 100_000
+    rejected = controller.launch(user="", tasks=tasks, num_jobs=num_jobs)
+    assert rejected.status_code == 400
+    error = rejected.json()["error"]
+    assert error["where"] == "num_jobs"
+    assert "640 jobs with 100 kB of tasks each are 64 MB; one launch may have 64 MB" in error["message"]
+    assert controller.jobs() == 0
+    assert controller.launch(user="", tasks=tasks, num_jobs=MAX_JOBS).status_code == 201
