@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -79,6 +80,26 @@ def _send_hostile(world: World, node: Node, fault: Fault) -> None:
         node.send_hostile(invalid_frame(rng))
 
 
+def _send_false_notices(world: World, node: Node, fault: Fault) -> None:
+    """From now on, every node of the task announces its preemption as soon as it is connected."""
+    until, (job, task, _) = world.scheduler.now() + fault.amount, node.key
+
+    def lie() -> None:
+        now = world.scheduler.now()
+        for other in list(world.nodes.values()):
+            link = other.link
+            if other.key[:2] == (job, task) and link is not None and link.is_welcomed and not other.had_notice:
+                other.had_notice = True
+                world.record(other.name, "sends a false notice")
+                other.send_hostile(
+                    json.dumps({"type": "notice", "action": "terminate", "deadline": now + 30, "at": now})
+                )
+        if now < until:
+            world.scheduler.after(1.5, lie)
+
+    lie()
+
+
 def _fill_disk(world: World, node: Node, fault: Fault) -> None:
     node.disk_full_until = world.scheduler.now() + fault.amount
 
@@ -106,6 +127,12 @@ _node_fault(
     "repeat", lambda n: n.link is not None, "repeats messages", lambda w, n, f: n.repeat_messages(int(f.amount))
 )
 _node_fault("hostile-frame", lambda n: n.link is not None and n.link.is_welcomed, "sends hostile frames", _send_hostile)
+_node_fault(
+    "false-notices",
+    lambda n: n.link is not None and n.link.is_welcomed,
+    "its job sends false notices for {amount} s",
+    _send_false_notices,
+)
 _node_fault("disk-full", lambda n: True, "its disk is full for {amount} s", _fill_disk)
 _node_fault("mount-lost", lambda n: n.disk.prepared, "loses its mount", lambda w, n, f: n.lose_mount())
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from faultworld.virtual_time import START
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.recovery.job import JobView
+from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, JobView
 from perdure.recovery.reasons import MEANINGS, Reason
 from perdure.recovery.statuses import TERMINAL
 
@@ -58,6 +58,8 @@ class InvariantChecker:
         self._running_workloads: dict[TaskKey, dict[NodeLifecycle, int]] = defaultdict(dict)  # node → generation
         self._lost_attempts: dict[TaskKey, dict[int, bool]] = defaultdict(dict)  # generation → counts as a recovery
         self._restarted_attempts: dict[TaskKey, set[int]] = defaultdict(set)
+        self._requested_at: dict[TaskKey, list[float]] = defaultdict(list)  # in the last hour
+        self._refused: Counter[TaskKey] = Counter()  # attempts that the cloud refused, or that were withdrawn
         self._acknowledged_cancels: set[int] = set()  # job ids
         self._recorded_cancels: set[int] = set()  # job ids
         self._unconfirmed_launches: set[AttemptKey] = set()  # recorded as failed, though machines started
@@ -196,6 +198,8 @@ class InvariantChecker:
     def _check_event(self, place: tuple[Any, ...], kind: str, reason: str | None, data: dict[str, Any]) -> None:
         job, task, generation, _ = place
         match kind:
+            case "attempt.requested":
+                self._check_request_rate((job, task))
             case "attempt.lost":
                 assert reason is not None
                 self._check_lost_attempt((job, task), generation, Reason(reason), data)
@@ -205,6 +209,7 @@ class InvariantChecker:
                 if reason == Reason.RESTART_ON_ERROR:
                     self._restarted_attempts[job, task].add(generation)
             case "attempt.refused" | "attempt.withdrawn":
+                self._refused[job, task] += 1
                 self._check_failed_launch((job, task, generation), kind)
             case "attempt.gone":
                 self._gone_at[job, task, generation] = self._world.scheduler.now()
@@ -214,6 +219,21 @@ class InvariantChecker:
                 self.report_violation("I1", f"job {job} was cancelled, and generation {generation} is launched")
             case "checkpoint.committed":
                 self._check_reported_step(place, int(data["step"]))
+
+    def _check_request_rate(self, task: TaskKey) -> None:
+        """In an hour, a task begins its first attempt, one for each recovery that is allowed, and one per refusal."""
+        now = self._world.scheduler.now()
+        self._requested_at[task] = [at for at in self._requested_at[task] if at > now - 3600.0] + [now]
+        refused = self._refused[task]
+        if len(self._requested_at[task]) - refused > 1 + DEFAULT_RECOVERIES_PER_HOUR:
+            self.report_violation("I10", f"{task} requested {len(self._requested_at[task])} attempts in an hour")
+
+    def _check_market(self) -> None:
+        """An offer is avoided by all jobs only after a cloud has taken or refused a machine of it."""
+        rows = self._raw.execute("select zone, at from unavailable_offer where from_preemption and job_id is null")
+        lost = {n.machine_id for n in self._world.nodes.values() if n.was_ended_by_fault}
+        if (found := rows.fetchall()) and not lost:
+            self.report_violation("I10", f"all jobs avoid {found}, though no cloud has taken a machine")
 
     def _check_failed_launch(self, key: tuple[int, int, int], kind: str) -> None:
         has_machines = any(n.key == key for n in self._world.nodes.values())
@@ -268,6 +288,7 @@ class InvariantChecker:
         self._check_logs(home)
         self._check_checkpoints()
         self._check_costs()
+        self._check_market()
 
     def _check_jobs_ended(self) -> None:
         for name, plan in self._world.job_plans.items():

@@ -163,7 +163,7 @@ class Node(NodeLifecycle):
             if isinstance(frame, bytes):
                 self.link.send_bytes(frame)
             else:
-                self.link.send_text(frame)
+                self.link.send_raw_text(frame)
 
     def poll_notice(self) -> None:
         """Poll the metadata service soon."""
