@@ -73,10 +73,15 @@ class Ticker:
 
 
 class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
-    """Looks at its jobs at least every `MAX_WAIT_S`."""
+    """Looks at its jobs at least every `MAX_WAIT_S`. An error while it does must not end its thread: it renews the
+    lease."""
 
     def _process_jobs(self) -> float:
-        wait_s = super()._process_jobs()
+        try:
+            wait_s = super()._process_jobs()
+        except Exception:
+            log.exception("ticker.failed")
+            return MAX_WAIT_S
         return MAX_WAIT_S if wait_s is None else min(wait_s, MAX_WAIT_S)
 
 

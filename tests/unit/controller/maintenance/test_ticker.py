@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
@@ -144,3 +145,23 @@ def test_hanging_jobs__do_not_hold_up_another(ticker: Ticker) -> None:
 
 def test_stop__of_a_ticker_that_was_not_started(ticker: Ticker) -> None:
     ticker.stop()
+
+
+def test_ticker__outlives_an_error_of_its_own() -> None:
+    calls, runs = itertools.count(), threading.Semaphore(0)
+
+    def elapsed() -> float:
+        if (call := next(calls)) == 3:
+            raise OSError("the clock cannot be read")
+        return float(call)
+
+    ticker = Ticker(elapsed)
+    ticker.every(0.01, runs.release)
+    try:
+        with capture_logs() as logged:
+            ticker.start()
+            for _ in range(3):
+                assert runs.acquire(timeout=scaled(TIMEOUT_S))
+    finally:
+        ticker.stop()
+    assert [line["event"] for line in logged].count("ticker.failed") <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -188,9 +189,11 @@ def test_checkpoints__are_read_no_faster_than_they_are_recorded(sessions: NodeSe
 
 
 def test_log__is_held_while_the_disk_is_nearly_full(
-    sessions: NodeSessions, reconciler: FakeReconciler, tmp_path: Path
+    sessions: NodeSessions, reconciler: FakeReconciler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = DiskReserve(tmp_path, 2**62, monotonic=iter([0.0, 2.0]).__next__)
+    free = [0]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (2**30, 2**30 - free[0], free[0]))
+    reserve = DiskReserve(tmp_path, 2**20, monotonic=iter([0.0, 2.0]).__next__)
     logs = BoundedLogs(FileLogStore(tmp_path), max_bytes=None, reserve=reserve)
     sessions._blocking_io = ThreadPerCall(logs, sessions._presence)
     socket = FakeSocket()
@@ -201,7 +204,7 @@ def test_log__is_held_while_the_disk_is_nearly_full(
         socket.send({"type": "report", "phase": "setup"})
         while len(reconciler.events) < 2:
             await asyncio.sleep(0.001)
-        reserve._reserve_bytes = 0
+        free[0] = 2**29
         socket.send(log_frame(0, b"abc"))
         while len(socket.received) < 3:
             await asyncio.sleep(0.001)

@@ -57,7 +57,8 @@ LIMIT_KEYS = (
         "limits.disk_reserve_gib",
         "number",
         "0.5",
-        "While PERDURE_HOME's disk has less free space, jobs' output stays on their nodes; all else works.",
+        "While PERDURE_HOME's disk has less free space (or less than a tenth of a small disk), jobs' output stays on "
+        "their nodes; all else works.",
         "GiB",
     ),
 )

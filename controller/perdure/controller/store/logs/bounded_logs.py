@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 END_OF_CUT_LOG = 2**62
 _MAX_REMEMBERED = 20_000  # nodes whose logs' sizes are remembered
 _CHECK_INTERVAL_S = 1.0
+_RESERVED_SHARE = 10  # of a small disk, no more than a tenth is kept free
 
 
 class LogHeld(OSError):
@@ -31,7 +32,10 @@ class LogHeld(OSError):
 
 
 class DiskReserve:
-    """Whether the disk of `folder` has at least `reserve_bytes` of free space. May be used from any thread."""
+    """Whether the disk of `folder` has less free space than `reserve_bytes`, and than a tenth of the disk.
+
+    May be used from any thread.
+    """
 
     def __init__(self, folder: Path, reserve_bytes: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._folder = folder
@@ -45,8 +49,8 @@ class DiskReserve:
         now = self._monotonic()
         if now - self._checked_at >= _CHECK_INTERVAL_S:
             self._checked_at = now
-            free = shutil.disk_usage(self._folder).free
-            is_low = free < self._reserve_bytes
+            total, _, free = shutil.disk_usage(self._folder)
+            is_low = free < min(self._reserve_bytes, total // _RESERVED_SHARE)
             if is_low and not self._is_low:
                 log.error(
                     "logs.held", folder=str(self._folder), free_mb=round(free / 1e6), why="the disk is nearly full"

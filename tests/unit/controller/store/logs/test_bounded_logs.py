@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,15 +66,24 @@ def test_append__has_no_limit_with_null(tmp_path: Path) -> None:
     assert logs.append(KEY, 0, 0, b"x" * 10 * LIMIT) == 10 * LIMIT
 
 
-def test_reserve__holds_logs_until_there_is_space_again(tmp_path: Path) -> None:
-    free, now = os.statvfs(tmp_path), [0.0]
-    reserve = DiskReserve(tmp_path, free.f_bavail * free.f_frsize * 2, monotonic=lambda: now[0])
+def test_reserve__holds_logs_until_there_is_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, now = [49], [0.0]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (1000, 1000 - free[0], free[0]))
+    reserve = DiskReserve(tmp_path, 50, monotonic=lambda: now[0])
     logs = BoundedLogs(FileLogStore(tmp_path), max_bytes=LIMIT, reserve=reserve)
     with pytest.raises(LogHeld):
         logs.append(KEY, 0, 0, b"abc")
     assert logs.size(KEY, 0) == 0
-    reserve._reserve_bytes = 0
+    free[0] = 50
     with pytest.raises(LogHeld):
         logs.append(KEY, 0, 0, b"abc")
     now[0] += 1.0
     assert logs.append(KEY, 0, 0, b"abc") == 3
+
+
+@pytest.mark.parametrize(("free", "is_low"), [(99, True), (100, False)])
+def test_reserve__is_a_tenth_of_a_small_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_low: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (1000, 1000 - free, free))
+    assert DiskReserve(tmp_path, 2**30).is_low() is is_low
