@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 END_OF_CUT_LOG = 2**62
 _MAX_REMEMBERED = 20_000  # nodes whose logs' sizes are remembered
 _CHECK_INTERVAL_S = 1.0
+_CHECK_SHARE = 16  # of the reserve: the free space is looked up again after so much was written
 _RESERVED_SHARE = 10  # of a small disk, no more than a tenth is kept free
 
 
@@ -42,15 +43,19 @@ class DiskReserve:
         self._reserve_bytes = reserve_bytes
         self._monotonic = monotonic
         self._checked_at = float("-inf")
+        self._unchecked_bytes = 0  # written since then
         self._is_low = False
 
-    def is_low(self) -> bool:
-        """At most a second old."""
+    def is_low(self, size: int) -> bool:
+        """Whether it is too low to write `size` bytes. The free space is looked up again every second, and earlier
+        if much has been written: a job may fill a disk within a second."""
         now = self._monotonic()
-        if now - self._checked_at >= _CHECK_INTERVAL_S:
-            self._checked_at = now
+        self._unchecked_bytes += size
+        if now - self._checked_at >= _CHECK_INTERVAL_S or self._unchecked_bytes > self._reserve_bytes // _CHECK_SHARE:
             total, _, free = shutil.disk_usage(self._folder)
-            is_low = free < min(self._reserve_bytes, total // _RESERVED_SHARE)
+            self._reserve_bytes = min(self._reserve_bytes, total // _RESERVED_SHARE)
+            self._checked_at, self._unchecked_bytes = now, 0
+            is_low = free - size < self._reserve_bytes
             if is_low and not self._is_low:
                 log.error(
                     "logs.held", folder=str(self._folder), free_mb=round(free / 1e6), why="the disk is nearly full"
@@ -91,7 +96,7 @@ class BoundedLogs:
         return result
 
     def append_all(self, writes: Sequence[LogWrite]) -> Sequence[int | Exception]:
-        if self._reserve is not None and self._reserve.is_low():
+        if self._reserve is not None and self._reserve.is_low(sum(len(write[3]) for write in writes)):
             return [LogHeld("the controller's disk is nearly full") for _ in writes]
         if self._max_bytes is None:
             return self._logs.append_all(writes)

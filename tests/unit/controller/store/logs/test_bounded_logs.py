@@ -67,16 +67,16 @@ def test_append__has_no_limit_with_null(tmp_path: Path) -> None:
 
 
 def test_reserve__holds_logs_until_there_is_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free, now = [49], [0.0]
+    free, now = [52], [0.0]
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (1000, 1000 - free[0], free[0]))
     reserve = DiskReserve(tmp_path, 50, monotonic=lambda: now[0])
     logs = BoundedLogs(FileLogStore(tmp_path), max_bytes=LIMIT, reserve=reserve)
     with pytest.raises(LogHeld):
         logs.append(KEY, 0, 0, b"abc")
     assert logs.size(KEY, 0) == 0
-    free[0] = 50
+    free[0] = 53
     with pytest.raises(LogHeld):
-        logs.append(KEY, 0, 0, b"abc")
+        logs.append(KEY, 0, 0, b"")
     now[0] += 1.0
     assert logs.append(KEY, 0, 0, b"abc") == 3
 
@@ -86,4 +86,25 @@ def test_reserve__is_a_tenth_of_a_small_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_low: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (1000, 1000 - free, free))
-    assert DiskReserve(tmp_path, 2**30).is_low() is is_low
+    assert DiskReserve(tmp_path, 2**30).is_low(0) is is_low
+
+
+def test_reserve__is_checked_again_after_much_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [2**30]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: (2**31, 2**31 - free[0], free[0]))
+    logs = BoundedLogs(
+        FileLogStore(tmp_path), max_bytes=None, reserve=DiskReserve(tmp_path, 2**20, monotonic=lambda: 0.0)
+    )
+    written = [0]
+
+    def write() -> int:
+        free[0] = 2**20 + 2**17 - written[0]
+        return logs.append(KEY, 0, written[0], b"x" * 2**12)
+
+    def write_all() -> None:
+        for _ in range(2**10):
+            written[0] = write()
+
+    with pytest.raises(LogHeld):
+        write_all()
+    assert 2**16 <= written[0] <= 2**18
