@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -167,3 +168,34 @@ def test_generator__draws_the_same_frames_from_the_same_seed() -> None:
     drawn = [[hostile_frame(random.Random(seed)) for _ in range(2)] for seed in range(50)]
     assert all(first == second for first, second in drawn)
     assert len({first for first, _ in drawn}) > 20
+
+
+def send_false_notice(controller: Controller, job: int, generation: int) -> None:
+    """Send a notice that no cloud has sent, and a rebalance recommendation, with the token of the job's node."""
+    attempt_token = Keyring.load_or_create(controller.home).attempt_token((job, 0, generation))
+    with contextlib.suppress(WebSocketException, TimeoutError), channel(controller, attempt_token) as node:
+        node.send(json.dumps(HELLO))
+        assert json.loads(node.recv(timeout=scaled(20)))["type"] == "welcome"
+        at = HELLO["at"]  # of the node's clock, which may be any
+        for notice in ({"action": "rebalance"}, {"action": "terminate", "deadline": at + 60}):
+            node.send(json.dumps({"type": "notice", "at": at, **notice}))
+        close_frame(node)
+
+
+def test_false_notices__count_for_their_own_job(controller: Controller, bystander: int) -> None:
+    liar = launch(controller, "liar", "sleep 600")
+    for generation in range(1, 4):
+        controller.until(
+            lambda generation=generation: (  # type: ignore[misc]
+                controller.job(liar)["generation"] == generation and controller.job(liar)["status"] == "RUNNING"
+            ),
+            f"attempt {generation}",
+        )
+        send_false_notice(controller, liar, generation)
+        controller.until(lambda g=generation: controller.job(liar)["generation"] > g, "a recovery")  # type: ignore[misc]
+    with contextlib.closing(sqlite3.connect(controller.home / "perdure.db")) as database:
+        avoided = database.execute("select job_id from unavailable_offer where from_preemption").fetchall()
+    assert avoided == [(liar,)] * 3
+    kinds = [entry["kind"] for entry in controller.job(liar)["timeline"]]
+    assert kinds.count("node.notice") == kinds.count("node.rebalance_recommended") == 3
+    controller.perdure("jobs", "cancel", liar, "--yes", "--no-graceful")
