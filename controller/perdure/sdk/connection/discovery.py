@@ -3,7 +3,7 @@
 The first of these is used:
 
 1. The controller that `PERDURE_ENDPOINT` names, with `PERDURE_TOKEN` (or `PERDURE_TOKEN_FILE`) and, to pin one
-   certificate, `PERDURE_FINGERPRINT`.
+   certificate, `PERDURE_FINGERPRINT`. Without a token of its own it gets none: the home's is never sent to it.
 2. The controller that `perdure controller up` created (`hosted_controller`).
 3. The embedded controller in `PERDURE_HOME` (default `~/.perdure`), whose address is in `controller.json` and whose
    token is in `token`.
@@ -12,6 +12,7 @@ The first of these is used:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,17 +77,35 @@ def _named(environ: Mapping[str, str]) -> Endpoint | None:
     if not url.startswith(("http://", "https://")):
         raise NoController(f"{url!r} is not a URL", where="PERDURE_ENDPOINT", fix="start it with http:// or https://")
     fingerprint = _pinned(url, environ)
-    if token := environ.get("PERDURE_TOKEN", "").strip():
-        return Endpoint(url, token, fingerprint=fingerprint)
-    token_file = Path(environ.get("PERDURE_TOKEN_FILE") or home_dir(environ) / "token").expanduser()
-    try:
-        return Endpoint(url, token_file.read_text().strip(), fingerprint=fingerprint)
-    except OSError as error:
+    return Endpoint(url, _given_token(url, environ), fingerprint=fingerprint)
+
+
+def _given_token(url: str, environ: Mapping[str, str]) -> str:
+    """The token that the environment gives for `url`. Never that of the home, which belongs to another controller."""
+    where, token = "PERDURE_TOKEN", environ.get("PERDURE_TOKEN", "").strip()
+    file = environ.get("PERDURE_TOKEN_FILE", "")
+    if not token and not file:
         raise NoController(
-            f"there is no token for {url}: {token_file}: {error.strerror}",
+            f"there is no token for {url}; the one in {home_dir(environ)} is for the controller of that folder only",
             where="PERDURE_ENDPOINT",
             fix="set PERDURE_TOKEN, or PERDURE_TOKEN_FILE to a file that holds it",
-        ) from error
+        )
+    if not token:
+        where = "PERDURE_TOKEN_FILE"
+        try:
+            token = Path(file).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise NoController(
+                f"there is no token for {url}: {file}: {reason}",
+                where=where,
+                fix="set PERDURE_TOKEN, or PERDURE_TOKEN_FILE to a file that holds it",
+            ) from error
+    if not re.fullmatch("[!-~]+", token):
+        raise NoController(
+            f"the token for {url} is empty, or has characters that no token has", where=where, fix="copy it again"
+        )
+    return token
 
 
 def _hosted(home: Path) -> Endpoint | None:
@@ -99,19 +118,14 @@ def _hosted(home: Path) -> Endpoint | None:
 
 def _pinned(url: str, environ: Mapping[str, str]) -> str | None:
     """The certificate that the environment pins, if any. Raises NoController if the token would be sent unencrypted."""
-    from perdure.sdk.connection.transport import is_loopback, parse_fingerprint
+    from perdure.sdk.connection.transport import parse_fingerprint, require_private
 
     given = environ.get("PERDURE_FINGERPRINT", "").strip()
     if given and not url.startswith("https://"):
         raise NoController(
             f"{url} does not use TLS", where="PERDURE_FINGERPRINT", fix="start PERDURE_ENDPOINT with https://"
         )
-    if url.startswith("http://") and not is_loopback(url) and environ.get("PERDURE_PLAIN_HTTP") != "1":
-        raise NoController(
-            f"the token and the job's secrets would be sent to {url} as plain text",
-            where="PERDURE_ENDPOINT",
-            fix="start it with https://, or set PERDURE_PLAIN_HTTP=1 on a network that nobody can listen to (a VPN)",
-        )
+    require_private(url, environ)
     try:
         return parse_fingerprint(given) if given else None
     except ValueError as error:

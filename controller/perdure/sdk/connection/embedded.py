@@ -23,9 +23,11 @@ STDERR_LOG = "controller.stderr.log"
 def running(home: Path) -> Endpoint | None:
     """The embedded controller of `home`, if it answers. Raises `NoController` for a token that cannot be trusted.
 
-    If the recorded process is dead, another user's controller may listen on its port: it must accept our token.
+    If the recorded process cannot be seen, another program may listen on its port. The token is sent there only if the
+    certificate is the recorded one or if the program runs as this user (or root); and it must accept the token.
     """
     # Imported here because http.client is half of the cost of a short command.
+    from perdure.sdk.connection import listener
     from perdure.sdk.connection.health import is_answering, is_authorized
 
     record = load_record(home)
@@ -35,7 +37,8 @@ def running(home: Path) -> Endpoint | None:
     if not url or not is_answering(endpoint):
         return None
     is_ours = is_controller(_pid(record))
-    if not is_ours and not (home / "token").exists():
+    is_proven = is_ours or endpoint.fingerprint is not None or listener.is_trusted(url)
+    if not is_proven or (not is_ours and not (home / "token").exists()):
         return None
     endpoint = replace(endpoint, token=_own_token(home))
     return endpoint if is_ours or is_authorized(endpoint) else None

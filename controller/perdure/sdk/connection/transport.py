@@ -6,12 +6,15 @@ import hashlib
 import hmac
 import http.client
 import ipaddress
+import os
 import re
+import socket
 import ssl
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from perdure.sdk.connection.endpoint import ClientError
+from perdure.sdk.connection.endpoint import ClientError, NoController
 
 if TYPE_CHECKING:
     from perdure.sdk.connection.endpoint import Endpoint
@@ -26,7 +29,12 @@ class WrongCertificate(ClientError):
 
 def connect(endpoint: Endpoint, *, timeout_s: float) -> http.client.HTTPConnection:
     """A connection to the controller that is not opened yet and uses no proxy. Opening it raises OSError, or
-    WrongCertificate before anything is sent."""
+    WrongCertificate before anything is sent.
+
+    Raises NoController for an endpoint whose token would cross a network as plain text.
+    """
+    if endpoint.token:
+        require_private(endpoint.url)
     parts = urlsplit(endpoint.url)
     host, port = parts.hostname or "", parts.port
     if parts.scheme != "https":
@@ -74,3 +82,27 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def require_private(url: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raises NoController if what is sent to `url` could be read on a network, unless PERDURE_PLAIN_HTTP allows it."""
+    host = urlsplit(url).hostname or ""
+    if urlsplit(url).scheme == "https" or is_loopback(url) or environ.get("PERDURE_PLAIN_HTTP") == "1":
+        return
+    if not _is_own_address(host):
+        raise NoController(
+            f"the token and the job's secrets would be sent to {url} as plain text",
+            where="PERDURE_ENDPOINT",
+            fix="start it with https://, or set PERDURE_PLAIN_HTTP=1 on a network that nobody can listen to (a VPN)",
+        )
+
+
+def _is_own_address(host: str) -> bool:
+    """Whether `host` is an address of this computer: then packets to it do not leave the computer."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as trial:
+            trial.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import pytest
 
 from perdure.sdk.connection import discovery, endpoint, hosted_controller
 from perdure.sdk.connection.client import Client
-from perdure.sdk.connection.endpoint import NoController
+from perdure.sdk.connection.endpoint import Endpoint, NoController
 from perdure.sdk.connection.start_lock import StartLock
+from perdure.sdk.connection.transport import connect
 from support.helpers.timing import scaled
 from unit.sdk.contract_server import Controller
 
@@ -35,16 +38,123 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def test_find__uses_the_environment(tmp_path: Path) -> None:
     named = {"PERDURE_ENDPOINT": "https://h.example.org/", "PERDURE_HOME": str(tmp_path)}
-    with pytest.raises(NoController, match="there is no token"):
-        discovery.find(named)
-    (tmp_path / "token").write_text("from the home\n")
-    assert discovery.find(named).token == "from the home"
-    (tmp_path / "t").write_text("from a file\n")
-    assert discovery.find(named | {"PERDURE_TOKEN_FILE": str(tmp_path / "t")}).token == "from a file"
+    (tmp_path / "t").write_text("from-a-file\n")
+    assert discovery.find(named | {"PERDURE_TOKEN_FILE": str(tmp_path / "t")}).token == "from-a-file"
     discovered = discovery.ensure(named | {"PERDURE_TOKEN": "given"})
     assert (discovered.url, discovered.token, discovered.home) == ("https://h.example.org", "given", None)
     with pytest.raises(NoController, match="is not a URL"):
         discovery.find({"PERDURE_ENDPOINT": "localhost:8000", "PERDURE_TOKEN": "t"})
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"two\nlines", b"\xff\xfe", "schl\u00fcssel".encode()])
+def test_find__rejects_what_is_no_token(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t").write_bytes(content)
+    named = {"PERDURE_ENDPOINT": "https://h", "PERDURE_TOKEN_FILE": str(tmp_path / "t")}
+    with pytest.raises(NoController) as caught:
+        discovery.find(named)
+    assert caught.value.where == "PERDURE_TOKEN_FILE"
+    assert not content or content.decode("latin-1") not in str(caught.value)
+
+
+HOME_TOKEN = "the-token-of-the-home"
+
+
+class Eavesdropper(http.server.BaseHTTPRequestHandler):
+    """Answers every request like a healthy controller. The server's `heard` has all Authorization headers."""
+
+    def do_GET(self) -> None:
+        self.server.heard.append(self.headers.get("Authorization"))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def eavesdropper() -> Iterator[http.server.ThreadingHTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Eavesdropper) as server:
+        server.heard = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_find__never_sends_the_homes_token_to_another_endpoint(
+    tmp_path: Path, eavesdropper: http.server.ThreadingHTTPServer
+) -> None:
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(HOME_TOKEN)
+    environ = {"PERDURE_ENDPOINT": f"http://127.0.0.1:{eavesdropper.server_port}", "PERDURE_HOME": str(tmp_path)}
+    with pytest.raises(NoController, match="PERDURE_TOKEN") as caught:
+        Client(discovery.ensure(environ)).controller()
+    assert str(tmp_path) in str(caught.value)
+    assert eavesdropper.heard == []
+    Client(discovery.ensure(environ | {"PERDURE_TOKEN": "given"})).controller()
+    assert eavesdropper.heard == ["Bearer given"], "the listener sees tokens that are sent"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to start a listener as another user")
+@pytest.mark.parametrize("as_user", [0, 65534])
+def test_running__sends_no_token_to_the_process_of_another_user(tmp_path: Path, as_user: int) -> None:
+    """It took the port of a controller that died without removing its record."""
+    home, heard = tmp_path / "home", tmp_path / "heard"
+    home.mkdir(mode=0o700)
+    (home / "token").touch(0o600)
+    (home / "token").write_text(HOME_TOKEN)
+    with open(heard, "ab") as log:
+        stranger = subprocess.Popen([sys.executable, "-c", STRANGER, str(as_user)], stdout=subprocess.PIPE, stderr=log)
+    with stranger:
+        try:
+            port = int(stranger.stdout.readline())
+            (home / "controller.json").write_text(json.dumps({"endpoint": f"http://127.0.0.1:{port}", "pid": 0}))
+            discovered = discovery.find({"PERDURE_HOME": str(home)})
+        finally:
+            stranger.kill()
+    assert "GET /healthz" in heard.read_text(), "the stranger did answer"
+    assert (HOME_TOKEN in heard.read_text(), discovered is not None) == (
+        (True, True) if as_user == 0 else (False, False)
+    )
+
+
+STRANGER = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    client = server.accept()[0]
+    print(client.recv(65536), file=sys.stderr, flush=True)
+    client.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    client.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "is_sent"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://[::1]:1", True),
+        ("http://localhost:1", True),
+        ("https://192.0.2.1:1", True),
+        ("http://192.0.2.1:1", False),
+        ("http://controller.example:1", False),
+        ("http://127.0.0.1.example:1", False),
+        ("http://127.0.0.1@controller.example:1", False),
+    ],
+)
+def test_connect__never_carries_a_token_as_plain_text(url: str, is_sent: bool) -> None:
+    """Whatever names the endpoint: also a record in a home that several computers share."""
+    if is_sent:
+        connect(Endpoint(url, "token"), timeout_s=1)
+    else:
+        with pytest.raises(NoController, match="as plain text"):
+            connect(Endpoint(url, "token"), timeout_s=1)
+    connect(Endpoint(url, ""), timeout_s=1)
 
 
 def test_find__starts_nothing(tmp_path: Path) -> None:
