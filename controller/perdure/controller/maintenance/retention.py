@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, func, select
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.logs.log_store import LogStore
-from perdure.controller.store.records import expiry
+from perdure.controller.store.records import expiry, facts, jobs
+from perdure.controller.store.records.jobs import Job
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ _ROW_BATCH_SIZE = 500  # rows deleted in one transaction
 _JOB_BATCH_SIZE = 50
 _TASK_BATCH_SIZE = 1_000  # tasks read in one query
 _MAX_UPLOADS = 100_000
+_SECRETS_CLEARED = "secrets.cleared"  # a fact: the last job of which an earlier version may have kept secrets
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 Delete = Callable[[Sequence[int], float], Iterator[None]]
@@ -73,6 +75,7 @@ class Retention:
         self._idle_until = self.clock.now() + IDLE_INTERVAL_S
 
     def _everything(self) -> Iterator[None]:
+        yield from self._clear_secrets()
         passes: tuple[tuple[float | None, Delete], ...] = (
             (self.settings.jobs_days, self._delete_jobs),  # first, because it deletes their events and logs as well
             (self.settings.events_days, self._delete_events),
@@ -83,6 +86,20 @@ class Retention:
                 yield from self._old_jobs(self.clock.now() - days * _DAY_S, delete)
         if self.settings.jobs_days is not None:
             yield from self._delete_uploads()
+
+    def _clear_secrets(self) -> Iterator[None]:
+        """Delete the secrets of jobs that ended under a version which kept them, once for each database. Now the
+        transaction that finalizes a job deletes them."""
+        with self.database.connect() as conn:
+            if facts.get(conn, _SECRETS_CLEARED) is not None:
+                return
+            last = conn.execute(select(func.max(Job.c.id))).scalar() or 0
+        for first in range(1, last + 1, _TASK_BATCH_SIZE):
+            with self.database.begin() as conn:
+                jobs.clear_secrets_of_ended(conn, first, first + _TASK_BATCH_SIZE - 1)
+            yield
+        with self.database.begin() as conn:
+            facts.set(conn, _SECRETS_CLEARED, str(last))
 
     def _old_jobs(self, until: float, delete: Delete) -> Iterator[None]:
         """Apply `delete` to every finalized job that ended before `until`, in batches."""

@@ -75,6 +75,26 @@ def rows(world: World, job: int) -> dict[str, list[dict[str, Any]]]:
     return {name: found_rows for name, found_rows in by_table.items() if found_rows}
 
 
+def test_secrets__that_an_earlier_version_kept_are_deleted_without_any_setting(
+    world: World, run_retention: Callable[..., Retention], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_TASK_BATCH_SIZE", 2)
+    ended = [finish(world, world.submit()) for _ in range(5)]
+    live = world.submit()
+    kept = {live: b"sealed"}
+    with world.database.begin() as conn:
+        conn.execute(update(Task).values(secrets=b"sealed"))
+    run_retention()
+    with world.database.connect() as conn:
+        sealed = {row.job_id: row.secrets for row in conn.execute(select(Task.c.job_id, Task.c.secrets))}
+    assert sealed == dict.fromkeys(ended) | kept
+    with world.database.begin() as conn:  # only once: a table of a million jobs is not read at each start
+        conn.execute(update(Task).where(Task.c.job_id == ended[0]).values(secrets=b"again"))
+    run_retention()
+    with world.database.connect() as conn:
+        assert conn.execute(select(Task.c.secrets).where(Task.c.job_id == ended[0])).scalar_one() == b"again"
+
+
 def finalized(world: World) -> set[int]:
     with world.database.connect() as conn:
         return set(conn.execute(select(Job.c.id).where(Job.c.finalized)).scalars())

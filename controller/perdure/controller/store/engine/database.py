@@ -323,4 +323,5 @@ def _sqlite_pragmas(connection: DBAPIConnection, _record: ConnectionPoolEntry) -
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_S * 1000:.0f}")
     cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA secure_delete=ON")  # what was deleted, such as secrets, does not stay in free pages
     cursor.close()

@@ -31,6 +31,9 @@ def _by_key(table: Any, *names: str) -> Any:
 
 _LATEST_ENTRIES = 500  # far more than the reports that one connection has under way
 _FINALIZE = update(Job).where(Job.c.id == bindparam("key_id")).values(finalized=True)
+_CLEAR_SECRETS = (
+    update(Task).where(Task.c.job_id == bindparam("key_job_id"), Task.c.secrets.is_not(None)).values(secrets=None)
+)
 _UPDATE_TASK = _by_key(Task, "job_id", "index")
 _UPDATE_ATTEMPT = _by_key(Attempt, "job_id", "task_index", "generation")
 _UPDATE_NODE = _by_key(Node, "job_id", "task_index", "generation", "rank")
@@ -153,8 +156,19 @@ def add_tasks(writes: WriteBatch, tasks: Sequence[NewTask], task_ids: Mapping[in
 
 
 def finalize(writes: WriteBatch, job_id: int) -> None:
-    """Mark a job that needs no more work. The same transaction must call `claims.update_guarded` for it."""
+    """Mark a job that needs no more work, and delete its secrets: no node asks for them again.
+
+    The same transaction must call `claims.update_guarded` for the job.
+    """
     writes.add(_FINALIZE, {"key_id": job_id})
+    writes.add(_CLEAR_SECRETS, {"key_job_id": job_id})
+
+
+def clear_secrets_of_ended(conn: Connection, first: int, last: int) -> int:
+    """Delete the secrets of the finalized jobs with ids from `first` to `last`. Returns of how many tasks."""
+    ended = select(Job.c.id).where(Job.c.id.between(first, last), Job.c.finalized)
+    cleared = update(Task).where(Task.c.job_id.in_(ended), Task.c.secrets.is_not(None)).values(secrets=None)
+    return conn.execute(cleared).rowcount
 
 
 def load(conn: Connection, job_ids: Iterable[int]) -> dict[int, JobView]:
