@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perdure.controller.hosting import command
-from perdure.controller.runtime.process import load_structlog
+from perdure.controller.runtime.process import load_structlog, private_files
 from perdure.sdk.connection.endpoint import DEFAULT_HOME, ClientError, expand_home
+from perdure.sdk.connection.private_home import make_private
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,24 +57,30 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         home = expand_home(str(options.home)).resolve()
-        if options.command == "migrate":
-            _migrate(home, options.to)
-        elif options.command == "accept-database":
-            return _accept_database(home, show_only=options.show)
-        elif options.command in ("backup", "restore"):
-            _back_up_or_restore(home, options)
-        elif options.command == "credentials":
-            _print_credentials(home)
-        elif options.command == "host":
-            _host(options, home)
-        else:
-            serve(home)
+        with private_files():
+            return _run_command(options, home)
     except KeyboardInterrupt:
         return 130
     except (CannotStart, SettingsError, ClientError) as error:
         with contextlib.suppress(OSError):  # standard error may be a file on a full disk
             print(f"perdure controller: {error}", file=sys.stderr)
         return 2
+
+
+def _run_command(options: argparse.Namespace, home: Path) -> int:
+    """Run one command, and return its exit code."""
+    if options.command == "accept-database":
+        return _accept_database(home, show_only=options.show)
+    if options.command == "migrate":
+        _migrate(home, options.to)
+    elif options.command in ("backup", "restore"):
+        _back_up_or_restore(home, options)
+    elif options.command == "credentials":
+        _print_credentials(home)
+    elif options.command == "host":
+        _host(options, home)
+    else:
+        serve(home)
     return 0
 
 
@@ -113,7 +120,7 @@ def _run_daemon(home: Path) -> None:
 
     with contextlib.ExitStack() as until_stopped:
         with _owned_by_user(home):
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(home)
             settings = read_settings(home)
             tune_process()
             until_stopped.enter_context(single_instance_lock(home))
@@ -190,6 +197,7 @@ def _migrate(home: Path, to: str) -> None:
 
     if not home.is_dir():
         raise MigrationRefused(f"{home} does not exist: there is nothing to move")
+    make_private(home)
     settings = read_settings(home)
     with single_instance_lock(home):
         move_home(settings, to, print)

@@ -85,6 +85,16 @@ def outside_tmp() -> Iterator[Path]:
         yield Path(folder)
 
 
+def test_umask__of_a_machine_is_not_the_controllers(site: Site) -> None:
+    """The controller keeps its own files to itself; those of a job are as on any machine."""
+    before = os.umask(0o077)
+    try:
+        site.launch("say('umask', oct(os.umask(0))); stay()")
+    finally:
+        os.umask(before)
+    assert site.received("umask") == "0o22"
+
+
 def test_environment__of_a_machine(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_SECRET_ACCESS_KEY": "s",

@@ -16,6 +16,7 @@ from perdure.cli.output.confirm import confirm
 from perdure.sdk.connection import discovery, endpoint, hosted_controller
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
 from perdure.sdk.connection.endpoint import Endpoint
+from perdure.sdk.connection.private_home import make_private
 
 
 @click.command(short_help="Create a controller on a machine of its own.")
@@ -133,7 +134,7 @@ def _unfinished_jobs(client: Client) -> str:
 
 def _run(action: str, *options: str) -> None:
     home = endpoint.home_dir()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(home)
     command = [sys.executable, "-P", "-m", "perdure.controller", "host", action, "--home", str(home), *options]
     process = subprocess.Popen(command, cwd=home)
     while True:

@@ -79,7 +79,9 @@ def credentials(home: Path) -> dict[str, str]:
     from perdure.controller.runtime.config.settings import read_settings
     from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring
     from perdure.controller.runtime.security.tls import load_tls
+    from perdure.sdk.connection.private_home import make_private
 
+    make_private(home)
     settings = read_settings(home)
     key_file = settings.keyring_directory / KEY_FILE
     if (home / "perdure.db").exists() and not key_file.exists():

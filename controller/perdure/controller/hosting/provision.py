@@ -42,6 +42,7 @@ from perdure.sdk.connection import hosted_controller
 from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.health import is_authorized
 from perdure.sdk.connection.hosted_controller import CREATING, DOWN, UP, Hosted
+from perdure.sdk.connection.private_home import make_private
 from perdure.sdk.connection.transport import WrongCertificate, connect
 
 Report = Callable[[str], None]
@@ -355,7 +356,7 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def _exclusive(home: Path) -> Iterator[None]:
     """Hold the lock of `home` against a second command. Raises CannotHost."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(home)
     with open(home / "hosted.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

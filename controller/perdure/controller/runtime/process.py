@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import os
 import resource
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,16 @@ def quick_imports() -> Iterator[None]:
             yield
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Within the context, files and folders that this process creates are readable only by their owner."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def tune_process() -> None:

@@ -16,6 +16,7 @@ from time import monotonic
 from perdure.sdk.connection.embedded import RECORD, STDERR_LOG, recorded_pid, running, stderr_tail
 from perdure.sdk.connection.endpoint import Endpoint, NoController
 from perdure.sdk.connection.installation import install_command
+from perdure.sdk.connection.private_home import make_private
 from perdure.sdk.connection.start_lock import StartLock
 
 _POLL_S = 0.05
@@ -41,7 +42,7 @@ def start(home: Path, timeouts: StartTimeouts = TIMEOUTS) -> Endpoint:
     """The embedded controller of `home`; creates its process unless there is one. Raises NoController."""
     _require_daemon()
     try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(home)
         endpoint = _Start(home, timeouts, may_create=True).wait()
     except OSError as error:
         raise NoController(
@@ -139,7 +140,7 @@ class _Start:
                 lock.record(self._process.pid)
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        with open(self._home / STDERR_LOG, "ab") as log:
+        with open(self._home / STDERR_LOG, "ab", opener=_open_privately) as log:
             self._log_start = log.tell()
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "perdure.controller", "serve", "--home", str(self._home)],
@@ -161,6 +162,10 @@ class _Start:
             clear_line = "\r\x1b[K" if sys.stderr.isatty() else ""  # a command may show an animation
             sys.stderr.write(f"{clear_line}{text} …\n")
             sys.stderr.flush()
+
+
+def _open_privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from perdure.sdk.connection.endpoint import Endpoint, NoController
+from perdure.sdk.connection.private_home import make_private
 
 FILE = "hosted.json"
 CREATING, UP, DOWN = "creating", "up", "down"
@@ -69,7 +70,7 @@ def load(home: Path) -> Hosted | None:
 
 def save(home: Path, hosted: Hosted) -> None:
     """Replace the file atomically, and sync it to the disk."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(home)
     new = home / f"{FILE}.new"
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(asdict(hosted), file, indent=1)

@@ -95,7 +95,7 @@ def test_status__reports_a_controller_that_does_not_answer(run: Run, embedded: t
 
 def test_failed_start__shows_the_stderr_output(run: Run, embedded: tuple[Path, dict[str, str]]) -> None:
     home, _ = embedded
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "broken").touch()
     code, out, err = run("jobs", "queue")
     assert (code, out) == (1, "")

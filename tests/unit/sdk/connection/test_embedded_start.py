@@ -60,7 +60,7 @@ def in_process(embedded: tuple[Path, dict[str, str]], monkeypatch: pytest.Monkey
 
 def test_start__waits_while_it_makes_progress(embedded: tuple[Path, dict[str, str]]) -> None:
     home, environ = embedded
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "slow").touch()
     waiting = command(home, environ, progress_s=scaled(3))
     pid = started_pid(home)
@@ -87,7 +87,7 @@ def test_start__leaves_a_controller_without_progress_running(in_process: Path) -
 
 def test_start__is_not_blocked_by_a_suspended_command(embedded: tuple[Path, dict[str, str]]) -> None:
     home, environ = embedded
-    home.mkdir()
+    home.mkdir(mode=0o700)
     (home / "slow").touch()
     first = command(home, environ)
     pid = started_pid(home)
@@ -164,7 +164,9 @@ def test_start__without_room_for_its_lock_says_so(small_disk: Path) -> None:
 @pytest.fixture
 def small_disk(in_process: Path) -> Iterator[Path]:
     """The home, on a disk of 256 KB of its own."""
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(in_process)], check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(in_process)], check=False
+    )
     if mounted.returncode:
         pytest.skip("needs the right to mount a tmpfs")
     yield in_process

@@ -9,6 +9,7 @@ from pathlib import Path
 from perdure.controller.clouds.local import layout
 from perdure.controller.clouds.local.machine.isolation import host_environment, host_python
 
+_MACHINE_UMASK = 0o022  # that of usual machines; the controller's own would close the job's files to its helpers
 HOST_MODULE = "perdure.controller.clouds.local.host.hypervisor"
 
 
@@ -32,4 +33,5 @@ def start_host(prepared: Prepared, ready_fd: int) -> subprocess.Popen[bytes]:
             stderr=log,
             pass_fds=(prepared.lock, ready_fd),
             start_new_session=True,
+            umask=_MACHINE_UMASK,
         )
