@@ -150,3 +150,27 @@ def test_secret__is_not_shown_in_a_rejection(controller: Controller, tmp_path: P
         assert done.returncode != 0
         assert is_clean(done.stdout + done.stderr)
     assert files_with_a_secret(controller.home) == []
+
+
+@pytest.mark.usefixtures("done_with")
+def test_rotated_key__keeps_a_running_job_and_its_secrets(controller: Controller, tmp_path: Path) -> None:
+    """Its node reconnects with the old key's token, and the next attempt gets the secrets that were sealed with it."""
+    run = f'[ "$GIVEN" = {GIVEN[:7]}"{GIVEN[7:]}" ] || exit 9; {HOLDS}'.replace(GIVEN[7:], "${GIVEN:7}")
+    job = launch(controller, task(tmp_path, run))
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run")
+    before = (controller.home / "secret.key").read_text()
+    output = controller.perdure("controller", "rotate-key").stdout
+    assert "The controller is running again" in output
+    assert "1 task(s) had secrets" in output
+    new, old = (controller.home / "secret.key").read_text().splitlines()
+    assert (old, new != old) == (before.strip(), True)
+    controller.until(lambda: controller.job(job)["attempts"][-1]["nodes"][0]["connected"], "its node to reconnect")
+    (attempt,) = controller.job(job)["attempts"]
+
+    controller.perdure("jobs", "preempt", job)
+    controller.until(lambda: controller.job(job)["recovery_count"] == 1, "the recovery")
+    controller.until(lambda: controller.job(job)["status"] == "RUNNING", "the job to run again")
+    for home in (controller.home / "local" / "instances").glob("*/machine/**/sky_workdir"):
+        (home.parent / "go").touch()
+    controller.until(lambda: controller.job(job)["status"] == "SUCCEEDED", "its end")
+    assert attempt["state"] == "RUNNING"

@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     accept_command.add_argument(
         "--show", action="store_true", help="only print what is lost; exit code 1 if nothing is"
     )
+    rotate_command = commands.add_parser("rotate-key", help="replace the key that signs tokens and seals secrets")
+    rotate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     credentials_command = commands.add_parser(
         "credentials", help="print the user token and the certificate's fingerprint"
     )
@@ -75,6 +77,8 @@ def _run_command(options: argparse.Namespace, home: Path) -> int:
         _migrate(home, options.to)
     elif options.command in ("backup", "restore"):
         _back_up_or_restore(home, options)
+    elif options.command == "rotate-key":
+        _rotate_key(home)
     elif options.command == "credentials":
         _print_credentials(home)
     elif options.command == "host":
@@ -205,6 +209,34 @@ def _migrate(home: Path, to: str) -> None:
             print(f"{home / 'config.yaml'} now names the new database; the old one is unchanged and no longer used")
         else:
             print(f"to use the new database, set in {home / 'config.yaml'}:\n  {config_line(to)}")
+
+
+def _rotate_key(home: Path) -> None:
+    from perdure.controller.cluster import key_rotation, time_scale
+    from perdure.controller.runtime.clock import SystemClock
+    from perdure.controller.runtime.config.settings import read_settings
+    from perdure.controller.runtime.process import single_instance_lock
+    from perdure.controller.store.engine.database import UNAVAILABLE, open_database
+
+    if not home.is_dir():
+        raise key_rotation.CannotRotate(f"{home} does not exist: there is no key to replace")
+    make_private(home)
+    settings = read_settings(home)
+    folder, alone = settings.keyring_directory, settings.is_single_controller
+    with single_instance_lock(home):
+        database = open_database(settings.database_address)
+        with database.connect() as conn:
+            now = time_scale.stored_time_scale(conn).from_wall(SystemClock().now())
+        try:
+            key_id, count = key_rotation.rotate(folder, database, now=now, is_alone=alone)
+        except (*UNAVAILABLE, OSError) as error:
+            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise key_rotation.CannotRotate(f"{reason}; the old key is still in use: run `rotate-key` again") from error
+        finally:
+            database.dispose()
+    print(f"the key is now {key_id}; {count} task(s) had secrets, which are sealed with it")
+    if not alone:
+        print(f"copy {folder / 'secret.key'} to the other controllers before you start them")
 
 
 if __name__ == "__main__":

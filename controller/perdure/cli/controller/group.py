@@ -110,6 +110,28 @@ def migrate(to: str) -> None:
     raise SystemExit(subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode)
 
 
+@controller.command("rotate-key", short_help="Replace the key that signs tokens and seals secrets.")
+def rotate_key() -> None:
+    """Replace the key of the controller on this computer, which signs its nodes' tokens and seals its jobs' secrets.
+
+    A running controller is stopped first and started again afterwards; jobs continue. If this is interrupted, the old
+    key stays in use: run it again. See docs/concepts/security.md.
+    """
+    home = endpoint.home_dir()
+    pid = discovery.recorded_pid(home)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        _wait_for_exit(pid)
+        click.echo("The controller is stopped; running jobs continue.")
+    command = [sys.executable, "-P", "-m", "perdure.controller", "rotate-key", "--home", str(home)]
+    code = subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode
+    if pid is not None:
+        from perdure.sdk.connection.embedded_start import start as start_embedded
+
+        click.echo(f"The controller is running again at {start_embedded(home).url}.")
+    raise SystemExit(code)
+
+
 @controller.command()
 def status() -> None:
     """Show the controller's status. Exits with 1 if it is not running."""

@@ -20,12 +20,11 @@ from sqlalchemy import bindparam, select
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import NO_TOKEN
 from perdure.controller.reconcile.work_items import find_attempt
+from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Task
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.statuses import AttemptState
-
-STOP_GRACE_S = 3600.0
 
 _USER = HTTPBearer(auto_error=False, scheme_name="user", description="The user token: PERDURE_HOME/token")
 _NODE = HTTPBearer(auto_error=False, scheme_name="attempt", description="A token that is valid for one attempt")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
-from perdure.controller.cluster import home_restart
+from perdure.controller.cluster import home_restart, key_rotation
 from perdure.controller.cluster.home import database_check
 from perdure.controller.cluster.home.record import HomeRecord
 from perdure.controller.cluster.home.watermark import Watermark
-from perdure.controller.cluster.keyring_check import load_database_keyring
+from perdure.controller.cluster.keyring_check import load_database_keyring, require_unchanged
 from perdure.controller.cluster.lease import Lease
 from perdure.controller.cluster.time_scale import load_time_scale
 from perdure.controller.runtime.clock import REAL_TIME, Clock, ScaledClock, TimeScale
@@ -55,8 +55,12 @@ def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, 
     lease = Lease(database, clock, alone=alone, duration_s=settings.lease_duration_s, speed=time_scale.speed)
     others_live = not alone and lease.live_peers() > 0
     with database.begin() as conn:
-        keyring = load_database_keyring(settings.keyring_directory, conn, is_alone=alone, others_live=others_live)
+        folder = settings.keyring_directory
+        keyring = load_database_keyring(folder, conn, is_alone=alone, others_live=others_live)
+        keyring = key_rotation.prune(conn, folder, keyring, now=clock.now(), speed=time_scale.speed)
     home_restart.take_over_home(settings.home, lease, address)
+    with database.begin() as conn:
+        require_unchanged(conn, keyring)
     keyring = replace(keyring, incarnations=known)
     home = Watermark(settings.home, database, wall_clock, record)
     return Membership(controller_id, time_scale, clock, lease, keyring, home)

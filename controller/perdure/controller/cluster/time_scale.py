@@ -30,13 +30,24 @@ def load_time_scale(conn: Connection, settings: Settings, speed: float | None, n
     if stored is None:
         stored = f"{speed!r} since {now!r}"
         facts.set(conn, _FACT, stored)
-    stored_speed, _, since = stored.partition(" since ")
-    if speed is None or float(stored_speed) != speed:
+    time_scale = _parse(stored)
+    if speed is None or time_scale.speed != speed:
         raise SettingsError(
-            f"{settings.home}: this controller's clock runs {float(stored_speed):g} times as fast as real time, and "
+            f"{settings.home}: this controller's clock runs {time_scale.speed:g} times as fast as real time, and "
             "that cannot change: restore local.capacity_trace as it was, or use another PERDURE_HOME"
         )
-    return TimeScale(float(since), float(stored_speed))
+    return time_scale
+
+
+def stored_time_scale(conn: Connection) -> TimeScale:
+    """The time scale with which this database has been used so far."""
+    stored = facts.get(conn, _FACT)
+    return REAL_TIME if stored is None else _parse(stored)
+
+
+def _parse(stored: str) -> TimeScale:
+    speed, _, since = stored.partition(" since ")
+    return TimeScale(float(since), float(speed))
 
 
 def scale_timeouts(timeouts: Timeouts, time_scale: TimeScale) -> Timeouts:

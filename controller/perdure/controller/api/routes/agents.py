@@ -12,7 +12,6 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
 from perdure.controller.api.auth import Context, Node
-from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.uploads import Digest, validate_digest
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.submit.errors import RequestRejected

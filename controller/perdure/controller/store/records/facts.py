@@ -22,6 +22,14 @@ def get(conn: Connection, name: str) -> str | None:
     return None if value is None else str(value)
 
 
+def lock(conn: Connection, name: str, *, shared: bool = False) -> str | None:
+    """`get`, and on PostgreSQL keep others from changing the fact until the transaction ends. `shared`: they may also
+    lock it in this way. SQLite has one writer at a time anyway."""
+    query = select(Metas.c.value).where(Metas.c.name == name).with_for_update(read=shared)
+    value = conn.execute(query).scalar()
+    return None if value is None else str(value)
+
+
 def set(conn: Connection, name: str, value: str) -> None:
     """Store `value` as the fact `name`."""
     if get_or_create(conn, name, value) != value:
