@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perdure.controller.hosting import command
 from perdure.controller.runtime.process import load_structlog, private_files
-from perdure.sdk.connection.endpoint import DEFAULT_HOME, ClientError, expand_home
+from perdure.sdk.connection.endpoint import DEFAULT_HOME, MIGRATE_TO, ClientError, expand_home
 from perdure.sdk.connection.private_home import make_private
 
 
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     serve_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     migrate_command = commands.add_parser("migrate", help="move all state from SQLite to PostgreSQL")
     migrate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
-    migrate_command.add_argument("--to", required=True, help="postgresql://user@host/database; it must be empty")
+    migrate_command.add_argument("--to", help="postgresql://user@host/database; it must be empty")
     backup_command = commands.add_parser("backup", help="write a backup, also while the controller runs")
     backup_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     backup_command.add_argument("--to", required=True, help="a file, a folder, or a URL like s3://bucket/folder")
@@ -115,6 +115,7 @@ def _run_daemon(home: Path) -> None:
     with quick_imports():
         import uvloop
 
+        from perdure.controller.api.server.http import EventLoop
         from perdure.controller.cluster.home import database_check
         from perdure.controller.daemon import Daemon
         from perdure.controller.runtime.clock import SystemClock
@@ -133,7 +134,7 @@ def _run_daemon(home: Path) -> None:
             migrate_in_child(settings.database_address)
             daemon = Daemon(settings, SystemClock())
         try:
-            uvloop.run(daemon.run())
+            uvloop.run(daemon.run(), loop_factory=EventLoop)
         finally:
             daemon.close()
 
@@ -194,11 +195,22 @@ def _host(options: argparse.Namespace, home: Path) -> None:
         raise CannotStart(str(error)) from error
 
 
-def _migrate(home: Path, to: str) -> None:
+def _migrate(home: Path, to: str | None) -> None:
+    """`to`: the URL from the arguments, which every user of this computer can read. One with a password comes in the
+    environment instead."""
     from perdure.controller.runtime.config.settings import read_settings
     from perdure.controller.runtime.process import single_instance_lock
+    from perdure.controller.store.engine.database_url import has_password, redacted
     from perdure.controller.store.move_to_postgres import MigrationRefused, config_line, move_home, set_url
 
+    if to is not None and has_password(to):
+        raise MigrationRefused(
+            f"--to {redacted(to)}: every user of this computer can read a command's arguments; "
+            f"give a URL with a password in {MIGRATE_TO}, or keep the password in ~/.pgpass"
+        )
+    to = to or os.environ.get(MIGRATE_TO, "")
+    if not to:
+        raise MigrationRefused(f"no database is named: give --to, or set {MIGRATE_TO}")
     if not home.is_dir():
         raise MigrationRefused(f"{home} does not exist: there is nothing to move")
     make_private(home)
@@ -208,7 +220,7 @@ def _migrate(home: Path, to: str) -> None:
         if set_url(settings, to):
             print(f"{home / 'config.yaml'} now names the new database; the old one is unchanged and no longer used")
         else:
-            print(f"to use the new database, set in {home / 'config.yaml'}:\n  {config_line(to)}")
+            print(f"to use the new database, set in {home / 'config.yaml'}:\n  {config_line(redacted(to))}")
 
 
 def _rotate_key(home: Path) -> None:

@@ -172,8 +172,8 @@ def test_generator__draws_the_same_frames_from_the_same_seed() -> None:
 
 def send_false_notice(controller: Controller, job: int, generation: int) -> None:
     """Send a notice that no cloud has sent, and a rebalance recommendation, with the token of the job's node."""
-    attempt_token = Keyring.load_or_create(controller.home).attempt_token((job, 0, generation))
-    with contextlib.suppress(WebSocketException, TimeoutError), channel(controller, attempt_token) as node:
+    token = attempt_token(controller.home, (job, 0, generation))
+    with contextlib.suppress(WebSocketException, TimeoutError), channel(controller, token) as node:
         node.send(json.dumps(HELLO))
         assert json.loads(node.recv(timeout=scaled(20)))["type"] == "welcome"
         at = HELLO["at"]  # of the node's clock, which may be any

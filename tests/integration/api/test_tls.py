@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import trustme
 
 from integration.api.daemons import Daemon, StartDaemon
 from perdure.agent.link.client import ControllerClient, Unreachable
+from perdure.controller.api.server.protocols import HEADER_TIMEOUT_S
 from perdure.controller.runtime.clock import SystemClock
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.config.listen import read_listen_config
@@ -120,6 +122,14 @@ def test_plain_http__gets_no_response_and_carries_no_token(secured: Daemon) -> N
     assert "plain text" in done.stderr
     with pytest.raises(ConnectionLost):
         Client(Endpoint(secured.url.replace("https", "http"), "t")).clouds()
+
+
+def test_unfinished_handshake__is_disconnected_like_a_slow_head(secured: Daemon) -> None:
+    port = int(secured.url.rpartition(":")[2])
+    with socket.create_connection((ADDRESS, port), timeout=HEADER_TIMEOUT_S + scaled(10)) as silent:
+        began_at = time.monotonic()
+        assert silent.recv(1) == b""
+        assert HEADER_TIMEOUT_S / 2 < time.monotonic() - began_at < HEADER_TIMEOUT_S + scaled(10)
 
 
 class Impostor:

@@ -55,7 +55,8 @@ def test_launch__requests_the_machine_of_the_offer(ec2: FakeEc2, cloud: AwsCloud
     assert reported["InstanceType"] == "c6a.large"
     assert reported["Placement"]["AvailabilityZone"] == "us-east-1a"
     assert reported["MetadataOptions"]["HttpTokens"] == "required"
-    assert reported["MetadataOptions"]["HttpPutResponseHopLimit"] == 2
+    assert reported["MetadataOptions"]["HttpPutResponseHopLimit"] == 1, "containers get no user data"
+    assert disk_of(ec2, machine.id)["Encrypted"]
     tags = {tag["Key"]: tag["Value"] for tag in reported["Tags"]}
     assert tags["team"] == "vision"
     assert tags["perdure:job"] == "7", "a user's label does not replace ours"

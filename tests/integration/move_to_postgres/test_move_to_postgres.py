@@ -148,18 +148,25 @@ def test_set_url__adds_the_database_to_the_configuration(home: Path) -> None:
 
 def test_migrate_command__moves_once(home: Path, postgres: Postgres) -> None:
     url = postgres.new_database()
-    command = [sys.executable, "-m", "perdure.cli", "controller", "migrate", "--to"]
+    command = [sys.executable, "-m", "perdure.cli", "controller", "migrate"]
     environ = {**os.environ, "PERDURE_HOME": str(home)}
 
-    def run(to: str) -> subprocess.CompletedProcess[str]:
+    def run(*to: str, **more: str) -> subprocess.CompletedProcess[str]:
+        words = ["--to", *to] if to else []
+        environment = {**environ, **more}
         return subprocess.run(
-            [*command, to], env=environ, capture_output=True, text=True, timeout=scaled(120), check=False
+            [*command, *words], env=environment, capture_output=True, text=True, timeout=scaled(120), check=False
         )
 
-    refused = run("postgresql://me:sesame@127.0.0.1:1/none")
+    assert "give --to, or set PERDURE_MIGRATE_TO" in run().stderr
+    with_password = "postgresql://me:sesame@127.0.0.1:1/none"
+    readable_by_all = run(with_password)
+    assert readable_by_all.returncode == 2
+    assert "every user of this computer can read a command's arguments" in readable_by_all.stderr
+    refused = run(PERDURE_MIGRATE_TO=with_password)
     assert refused.returncode == 2
     assert "nothing was changed" in refused.stderr
-    assert "sesame" not in refused.stderr
+    assert "sesame" not in refused.stderr + readable_by_all.stderr
     done = run(url)
     assert done.returncode == 0, done.stderr
     assert "config.yaml now names the new database" in done.stdout

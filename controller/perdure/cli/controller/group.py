@@ -94,19 +94,30 @@ def stop(yes: bool) -> None:
 
 
 @controller.command(short_help="Move the controller from SQLite to PostgreSQL.")
-@click.option("--to", required=True, metavar="URL", help="A new, empty database: postgresql://user@host/database.")
-def migrate(to: str) -> None:
+@click.option("--to", metavar="URL", help="A new, empty database: postgresql://user@host/database.")
+def migrate(to: str | None) -> None:
     """Move the controller on this computer from SQLite to PostgreSQL, which several controllers can share.
 
     The controller is stopped first; running jobs continue. All data is copied, compared and committed in one
     transaction, so an interrupted move changes nothing. See docs/guides/several-controllers.md.
+
+    Give a URL with a password in PERDURE_MIGRATE_TO: other users of this computer can read the arguments of a command.
     """
     home = endpoint.home_dir()
     if (pid := discovery.recorded_pid(home)) is not None:
         os.kill(pid, signal.SIGTERM)
         _wait_for_exit(pid)
         click.echo("The controller is stopped; running jobs continue.")
-    command = [sys.executable, "-P", "-m", "perdure.controller", "migrate", "--home", str(home), "--to", to]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "perdure.controller",
+        "migrate",
+        "--home",
+        str(home),
+        *(["--to", to] if to else []),
+    ]
     raise SystemExit(subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode)
 
 

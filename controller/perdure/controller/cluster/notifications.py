@@ -13,6 +13,7 @@ from perdure.controller.cluster.peer_messages import POLL_INTERVAL_S
 from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.store.engine import notify
 from perdure.controller.store.engine.database import UNAVAILABLE, psycopg_url
+from perdure.controller.store.engine.database_url import without_passwords
 from perdure.controller.store.engine.notify import Topic
 
 log = structlog.get_logger(__name__)
@@ -103,7 +104,7 @@ class PeerWatcher:
                     self._signal.wake(full=True)  # notifications from before are lost
                     self._consume(conn, on_notification)
             except psycopg.Error as error:
-                log.warning("listen.broken", error=str(error))
+                log.warning("listen.broken", error=without_passwords(str(error), url))
                 self._ended.wait(_RETRY_S)
             except Exception:
                 log.exception("listen.failed")  # a bug: notifications from before are made up for by a full scan

@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.controller.nodes.frames import NodeReport
@@ -24,6 +25,9 @@ from perdure.recovery.statuses import NodePhase
 _MAX_UNREAD = 1000
 _MAX_INFLIGHT_CHECKPOINTS = 64
 _MAX_SAVED_STEPS = 1000
+
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +103,12 @@ class Connection:
         """Send messages as they are queued, until the connection is closed here or by the node."""
         with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the receiving side notices it, too
             while (message := await self.outbox.get()) is not None:
-                await socket.send_text(json.dumps(message))
+                try:
+                    text = json.dumps(message, allow_nan=False)
+                except ValueError:
+                    log.exception("message.not_sent", type=message.get("type"))
+                    break
+                await socket.send_text(text)
             await socket.close()
 
 

@@ -23,7 +23,8 @@ from perdure.controller.runtime.config.settings import Settings, read_settings
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import blobs
-from perdure.controller.store.engine.database import UNAVAILABLE, make_engine, migrate_on, open_database, redacted
+from perdure.controller.store.engine.database import UNAVAILABLE, make_engine, migrate_on, open_database
+from perdure.controller.store.engine.database_url import redacted, without_passwords
 from perdure.controller.store.logs import sql_logs, sql_reader
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.records import facts, incarnations
@@ -67,7 +68,7 @@ def move_home(settings: Settings, to: str, report: Report) -> None:
             for name, fingerprint in Keyring.load_or_create(settings.keyring_directory).fingerprints().items():
                 facts.set(there, f"keyring.{name}", fingerprint)
     except (*UNAVAILABLE, ArgumentError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip()
+        reason = without_passwords(str(getattr(error, "orig", None) or error).strip(), to)
         raise MigrationRefused(
             f"moving to {redacted(to)}: {reason}; nothing was changed: fix it and try again"
         ) from error

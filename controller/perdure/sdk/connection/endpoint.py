@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFAULT_HOME = "~/.perdure"
+MIGRATE_TO = "PERDURE_MIGRATE_TO"  # the environment variable with the URL of the database to move to
 
 
 class ClientError(Exception):

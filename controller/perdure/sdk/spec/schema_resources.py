@@ -6,6 +6,7 @@ The canonical form has one spelling for each request: `infra` for a place, `acce
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, Final
 
@@ -51,6 +52,21 @@ def _port(value: Any) -> str:
     if not all(1 <= end <= 65535 for end in ends) or ends != sorted(ends):
         raise InvalidValue(f"found {describe(value)}")
     return str(value)
+
+
+_RESERVED_LABEL = re.compile(r"perdure(?![a-z0-9]).*", re.IGNORECASE | re.DOTALL)
+
+
+def _label(value: str) -> str:
+    if not value.isprintable():
+        raise InvalidValue(f"found {describe(value)}, which has a line break or another control character")
+    return value
+
+
+def _label_key(value: str) -> str:
+    if _RESERVED_LABEL.fullmatch(value):
+        raise InvalidValue(f"found {describe(value)}: Perdure finds its own machines and disks by such labels")
+    return _label(value)
 
 
 JOB_RECOVERY_FIELDS = {
@@ -246,7 +262,7 @@ RESOURCE_FIELDS = {
         no_effect="accepted, but has no effect: nothing listens on a job's machines",
     ),
     "labels": Field(
-        Table(TEXT, TEXT),
+        Table(Parsed(_label_key, "a string, not `perdure:…`"), Parsed(_label, "a string on one line")),
         "Tags of the machines. Google Cloud skips keys that are not valid there. The local cloud only records them. "
         "Default: none.",
     ),

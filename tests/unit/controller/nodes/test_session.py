@@ -216,3 +216,15 @@ def test_log__is_held_while_the_disk_is_nearly_full(
     assert welcome["type"] == "welcome"
     assert held == {"type": "log_hold", "offset": 0, "retry_s": 10.0}
     assert acknowledged == {"type": "log_ack", "offset": 3}, "the connection goes on"
+
+
+def test_sender__closes_the_connection_rather_than_send_invalid_json() -> None:
+    """NaN is no JSON: a parser that is strict would fail, and another would compute with it."""
+    connection, socket = new_connection(), AsyncMock()
+    connection.outbox.put_nowait({"type": "directive", "deadline": float("nan")})
+    connection.outbox.put_nowait({"type": "never"})
+    with capture_logs() as logs:
+        asyncio.run(connection.run_sender(socket))
+    socket.send_text.assert_not_awaited()
+    socket.close.assert_awaited_once()
+    assert [entry["event"] for entry in logs] == ["message.not_sent"]

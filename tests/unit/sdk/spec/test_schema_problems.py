@@ -95,7 +95,14 @@ IN_RESOURCES = {
     "priority: 1.5": "resources.priority: found the number 1.5; allowed: a whole number from -1000 to 1000",
     "ports: 0": "resources.ports: found the number 0; allowed: a port or a range such as 8080-8090",
     "ports: [80, 9-8]": "resources.ports[1]: found '9-8'; allowed: a port or a range such as 8080-8090",
-    "labels: {team: 1}": "resources.labels.team: found the number 1; allowed: a string, so put it in quotes",
+    "labels: {team: 1}": "resources.labels.team: found the number 1; allowed: a string on one line, so put "
+    "it in quotes",
+    "labels: {'perdure:state': a}": "resources.labels[perdure:state]: found 'perdure:state': Perdure finds its own "
+    "machines and disks by such labels; allowed: a string, not `perdure:…`",
+    "labels: {Perdure-job: a}": "resources.labels[Perdure-job]: found 'Perdure-job': Perdure finds its own "
+    "machines and disks by such labels; allowed: a string, not `perdure:…`",
+    'labels: {team: "a\\nb"}': "resources.labels.team: found 'a\\nb', which has a line break or another control "
+    "character; allowed: a string on one line",
     "image_id: [a]": "resources.image_id: found a list; allowed: a string, or a mapping from region to image",
     "autostop: soon": "resources.autostop: found 'soon'; allowed: a duration such as 10m",
     "autostop: {wait_for: job}": "resources.autostop.wait_for: unknown value 'job'; did you mean 'jobs'? "

@@ -68,7 +68,7 @@ ONE = {
     "network_tier": st.sampled_from(["standard", "best"]),
     "max_hourly_cost": st.floats(0.01, 100),
     "ports": st.integers(1, 65535) | st.lists(st.sampled_from([80, "90", "1-2"]), max_size=2),
-    "labels": st.dictionaries(NAMES, TEXTS, max_size=2),
+    "labels": st.dictionaries(NAMES, TEXTS.filter(str.isprintable), max_size=2),
     "image_id": st.none() | TEXTS | st.just({}),
     "autostop": st.booleans() | st.integers(-1, 9) | st.just("10m") | st.just({"down": True}),
     "priority": st.integers(-1000, 1000),

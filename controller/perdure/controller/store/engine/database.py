@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.engine.url import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, InvalidatePoolError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -40,6 +40,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.disk_space import disk_advice, is_disk_error
+from perdure.controller.store.engine.database_url import redacted, without_passwords
 from perdure.controller.store.engine.write_lock import serialize_writers
 from perdure.sdk.connection.installation import install_command
 
@@ -88,14 +89,7 @@ class CannotOpen(SettingsError):
     """The database cannot be used. The text says why and what to do."""
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"the database {redacted(url)} cannot be opened: {why}")
-
-
-def redacted(url: str) -> str:
-    """`url` without its password; for SQLite, the name of the file."""
-    if url.startswith("sqlite:///"):
-        return url.removeprefix("sqlite:///")
-    return re.sub(r"(//[^:/@]*):[^@/]*@", r"\1:***@", url)
+        super().__init__(f"the database {redacted(url)} cannot be opened: {without_passwords(why, url)}")
 
 
 class ServerBusy(CannotOpen):
@@ -156,7 +150,10 @@ def make_engine(url: str) -> Engine:
 
     The texts of errors go to the log. They leave out the parameters of statements, which may hold the user's secrets.
     """
-    parsed = make_url(url)
+    try:
+        parsed = make_url(url)
+    except ValueError as error:  # of a port that is no number
+        raise ArgumentError(str(error)) from error
     if parsed.get_backend_name() == "sqlite":
         engine = create_engine(parsed, hide_parameters=True)
         event.listen(engine, "connect", _sqlite_pragmas)
@@ -167,6 +164,7 @@ def make_engine(url: str) -> Engine:
     try:
         engine = create_engine(parsed.set(drivername="postgresql+psycopg"), hide_parameters=True, **_POSTGRES)
         event.listen(engine, "checkin", _record_use)
+        event.listen(engine, "handle_error", _hide_details)
         event.listen(engine, "checkout", partial(_ping, engine))
         return engine
     except ModuleNotFoundError as error:
@@ -297,6 +295,20 @@ def _advice(url: str, error: Exception) -> str:
             "it, and how to accept that"
         )
     return f"check that {folder} and the files in it belong to you and can be written"
+
+
+def _hide_details(context: ExceptionContext) -> None:
+    """Reduce an error of the server to its first line. DETAIL and CONTEXT quote rows and parameters."""
+    diagnosis = getattr(context.original_exception, "diag", None)
+    primary = getattr(diagnosis, "message_primary", None)
+    if primary is not None:
+        before = str(context.original_exception)
+        for error in (context.original_exception, context.sqlalchemy_exception):
+            if error is not None:
+                error.args = tuple(
+                    argument.replace(before, primary) if isinstance(argument, str) else argument
+                    for argument in error.args
+                )
 
 
 def _record_use(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:

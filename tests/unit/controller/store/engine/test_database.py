@@ -5,11 +5,14 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import Engine
 from sqlalchemy.engine.url import make_url
+from sqlalchemy.exc import DBAPIError
 
 from perdure.controller.store.engine import database
 from perdure.controller.store.engine.database import (
@@ -19,6 +22,7 @@ from perdure.controller.store.engine.database import (
     open_database,
     psycopg_url,
 )
+from perdure.controller.store.engine.database_url import without_passwords
 from support.helpers.postgres_server import Postgres
 from support.helpers.timing import wait_until
 
@@ -59,11 +63,58 @@ def test_open_database__error_names_the_database(url: str) -> None:
         open_database(url)
 
 
-def test_open_database__error_hides_the_password() -> None:
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:sesame@127.0.0.1:1/none", "postgresql://me:***@127.0.0.1:1/none"),
+        ("postgresql://me:ses/ame@127.0.0.1:1/none", "postgresql://me:***@127.0.0.1:1/none"),
+        ("postgresql://me:ses@ame@127.0.0.1:1/none", "postgresql://me:***@127.0.0.1:1/none"),
+        ("postgresql://:sesame@127.0.0.1:1/none", "postgresql://:***@127.0.0.1:1/none"),
+        ("postgresql://127.0.0.1:1/none?user=me&password=sesame", "127.0.0.1:1/none?user=me&password=***"),
+        ("postgresql://127.0.0.1:1/none?PASSWORD=sesame&sslmode=disable", "none?PASSWORD=***&sslmode=disable"),
+        ("postgresql://me:sesame@127.0.0.1:1/none?sslpassword=sesame", "me:***@127.0.0.1:1/none?sslpassword=***"),
+        ("postgresql:///none?host=127.0.0.1&port=1&password=sesame", "none?host=127.0.0.1&port=1&password=***"),
+        ("postgresql://me:ses%zz%40ame@127.0.0.1:1/none", "postgresql://me:***@127.0.0.1:1/none"),
+        ("postgresql+psycopg://me:sesame@127.0.0.1:port/none", "me:***@127.0.0.1:port/none"),
+        ("mysql://me:sesame@db/none", "mysql://me:***@db/none"),
+        ("host=127.0.0.1 password=sesame", "***"),
+    ],
+)
+def test_open_database__error_hides_every_password(url: str, shown: str) -> None:
     with pytest.raises(CannotOpen) as caught:
-        open_database("postgresql://me:sesame@127.0.0.1:1/none")
-    assert "sesame" not in str(caught.value)
-    assert "me:***@127.0.0.1" in str(caught.value)
+        open_database(url)
+    assert shown in str(caught.value)
+    for hidden in ("sesame", "ses/ame", "ses@ame", "ses%zz", "@ame"):
+        assert hidden not in str(caught.value)
+
+
+def test_without_passwords__hides_what_a_driver_quotes() -> None:
+    url = "postgresql://me:p%40ss@db/x?password=open%20sesame"
+    text = 'connection to "db" failed: bad "p@ss", "p%40ss", "open sesame"'
+    assert without_passwords(text, url) == 'connection to "db" failed: bad "***", "***", "***"'
+
+
+def test_server_errors__quote_no_data(postgres: Postgres) -> None:
+    """DETAIL and CONTEXT have rows and parameters in them, which may hold the user's secrets."""
+    engine = open_database(postgres.new_database())
+    insert = "INSERT INTO meta (name, value) VALUES (%s, %s)"
+    with engine.begin() as conn:
+        conn.exec_driver_sql(insert, ("hunter2", ""))
+    for statement, parameters, text in (
+        ("SELECT %s::json", ('{"a": "hunter2", ]',), "invalid input syntax for type json"),
+        (insert, ("hunter2", ""), "duplicate key value violates unique constraint"),
+    ):
+        error = _error_of(engine, statement, parameters)
+        assert text in str(error)
+        assert text in str(error.orig)
+        assert "hunter2" not in "".join(traceback.format_exception(error))
+    engine.dispose()
+
+
+def _error_of(engine: Engine, statement: str, parameters: tuple[str, ...]) -> DBAPIError:
+    with pytest.raises(DBAPIError) as caught, engine.begin() as conn:
+        conn.exec_driver_sql(statement, parameters)
+    return caught.value
 
 
 OPEN_ON_FULL_DISK = """

@@ -86,7 +86,7 @@ def run_instances(
         "MaxCount": request.num_nodes,
         "Placement": {"AvailabilityZone": offer.zone},
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _disk(request, image)}],
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
         "UserData": render_boot_program(request.bootstrap, RANK_SOURCE),
@@ -112,4 +112,4 @@ def tags_of(request: LaunchRequest) -> dict[str, str]:
 def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
     size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
     tier = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
-    return {"VolumeSize": size_gib, "DeleteOnTermination": True, **tier}
+    return {"VolumeSize": size_gib, "DeleteOnTermination": True, "Encrypted": True, **tier}
