@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-api test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -52,6 +52,15 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 
 docs: $(VENV)/.docs ## the documentation in English and Chinese, in build/site
 	@$(BIN)/python -m scripts.docs
+
+lock: ## pin every package of a controller, with hashes, after pyproject.toml has changed; UPGRADE=1 takes the newest
+	@scripts/lock.sh
+
+audit: $(INSTALLED) ## no locked package is withdrawn, has another hash, or is known to be vulnerable
+	@$(BIN)/python -m scripts.supply_chain audit
+
+sbom: $(INSTALLED) ## the bill of materials of a controller (CycloneDX), in build/sbom.cdx.json
+	@$(BIN)/python -m scripts.supply_chain sbom
 
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency

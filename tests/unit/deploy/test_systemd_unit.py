@@ -90,4 +90,5 @@ def test_dockerfile__passes_hadolint() -> None:
 def test_dockerfile__copies_what_the_wheel_is_built_from() -> None:
     copied = set(re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE.read_text(), flags=re.MULTILINE))
     names = {name for line in copied for name in line.split()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "recovery", "checkpoint", "controller"} == names
+    sources = {"pyproject.toml", "README.md", "LICENSE", "NOTICE", "recovery", "checkpoint", "controller"}
+    assert sources | {"deploy/docker/build.lock"} == names

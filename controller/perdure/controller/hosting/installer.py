@@ -33,6 +33,7 @@ SETTINGS: dict[str, str] = {}
 MAX_BUNDLE_BYTES = 64 * 2**20
 BLOCK_BYTES = 64 * 1024
 RESTART_DELAY_S = 1.0
+LOCK = "perdure/controller/hosting/requirements.lock"  # in the wheel: every package, with hashes
 COMMAND_TIMEOUT_S = 1200.0
 
 
@@ -71,8 +72,11 @@ def _install_wheel(wheel: str, installation: str, manifest: dict[str, Any]) -> N
     else:
         venv = os.path.join(installation, "venv")
         _run([sys.executable, "-m", "venv", venv])
-        requirement = f"{wheel}[{manifest['extras']}]"
-        _run([os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir", requirement])
+        pip = [os.path.join(venv, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-cache-dir"]
+        with zipfile.ZipFile(wheel) as archive:
+            lock = archive.extract(LOCK, os.path.dirname(wheel))
+        _run([*pip, "--require-hashes", "--requirement", lock])
+        _run([*pip, "--no-deps", wheel])
     with open(os.path.join(installation, "complete"), "w") as file:
         file.flush()
         os.fsync(file.fileno())

