@@ -12,11 +12,11 @@ from perdure.controller.cluster import key_rotation
 from perdure.controller.cluster.key_rotation import CannotRotate
 from perdure.controller.cluster.keyring_check import load_database_keyring, require_unchanged
 from perdure.controller.cluster.lease import Lease
-from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, WrongKeyring, fingerprint
 from perdure.controller.store.records.jobs import Attempt, Task
 from unit.controller.world import World
 
+AN_HOUR_S = 3600.0
 SECRETS = {"WANDB_API_KEY": "hunter2"}
 
 
@@ -72,7 +72,7 @@ def test_retired_key__is_removed_when_its_last_attempt_cannot_connect_any_more(h
     home.rotate()
     with home.database.begin() as conn:
         conn.execute(update(Attempt).values(state="GONE", gone_at=home.world.clock.now()))
-    home.world.clock.advance(STOP_GRACE_S - 1)
+    home.world.clock.advance(AN_HOUR_S - 1)
     with home.database.begin() as conn:  # one that began after the rotation does not need it
         columns = {"job_id": 9, "task_index": 0, "generation": 1, "state": "RUNNING", "offer": {}}
         conn.execute(insert(Attempt).values(**columns, requested_at=home.world.clock.now()))
