@@ -17,6 +17,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from perdure.controller.api import auth as perdure_auth
 from perdure.controller.api.app import application, create_app
+from perdure.controller.api.auth import NodeIdentity, identify_owned
 from perdure.controller.api.node_endpoints import CHANNEL
 from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.event_queue import EventQueue
@@ -26,7 +27,10 @@ from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security import keyring as perdure_keyring
+from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.records.jobs import Attempt, Task, insert_batch
+from perdure.recovery.statuses import NodePhase
+from unit.controller.world import World
 
 UPLOADED = b"the upload of the task of job 1"
 AN_HOUR_S = 3600.0  # what docs/concepts/security.md promises, whatever the code says
@@ -194,6 +198,27 @@ def test_attempt_token__expires_with_its_attempt(deployment: Deployment) -> None
     assert deployment.status("GET", "/agent/v1/spec", "other") == 401
     with deployment.daemon.database.begin() as conn:
         conn.execute(update(Attempt).where(*where).values(state="RUNNING", gone_at=None))
+
+
+def test_identify_owned__knows_live_nodes_of_its_own_jobs_only(deployment: Deployment, tmp_path: Path) -> None:
+    world = World(f"sqlite:///{tmp_path / 'world.db'}")
+    _, ended, live = world.submit(nodes=2), world.submit(), world.submit(nodes=2)
+    world.run(ended)
+    world.report(ended, NodePhase.ENDED, exit_code=0)
+    context = replace(deployment.daemon.api_context, inbox=world.inbox)
+
+    def identify(key: AttemptKey, rank: str, token: str = "") -> NodeIdentity | None:
+        return identify_owned(context, token or context.keyring.attempt_token(key), rank)
+
+    assert identify((live, 0, 1), "1") == NodeIdentity(((live, 0, 1), 1), is_live=True)
+    assert identify((live, 0, 1), "2") is None, "it has two nodes"
+    assert identify((live, 1, 1), "0") is None
+    assert identify((live, 0, 2), "0") is None
+    assert identify((ended, 0, 1), "1") is None, "the job before it has two nodes, and this one has one"
+    world.pass_time(60)
+    assert identify((ended, 0, 1), "0") is None
+    assert identify((live, 0, 1), "0", Keyring(b"?" * 32, "").attempt_token((live, 0, 1))) is None
+    world.database.dispose()
 
 
 @pytest.mark.parametrize("value", ["Basic {}", "{}", "bearer", "Bearer", "Bearer {} x", "Token {}"])

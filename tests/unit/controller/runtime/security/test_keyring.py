@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import stat
 from pathlib import Path
 
@@ -96,9 +97,25 @@ def test_key_file__keeps_all_keys_in_order(tmp_path: Path) -> None:
 def test_load_or_create__takes_others_access_away(tmp_path: Path) -> None:
     Keyring.load_or_create(tmp_path)
     for name in ("secret.key", "token"):
-        (tmp_path / name).chmod(0o644)
+        (tmp_path / name).chmod(0o647)
     Keyring.load_or_create(tmp_path)
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("secret.key", "token")} == {0o600}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_load_or_create__reads_files_of_a_volume_that_belong_to_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Keyring.load_or_create(tmp_path)
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # other users may not enter the folders above
+    os.seteuid(65534)
+    try:
+        Keyring.load_or_create(Path())
+    finally:
+        os.seteuid(0)
 
 
 def test_repr__shows_no_secret() -> None:
@@ -106,6 +123,9 @@ def test_repr__shows_no_secret() -> None:
 
 
 def test_load_or_create__is_stable_and_private(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "keyring"
+    Keyring.load_or_create(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     first = Keyring.load_or_create(tmp_path)
     assert Keyring.load_or_create(tmp_path) == first
     for name in ("secret.key", "token"):

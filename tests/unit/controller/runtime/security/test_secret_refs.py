@@ -32,3 +32,7 @@ def test_mask_secrets__hides_secret_that_is_part_of_another(secret: str) -> None
     value = {"url": f"https://{secret}@x", f"/data/{secret}": [secret]}
     assert "hunter2" not in json.dumps(mask_secrets(value, secrets))
     assert resolve_secrets(mask_secrets(value, secrets), secrets) == value
+
+
+def test_resolve_secrets__without_secrets_changes_nothing() -> None:
+    assert resolve_secrets({"run": "echo ${} ${HOME}"}, {}) == {"run": "echo ${} ${HOME}"}
