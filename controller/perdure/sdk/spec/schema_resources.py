@@ -54,9 +54,6 @@ def _port(value: Any) -> str:
     return str(value)
 
 
-_RESERVED_LABEL = re.compile(r"perdure(?![a-z0-9]).*", re.IGNORECASE | re.DOTALL)
-
-
 def _label(value: str) -> str:
     if not value.isprintable():
         raise InvalidValue(f"found {describe(value)}, which has a line break or another control character")
@@ -64,7 +61,7 @@ def _label(value: str) -> str:
 
 
 def _label_key(value: str) -> str:
-    if _RESERVED_LABEL.fullmatch(value):
+    if re.match(r"(?i)perdure(?![a-z0-9])", value):
         raise InvalidValue(f"found {describe(value)}: Perdure finds its own machines and disks by such labels")
     return _label(value)
 

@@ -65,9 +65,9 @@ class Eavesdropper(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.heard.append(self.headers.get("Authorization"))
         self.send_response(200)
-        self.send_header("Content-Length", "2")
+        self.send_header("Content-Length", "13")
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(b'{"jobs": {} }')
 
     def log_message(self, *args: object) -> None:
         pass
