@@ -49,3 +49,14 @@ def test_node_report__of_gone_attempt_is_ignored() -> None:
     before = driver.task.attempts[-1]
     driver.report(NodePhase.RUNNING, generation=1)
     assert driver.task.attempts[-1] == before
+
+
+def test_lost_gang__counts_only_what_was_reported_durable() -> None:
+    """The survivor stops when asked to. That it stopped says nothing about what it saved."""
+    driver = new_job(nodes=2).running()
+    began = driver.now
+    driver.send(events.CheckpointDurable(0, 1, began + 600), after_s=600)
+    driver.send(events.MachinesDescribed(0, 1, {1: Reason.PREEMPTED}), after_s=900)
+    assert driver.task.attempts[0].state is AttemptState.DRAINING
+    driver.report(NodePhase.ENDED, rank=0, generation=1, interrupted=True)
+    assert driver.task.durable_s == driver.task.progress_s(driver.now) == 600

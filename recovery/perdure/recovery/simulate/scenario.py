@@ -36,6 +36,8 @@ class Scenario:
     prior_starts: int = 10  # start-ups of other jobs that the controller has observed before
     use_on_demand: bool = True  # whether the task may run on on-demand machines as well
     patience: float = 0.05
+    stated_work_s: int | None = None  # `work` as the task states it; None: the truth
+    steps: int = 0  # training steps of the work, which saves report; 0: they report none
     seed: int = 0
 
     @property

@@ -270,9 +270,11 @@ class World:
             self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", attempt.generation)
 
     def _drain(self, attempt: AttemptView, machines: _Machines) -> None:
-        """SIGTERM: the workload saves, unless one of its machines is gone."""
-        self._stop(machines, saves=all(n.gone_reason is None for n in attempt.nodes))
-        self._inbox.append(events.CheckpointDurable(_TASK, attempt.generation, self.now))
+        """SIGTERM: the workload saves, unless one of its machines is gone. Without a save, nothing is reported."""
+        saves = all(n.gone_reason is None for n in attempt.nodes)
+        self._stop(machines, saves=saves)
+        if saves or not self.workload.checkpoint_every_s:
+            self._inbox.append(self._saved(attempt.generation))
         for node in attempt.nodes:
             if node.gone_reason is None:
                 ended = events.NodeReported(_TASK, attempt.generation, node.rank, NodePhase.ENDED, interrupted=True)
@@ -284,19 +286,29 @@ class World:
             return
         self.workload.save(self.now)
         self._schedule(self.now + self.workload.checkpoint_every_s, "checkpoint", generation)
-        self._decide(events.CheckpointDurable(_TASK, generation, self.now))
+        self._decide(self._saved(generation))
+
+    def _saved(self, generation: int) -> events.CheckpointDurable:
+        """All work done until now is durable. The step is that of a workload whose steps take equally long."""
+        steps = self.scenario.steps
+        done = min(1.0, self.workload.done_s(self.now) / self.scenario.work_s)
+        return (
+            events.CheckpointDurable(_TASK, generation, self.now, int(steps * done), steps)
+            if steps
+            else (events.CheckpointDurable(_TASK, generation, self.now))
+        )
 
     def _wake_event(self) -> events.Event:
         """The event at the job's wake time: from a workload that saves continuously, that it just saved."""
         current = self.job.tasks[_TASK].current
         if current is None or not self._saves_continuously(current.generation):
             return events.Tick()
-        return events.CheckpointDurable(_TASK, current.generation, self.now)
+        return self._saved(current.generation)
 
     def _report_progress(self, generation: int) -> None:
         """A workload that saves continuously reports so before anything else is decided."""
         if self._saves_continuously(generation):
-            self._decide(events.CheckpointDurable(_TASK, generation, self.now))
+            self._decide(self._saved(generation))
 
     def _saves_continuously(self, generation: int) -> bool:
         machines = self.machines.get(generation)
@@ -362,7 +374,10 @@ class World:
 
 
 def _job(scenario: Scenario, strategy: str, start_at: float) -> JobView:
-    recovery = Recovery(strategy=strategy, work_s=float(scenario.work_s), patience=scenario.patience)
+    stated_s = scenario.work_s if scenario.stated_work_s is None else scenario.stated_work_s
+    recovery = Recovery(
+        strategy=strategy, work_s=float(stated_s), patience=scenario.patience, move_cost=scenario.move_cost
+    )
     if scenario.deadline_s is not None:
         recovery = replace(recovery, deadline_at=start_at + scenario.deadline_s)
     requirements = _ANY_MARKET if scenario.use_on_demand else _SPOT

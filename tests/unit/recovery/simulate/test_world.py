@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.recovery import events
 from perdure.recovery.market.cooldown import COOLDOWNS, EARLY_RETRY_S
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.unavailable import FaultKind
@@ -108,6 +109,40 @@ def test_world__losing_one_node_ends_all(zone: MakeZone) -> None:
     assert result.preemptions == 1
 
 
+class Audited(World):
+    """After every decision, compares what the policy believes to be durable with what is."""
+
+    def _decide(self, event: events.Event) -> None:
+        super()._decide(event)
+        saves_continuously = not self.workload.checkpoint_every_s
+        durable_s = self.workload.done_s(self.now) if saves_continuously else self.workload.durable_s
+        assert self.job.tasks[0].durable_s <= durable_s + 1e-6, f"believed at {self.now:.0f} s"
+
+
+@pytest.mark.parametrize("checkpoint_every_s", [0, 900, 1800])
+@pytest.mark.parametrize("num_nodes", [1, 2, 4])
+@pytest.mark.parametrize("notice_s", [0, 120])
+def test_world__policy_never_counts_lost_work(
+    zone: MakeZone, checkpoint_every_s: int, num_nodes: int, notice_s: int
+) -> None:
+    """Gangs that lose one node, some or all: the survivors cannot save, so only checkpoints count."""
+    zones = zone("4444444344440444424444444" * 4), zone("4444444444144444444444444" * 4, name="west-1b", price=1.5)
+    scenario = Scenario(
+        zones,
+        work_s=24000,
+        deadline_s=48000,
+        cold_start_s=600,
+        checkpoint_every_s=checkpoint_every_s,
+        num_nodes=num_nodes,
+        notice_s=notice_s,
+        steps=1000,
+    )
+    result = Audited(TraceCloud(scenario), "DEADLINE", 0.0).run()
+    assert result.preemptions > 0
+    assert result.finish_s is not None
+    assert result.finish_s <= 48000
+
+
 def test_world__replacement_needs_quota(zone: MakeZone) -> None:
     """The job runs in the expensive zone while the cheap one is unavailable; moving back needs a second machine."""
     zones = zone("0" * 6 + "1" * 60), zone("1" * 66, name="east-1b", price=2.5)
@@ -136,6 +171,13 @@ def test_world__transfer_to_another_region_is_billed(zone: MakeZone) -> None:
     zones = zone("1110000000", price=1.0), zone("1111111111", name="west-1a", price=2.0)
     costs = [run(*zones, work_s=2400, egress_per_gb=gb, checkpoint_gb=10.0).cost for gb in (0.0, 0.1)]
     assert costs[1] == pytest.approx(costs[0] + 1.0)
+
+
+def test_world__policy_knows_the_transfer_price(zone: MakeZone) -> None:
+    """A cheaper zone in another region is worth a move, unless the transfer costs more than it saves."""
+    zones = zone("0" * 3 + "1" * 60, price=1.0), zone("1" * 63, name="west-1a", price=2.0)
+    stays = [run(*zones, strategy="VALUE", work_s=18000, egress_per_gb=gb, checkpoint_gb=10.0).stays for gb in (0, 1)]
+    assert [[stay.zone for stay in each] for each in stays] == [[1, 0], [1]]
 
 
 def test_world__run_may_exceed_traces(zone: MakeZone) -> None:
