@@ -138,6 +138,23 @@ class AttemptView:
         return replace(self, nodes=tuple(node if n.rank == node.rank else n for n in self.nodes))
 
 
+# Durable work, measured in steps, after which these are believed: an hour of it, or this share of the stated work.
+_BELIEVED_AFTER_S = 3600.0
+_BELIEVED_SHARE = 0.1
+# Stated work that is this much too small still agrees with the steps: no work is known better.
+_AGREEMENT = 1.005
+
+# Remaining steps may be slower than those seen, by this share at first and less the more have been seen: it halves with
+# an hour of them. Overestimating work keeps deadlines safe.
+_STEP_TIME_MARGIN = 0.1
+_MARGIN_HALVES_S = 3600.0
+
+
+def step_time_margin(seen_s: float) -> float:
+    """The factor for the time of the remaining steps, after `seen_s` seconds of steps have been seen."""
+    return 1 + _STEP_TIME_MARGIN / (1 + max(0.0, seen_s) / _MARGIN_HALVES_S)
+
+
 @dataclass(frozen=True)
 class TaskView:
     """One task of a job.
@@ -178,8 +195,60 @@ class TaskView:
 
     @property
     def work_s(self) -> float | None:
-        """Seconds of running in all if nothing is lost: as the user configured, else as its steps indicate."""
-        return self.estimated_s if self.recovery.work_s is None else self.recovery.work_s
+        """Seconds of running in all if nothing is lost: as its steps indicate once they are believed, else as stated.
+
+        Stated work that agrees with the steps is kept. While the user states nothing, any estimate is better.
+        """
+        if self.recovery.work_s is None or (self.believes_steps and not self._agrees_with_steps):
+            return self.estimated_s
+        return self.recovery.work_s
+
+    @property
+    def cautious_work_s(self) -> float | None:
+        """The most that `work_s` may turn out to be: while its steps are not believed, the larger of the two."""
+        stated_s, estimated_s = self.recovery.work_s, self.estimated_s
+        if stated_s is None or estimated_s is None or self.believes_steps or self._agrees_with_steps:
+            return self.work_s
+        return max(stated_s, estimated_s)
+
+    @property
+    def believes_steps(self) -> bool:
+        """Whether enough durable work has been measured in steps to believe them rather than the user's `work`."""
+        if self.estimated_s is None or self.saved_s is None:
+            return False
+        return self.saved_s - self.first_step_s >= self._trial_s
+
+    @property
+    def work_is_unproven(self) -> bool:
+        """Whether the stated work has yet to be confirmed: by the first hour, or by the steps that it reports."""
+        if self.recovery.work_s is None or self.estimated_s is not None:
+            return False
+        return self.first_step is not None or self.durable_s < self._trial_s
+
+    @property
+    def _trial_s(self) -> float:
+        return min(_BELIEVED_AFTER_S, _BELIEVED_SHARE * (self.recovery.work_s or 0.0))
+
+    @property
+    def _agrees_with_steps(self) -> bool:
+        """Whether the stated work lies between the estimate without its margin and with it."""
+        stated_s, estimated_s, saved_s = self.recovery.work_s, self.estimated_s, self.saved_s
+        if stated_s is None or estimated_s is None or saved_s is None:
+            return False
+        measured_s = saved_s + (estimated_s - saved_s) / step_time_margin(saved_s - self.first_step_s)
+        return measured_s <= stated_s * _AGREEMENT and stated_s <= estimated_s
+
+    @property
+    def home(self) -> tuple[str, str] | None:
+        """The cloud and region that hold the task's data: where it runs, or last ran. None before it has run."""
+        current = self.current
+        if current is not None and current.state is _RUNNING:
+            return current.offer.cloud, current.offer.region
+        if not self.has_run:
+            return None
+        # While launches are being refused, `last_offer` is one that was tried, not the one on which the task ran.
+        last = self.preempted_from if self.consecutive_refusals and self.preempted_from else self.last_offer
+        return (last.cloud, last.region) if last else None
 
     @property
     def current(self) -> AttemptView | None:

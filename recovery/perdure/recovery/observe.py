@@ -12,16 +12,13 @@ from typing import assert_never
 from perdure.recovery import events
 from perdure.recovery.actions import Action, AvoidOffer, RecordObservation, TimelineEntry
 from perdure.recovery.frozen import replace
-from perdure.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView
+from perdure.recovery.job import AttemptView, Cancel, JobView, NodeView, TaskView, step_time_margin
 from perdure.recovery.market.cooldown import cooldown_s
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason, meaning_of
 from perdure.recovery.rules.evidence import confirm_loss
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
-
-# The factor by which remaining steps may be slower than those seen: overestimating work keeps deadlines safe.
-_STEP_TIME_MARGIN = 1.1
 
 # Larger numbers count no training steps, and a float does not hold them exactly.
 _MAX_STEP = 2**53
@@ -180,14 +177,30 @@ def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: floa
         # The workload does report, so runs that ended without a report saved nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
     saved_s = task.resumed_s + max(0.0, min(event.at, now) - (started[-1].running_at or now))
-    had_work = task.work_s is not None
+    before = task
     task = with_work_estimate(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)), event, saved_s)
-    if not had_work and task.work_s is not None:
-        message = f"estimated from its training steps, the task runs for {task.work_s / 3600:.1f} h in all"
-        data: dict[str, object] = {"work_s": round(task.work_s)}
-        out.append(TimelineEntry("task.work_estimated", task.index, message=message, data=data))
+    if _counts_steps(task) and not _counts_steps(before):
+        out.append(_estimate_entry(task))
         task = replace(task, wake_at=now)  # the policy can now decide with the estimate
     return job.with_task(task)
+
+
+def _counts_steps(task: TaskView) -> bool:
+    """Whether the task's work is what its steps indicate."""
+    return task.estimated_s is not None and (task.recovery.work_s is None or task.believes_steps)
+
+
+def _estimate_entry(task: TaskView) -> TimelineEntry:
+    work_s, stated_s = task.work_s, task.recovery.work_s
+    assert work_s is not None
+    message = f"estimated from its training steps, the task runs for {work_s / 3600:.1f} h in all"
+    data: dict[str, object] = {"work_s": round(work_s)}
+    if stated_s is not None:
+        differs = abs(work_s - stated_s) > 0.02 * stated_s
+        message += f", not for {stated_s / 3600:.1f} h as `work` states" if differs else ", as `work` states"
+        message += "; from now on, the steps count"
+        data["stated_s"] = round(stated_s)
+    return TimelineEntry("task.work_estimated", task.index, message=message, data=data)
 
 
 def with_work_estimate(task: TaskView, event: events.CheckpointDurable, saved_s: float) -> TaskView:
@@ -204,7 +217,7 @@ def with_work_estimate(task: TaskView, event: events.CheckpointDurable, saved_s:
     if steps <= 0 or seconds <= 0:
         return task
     left = max(0, event.total_steps - event.step)
-    return replace(task, estimated_s=saved_s + _STEP_TIME_MARGIN * left * seconds / steps)
+    return replace(task, estimated_s=saved_s + step_time_margin(seconds) * left * seconds / steps)
 
 
 # --- nodes and machines -----------------------------------------------------------------------------------------------

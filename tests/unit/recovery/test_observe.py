@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perdure.recovery import actions, events
-from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View
+from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View, step_time_margin
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.observe import with_work_estimate
@@ -32,13 +32,13 @@ def test_work_estimate__needs_two_steps() -> None:
     first = with_work_estimate(TASK, saved(100), 700.0)
     assert first.work_s is None
     second = with_work_estimate(first, saved(200), 1200.0)
-    assert second.work_s == pytest.approx(1200 + 1.1 * 800 * 5)
+    assert second.work_s == pytest.approx(1200 + step_time_margin(500) * 800 * 5)
     assert with_work_estimate(second, saved(1000), 5200.0).work_s == 5200.0
 
 
 def test_work_estimate__ignores_steps_before_first_report() -> None:
     first = with_work_estimate(TASK, saved(900), 60.0)
-    assert with_work_estimate(first, saved(950), 560.0).work_s == pytest.approx(560 + 1.1 * 50 * 10)
+    assert with_work_estimate(first, saved(950), 560.0).work_s == pytest.approx(560 + step_time_margin(500) * 50 * 10)
 
 
 @pytest.mark.parametrize("event", [saved(None), saved(200, None)])
@@ -51,9 +51,67 @@ def test_work_estimate__ignores_repeated_steps() -> None:
     assert with_work_estimate(known, saved(100), 1000.0) == known
 
 
-def test_work_estimate__yields_to_configured_work() -> None:
-    task = replace(TASK, recovery=replace(TASK.recovery, work_s=HOUR))
-    assert with_work_estimate(with_work_estimate(task, saved(1), 10.0), saved(2), 20.0).work_s == HOUR
+def test_step_time_margin__shrinks_with_evidence() -> None:
+    assert step_time_margin(0) == pytest.approx(1.1)
+    assert step_time_margin(HOUR) == pytest.approx(1.05)
+    assert step_time_margin(99 * HOUR) == pytest.approx(1.001)
+
+
+def reporting(stated_h: float, step_s: float, seen: int) -> TaskView:
+    """A task with 1,000 steps after its checkpoints of step 1 and, `seen` steps later, the newest one."""
+    task = replace(TASK, recovery=replace(TASK.recovery, work_s=stated_h * HOUR))
+    for number in (1, 1 + seen):
+        done_s = number * step_s
+        task = with_work_estimate(replace(task, saved_s=done_s), saved(number), done_s)
+    return task
+
+
+def test_work__steps_are_believed_after_an_hour_of_them() -> None:
+    """Twenty hours are stated, and the steps take forty: the larger counts for safety until they are believed."""
+    early, late = reporting(20, 144, seen=20), reporting(20, 144, seen=26)
+    assert early.work_s == 20 * HOUR
+    assert early.cautious_work_s == early.estimated_s
+    assert early.estimated_s == pytest.approx(40 * HOUR, rel=0.08)
+    assert late.work_s == late.cautious_work_s == late.estimated_s
+
+
+def test_work__overstated_work_yields_to_steps() -> None:
+    early, late = reporting(20, 36, seen=80), reporting(20, 36, seen=101)
+    assert early.work_s == early.cautious_work_s == 20 * HOUR
+    assert late.work_s == late.cautious_work_s == pytest.approx(10 * HOUR, rel=0.06)
+
+
+def test_work__stated_work_that_agrees_with_steps_is_kept() -> None:
+    """The estimate's margin is for what nobody knows."""
+    for seen in (1, 50, 51, 900):
+        task = reporting(20, 72, seen)
+        assert task.work_s == task.cautious_work_s == 20 * HOUR
+
+
+def test_work__is_unproven_until_measured() -> None:
+    task = replace(TASK, recovery=replace(TASK.recovery, work_s=20 * HOUR))
+    assert task.work_is_unproven
+    assert not replace(task, saved_s=HOUR).work_is_unproven
+    assert replace(task, saved_s=HOUR, first_step=5).work_is_unproven
+    assert not TASK.work_is_unproven
+
+
+def test_checkpoint_durable__timeline_names_both_amounts_of_work() -> None:
+    attempt = AttemptView(1, AttemptState.RUNNING, CERTAIN, (NodeView(0, connected=True),), NOW, NOW, NOW)
+    stated = replace(TASK.recovery, work_s=20 * HOUR)
+    task = replace(TASK, recovery=stated, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW,
+                   last_offer=CERTAIN, wake_at=None, next_generation=2, started_at=NOW)  # fmt: skip
+    job, entries = JobView(1, (task,)), []
+    for number in range(1, 9):
+        at = NOW + number * 1440
+        result = step(View(job, MARKET), events.CheckpointDurable(0, 1, at, number * 10, 1000), at)
+        job = result.job
+        kinds = [a for a in result.actions if isinstance(a, actions.TimelineEntry)]
+        entries += [(number, entry) for entry in kinds if entry.kind == "task.work_estimated"]
+    ((number, entry),) = entries
+    assert number == 4
+    assert entry.data == {"work_s": pytest.approx(40 * HOUR, rel=0.06), "stated_s": 20 * HOUR}
+    assert "not for 20.0 h as `work` states" in entry.message
 
 
 def test_checkpoint_durable__estimate_lets_deadline_task_move_to_spot() -> None:
@@ -67,6 +125,6 @@ def test_checkpoint_durable__estimate_lets_deadline_task_move_to_spot() -> None:
         result = step(View(job, MARKET), events.CheckpointDurable(0, 1, at, number, 100), at)
         job = result.job
     (entry,) = [a for a in result.actions if isinstance(a, actions.TimelineEntry) and a.kind == "task.work_estimated"]
-    assert entry.data == {"work_s": round(1200 + 1.1 * 98 * 600)}
+    assert entry.data == {"work_s": round(1200 + step_time_margin(600) * 98 * 600)}
     (launch,) = [a for a in result.actions if isinstance(a, actions.Launch)]
     assert launch.offer == SPOT

@@ -58,9 +58,9 @@ class CostModel:
 
     def entry_cost(self, offer: Offer) -> float:
         """Per node, for the start there, including the transfer of the task's data."""
-        last = self.task.last_offer
-        leaves_region = last is not None and (last.cloud, last.region) != (offer.cloud, offer.region)
-        transfer = self.task.recovery.move_cost / self.task.num_nodes if leaves_region else 0.0
+        home = self.task.home
+        leaves_home = home is not None and home != (offer.cloud, offer.region)
+        transfer = self.task.recovery.move_cost / self.task.num_nodes if leaves_home else 0.0
         return offer.price_per_hour * self.history.startup_times.mean_s / _HOUR_S + transfer
 
     def total_cost(self, offer: Offer) -> float:
