@@ -6,6 +6,8 @@ Slack is the time that may still be lost: the time to the deadline, less the rem
   machine if the spot launch fails.
 - While no spot is available, slack may be spent on waiting, down to a reserve in proportion to the remaining work.
   Every future loss costs a start-up, and the reserve lets spot be used to the end. Below it, on-demand is used.
+- Above the reserve, waiting is free. Then neither dear spot nor a move to another region is paid for at once.
+- Until the task has shown how fast it is, slack is kept in case that its stated work is too small.
 - On on-demand, spot is tried repeatedly. Its machine starts beside the one that runs, so a try costs no slack.
 - On spot, work since the last durable checkpoint may be lost at any moment, so it does not count as done. As soon as
   slack, counted this way, is used up, on-demand takes over before anything is lost.
@@ -20,7 +22,7 @@ from perdure.recovery.job import AttemptView, TaskView
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import MarketView
-from perdure.recovery.policies.better_offer import find_better_offer
+from perdure.recovery.policies.better_offer import find_better_offer, why_wait
 from perdure.recovery.policies.cost_model import CostModel
 from perdure.recovery.policies.decisions import Choice, Move, Place, Reconsidered, Stay, Wait
 from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
@@ -29,6 +31,14 @@ from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
 # docs/concepts/policies.md) keeps 0.09 to 0.2 of it, almost independently of prices. Its cost is flat between 0.08 and
 # 0.12.
 RESERVE = 0.1
+
+# Where losses cost more than that, as much more is kept; up to this many times as much.
+_MOST = 2.0
+# Before its first loss, a task expects one in this time.
+_NO_LOSS_FOR_S = 4 * 3600.0
+
+# How much more than stated the work may turn out to be: a tenth of it was left out.
+_UNDERSTATED = 1 / 9
 
 # Allowance for the drain before another machine takes over, and for a busy controller.
 _MARGIN_S = 120.0
@@ -51,19 +61,35 @@ class DeadlinePolicy:
         slack_s = _slack_s(task, task.current, market, now)
         spot = _spot_only(task.requirements)
         on_spot = choose(task, market, now, cost=costs.total_cost, requirements=spot) if spot else None
-        if isinstance(on_spot, Place) and slack_s > worst_s:
-            return on_spot
-        idle_s = slack_s - max(worst_s, self.reserve * costs.work_left_s)
+        doubt_s = _doubt_s(task, market, slack_s)
+        idle_s = slack_s - max(worst_s + doubt_s, self._reserve_s(task, market, costs.work_left_s))
+        if isinstance(on_spot, Place) and slack_s > worst_s + doubt_s:
+            why = why_wait(on_spot.offer, task, market, costs) if idle_s > 0 else ""
+            if not why:
+                return on_spot
+            on_spot = Wait(now + REEVALUATE_S, (why,))
         if idle_s > 0 and isinstance(on_spot, Wait):
             return replace(on_spot, until=min(on_spot.until, now + idle_s))
         on_demand = choose(task, market, now, cost=costs.total_cost, requirements=_as_on_demand(task.requirements))
         return on_spot if on_spot is not None and not isinstance(on_demand, Place) else on_demand
+
+    def _reserve_s(self, task: TaskView, market: MarketView, work_left_s: float) -> float:
+        """The slack that waiting must leave: what losses will cost, within bounds.
+
+        A loss costs a start and the work since the last checkpoint. Both, and how often it happens, are the task's own
+        averages so far.
+        """
+        losses_per_s = (task.recovery_count + 1) / (task.run_seconds + _NO_LOSS_FOR_S)
+        undone_s = max(0.0, task.run_seconds - task.durable_s) / max(1, task.recovery_count)
+        share = losses_per_s * (market.history.startup_times.mean_s + undone_s)
+        return min(max(share, self.reserve), _MOST * self.reserve) * work_left_s
 
     def reconsider(self, task: TaskView, market: MarketView, now: float) -> Reconsidered:
         here = task.current
         if here is None:
             return Stay()
         slack_s = _slack_s(task, here, market, now)
+        slack_s -= _doubt_s(task, market, slack_s)
         if here.offer.market is _SPOT and slack_s <= 0:
             on_demand = choose(task, market, now, requirements=_as_on_demand(task.requirements))
             if isinstance(on_demand, Place):
@@ -79,12 +105,26 @@ class DeadlinePolicy:
 
 def _slack_s(task: TaskView, here: AttemptView | None, market: MarketView, now: float) -> float:
     """Seconds that may still be lost. On spot, work counts once it is durable; on on-demand, as it is done."""
-    deadline_at, work_s = task.recovery.deadline_at, task.work_s
+    deadline_at, work_s = task.recovery.deadline_at, task.cautious_work_s
     if deadline_at is None or work_s is None:
         return 0.0  # unknown: be safe
     on_demand = here is not None and here.offer.market is _ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
     return deadline_at - now - max(0.0, work_s - done_s) - market.history.startup_times.worst_s - _MARGIN_S
+
+
+def _doubt_s(task: TaskView, market: MarketView, slack_s: float) -> float:
+    """The slack to keep in case that the stated work turns out to be too small.
+
+    Only until the task has shown how fast it is, and only if the deadline could then be met at all: with a deadline
+    that leaves no room for the error, protection from it would cost much and save nothing.
+    """
+    stated_s = task.recovery.work_s
+    if stated_s is None or not task.work_is_unproven:
+        return 0.0
+    doubt_s = stated_s * _UNDERSTATED
+    # A start on spot that is lost may use up two worst starts.
+    return doubt_s if slack_s > doubt_s - 2 * market.history.startup_times.worst_s else 0.0
 
 
 def _until_saved_s(task: TaskView, market: MarketView, now: float) -> float:

@@ -56,8 +56,8 @@ def test_ablate__forbids_moves(part: str, here: Offer) -> None:
 
 
 def test_ablate__cooldown_retries_preempted_offer() -> None:
-    market = MarketView((SPOT, DEAR, CERTAIN), (unavailable_after_preemption(SPOT, NOW - 1),))
-    assert WHOLE.choose(TASK, market, NOW) == Place(DEAR)
+    market = MarketView((SPOT, STABLE, CERTAIN), (unavailable_after_preemption(SPOT, NOW - 1),))
+    assert WHOLE.choose(TASK, market, NOW) == Place(STABLE)
     assert without("cooldown").choose(TASK, market, NOW) == Place(SPOT)
 
 

@@ -48,12 +48,91 @@ def test_choose__takes_spot_while_slack_covers_failed_start() -> None:
     assert deadline.choose(task(WORST_S - 1), MARKET, NOW) == Place(CERTAIN)
 
 
+def proven(slack_s: float, **changes: object) -> TaskView:
+    """A task of 48 hours that has shown, by an hour of work, how fast it is."""
+    return task(slack_s - HOUR, resumed_s=HOUR, **changes)
+
+
+RESERVE_S = RESERVE * 47 * HOUR
+
+
 def test_choose__waits_for_spot_down_to_reserve() -> None:
-    reserve_s = RESERVE * 48 * HOUR
-    assert isinstance(deadline.choose(task(reserve_s + HOUR), NO_SPOT, NOW), Wait)
+    assert isinstance(deadline.choose(proven(RESERVE_S + HOUR), NO_SPOT, NOW), Wait)
     why = (f"{SPOT.key}: avoided for 180 s: avoid-zone",)
-    assert deadline.choose(task(reserve_s + 60), NO_SPOT, NOW) == Wait(pytest.approx(NOW + 60), why)
-    assert deadline.choose(task(reserve_s - 1), NO_SPOT, NOW) == Place(CERTAIN)
+    assert deadline.choose(proven(RESERVE_S + 60), NO_SPOT, NOW) == Wait(pytest.approx(NOW + 60), why)
+    assert deadline.choose(proven(RESERVE_S - 1), NO_SPOT, NOW) == Place(CERTAIN)
+
+
+def test_choose__keeps_more_where_losses_cost_more() -> None:
+    """Ten losses in ten hours, each of half an hour's work: twice the usual reserve."""
+    rough = {"recovery_count": 10, "run_seconds": 10 * HOUR, "saved_s": 5 * HOUR}
+    left_s = 43 * HOUR
+    for slack_s, kind in ((2 * RESERVE * left_s + 60, Wait), (2 * RESERVE * left_s - 60, Place)):
+        assert isinstance(deadline.choose(task(slack_s - 5 * HOUR, **rough), NO_SPOT, NOW), kind)
+    calm = {**rough, "recovery_count": 0, "saved_s": 10 * HOUR}
+    assert isinstance(deadline.choose(task(RESERVE * 38 * HOUR + 60 - 10 * HOUR, **calm), NO_SPOT, NOW), Wait)
+
+
+def test_choose__keeps_slack_for_understated_work_until_proven() -> None:
+    """Waiting stops while a tenth more work would still fit. Where it would not fit anyway, nothing is kept for it."""
+    doubt_s = 48 * HOUR / 9
+    assert deadline.choose(task(doubt_s + WORST_S - 60), NO_SPOT, NOW) == Place(CERTAIN)
+    assert isinstance(deadline.choose(task(doubt_s + WORST_S + 60), NO_SPOT, NOW), Wait)
+    assert deadline.choose(task(doubt_s + WORST_S - 60), MARKET, NOW) == Place(CERTAIN)
+    assert deadline.choose(task(doubt_s - 2 * WORST_S - 60), MARKET, NOW) == Place(SPOT)
+    assert deadline.choose(proven(doubt_s + WORST_S - 60), MARKET, NOW) == Place(SPOT)
+
+
+DEAR = replace(SPOT, zone="e2", price_per_hour=2.1)
+
+
+def test_choose__waits_rather_than_take_dear_spot_while_waiting_is_free() -> None:
+    market = MarketView((SPOT, DEAR, CERTAIN), (SOLD_OUT,))
+    decision = deadline.choose(proven(RESERVE_S + HOUR), market, NOW)
+    assert isinstance(decision, Wait)
+    assert "costs $2.10 per hour, more than 2 times the cheapest spot offer" in decision.why[0]
+    assert deadline.choose(proven(RESERVE_S - 60), market, NOW) == Place(DEAR)
+    fair = replace(DEAR, price_per_hour=1.9)
+    assert deadline.choose(proven(RESERVE_S + HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW) == Place(fair)
+
+
+def test_choose__takes_no_spot_that_costs_more_than_on_demand_at_the_end() -> None:
+    """Three times as long as the work is left: on-demand for a third of the time costs $1.00 for each hour of it."""
+    fair = replace(DEAR, price_per_hour=1.2)
+    decision = deadline.choose(proven(96 * HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW)
+    assert isinstance(decision, Wait)
+    assert "on-demand for the remaining work" in decision.why[0]
+
+
+def lost_in_east(slack_s: float, move_cost: float, ago_s: float) -> tuple[TaskView, MarketView]:
+    west = replace(SPOT, region="west", zone="w1", price_per_hour=1.1)
+    history = with_observation(History(), OfferObservation(SPOT.key, NOW - ago_s - HOUR, available=True))
+    history = with_observation(
+        history, OfferObservation(SPOT.key, NOW - ago_s, available=False, held_since=NOW - ago_s - HOUR)
+    )
+    lost = proven(slack_s, has_run=True, last_offer=SPOT, preempted_from=SPOT)
+    lost = replace(lost, recovery=replace(lost.recovery, move_cost=move_cost))
+    return lost, MarketView((SPOT, west, CERTAIN), (SOLD_OUT,), history=history)
+
+
+@pytest.mark.parametrize(
+    ("slack_s", "move_cost", "ago_s", "waits"),
+    [
+        (RESERVE_S + HOUR, 1.0, 600, True),
+        (RESERVE_S - 60, 1.0, 600, False),
+        (RESERVE_S + HOUR, 0.0, 600, False),
+        (RESERVE_S + HOUR, 1.0, 2 * HOUR + 1, False),
+    ],
+)
+def test_choose__waits_for_home_region_before_paying_a_move(
+    slack_s: float, move_cost: float, ago_s: float, *, waits: bool
+) -> None:
+    lost, market = lost_in_east(slack_s, move_cost, ago_s)
+    decision = deadline.choose(lost, market, NOW)
+    assert isinstance(decision, Wait) == waits
+    if not waits:
+        assert isinstance(decision, Place)
+        assert decision.offer.region == "west"
 
 
 def test_reconsider__tries_spot_beside_on_demand_with_enough_slack() -> None:

@@ -192,7 +192,8 @@ def test_world__prior_starts_inform_deadline(zone: MakeZone) -> None:
     scenario = Scenario((zone("1" * 60),), work_s=18000, deadline_s=21000, cold_start_s=300)
     experienced = World(TraceCloud(scenario), "DEADLINE", 6000.0).run()
     new = World(TraceCloud(replace(scenario, prior_starts=0)), "DEADLINE", 6000.0).run()
-    assert (experienced.hours[Market.ON_DEMAND], new.hours[Market.SPOT]) == (0, 0)
+    assert experienced.hours[Market.SPOT] > 0
+    assert new.hours[Market.SPOT] == 0
 
 
 @st.composite
