@@ -258,7 +258,7 @@ def _check_plot(path: str | None) -> None:
         return
     import matplotlib  # noqa: F401 - checks that it is installed
 
-    from perdure.recovery.simulate.plot import FILE_SUFFIXES
+    from perdure.recovery.simulate.results.plot import FILE_SUFFIXES
 
     if not path.endswith(FILE_SUFFIXES):
         raise Failure(f"--plot {path}: unknown file type\n  use one of {', '.join(FILE_SUFFIXES)}", EXIT_WRONG_INPUT)
@@ -306,7 +306,7 @@ def _show(output: str, simulation: Simulation) -> None:
 def _plot(options: dict[str, Any], scenarios: Sequence[Scenario], names: Sequence[str], simulation: Simulation) -> None:
     import os
 
-    from perdure.recovery.simulate import plot
+    from perdure.recovery.simulate.results import plot
 
     with progress_bar("Plotting", plot.windows_needed(scenarios)) as count:
         path = plot.draw(

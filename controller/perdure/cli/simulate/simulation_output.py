@@ -14,7 +14,7 @@ from perdure.cli.output import table, text
 from perdure.cli.output.table import Column
 from perdure.recovery.market.offers import Market
 from perdure.recovery.simulate import Simulation
-from perdure.recovery.simulate.report import document, windows
+from perdure.recovery.simulate.results.report import document, windows
 from perdure.recovery.simulate.statistics import Interval, Summary
 
 COLUMNS = (

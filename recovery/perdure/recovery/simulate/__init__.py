@@ -2,11 +2,11 @@
 
 Reading order:
 
-1. `traces`, `files`: recorded availability. Only `files` reads from disk.
+1. `traces`, `files`: recorded availability; only `files` reads from disk. `synthetic`: random availability.
 2. `scenario`: what to simulate, and the result of one run.
 3. `cloud`, `workload`, `world`: machines, the training job, and the controller's decision loop between them.
 4. `baselines`, `optimum`: what to compare with.
-5. `simulation`: many windows. `statistics`, `report`, `plot`: their results.
+5. `simulation`: many windows. `statistics`, `results`: what they show.
 6. `forecast`: what a task that is about to be launched will probably cost, on random markets.
 """
 

@@ -66,7 +66,7 @@ def test_simulate__slice_uses_part_of_traces(options: list[object]) -> None:
 
 
 def test_simulate__writes_plot(options: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.recovery.simulate.plot.SLACKS", (1.5,))
+    monkeypatch.setattr("perdure.recovery.simulate.results.plot.SLACKS", (1.5,))
     result = simulate(*options, "--windows", 3, "--plot", tmp_path / "it.png")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")

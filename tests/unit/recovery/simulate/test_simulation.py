@@ -10,8 +10,8 @@ import pytest
 
 from perdure.recovery.policies.registry import UnknownStrategy
 from perdure.recovery.simulate import BadTrace, Scenario, simulate
-from perdure.recovery.simulate.plot import draw
-from perdure.recovery.simulate.report import document, windows
+from perdure.recovery.simulate.results.plot import draw
+from perdure.recovery.simulate.results.report import document, windows
 from perdure.recovery.simulate.statistics import bootstrap, summarize
 from unit.recovery.simulate.markets import MakeZone
 

@@ -1,0 +1,1 @@
+"""The results of a simulation: `report` as plain data, `plot` as figures."""
