@@ -38,15 +38,23 @@ PRICE = click.FloatRange(min=0, min_open=True)
 Examples:
   perdure simulate --trace traces/ --unavailable-is 1 --policy DEADLINE --work 48h --deadline 60h
   perdure simulate --trace traces/ --unavailable-is 1 --policy CHEAPEST,EAGER_NEXT_REGION --work 48h --spot-only
+  perdure simulate --market synthetic:prices,zones=6,seed=1 --policy DEADLINE --work 48h --deadline 72h
   perdure simulate --trace us-west-2a.json --unavailable-is 0 --spot-price 0.92 --on-demand-price 3.06 \\
       --policy CHEAPEST --work 10h --deadline 15h --plot ten-hours.png
 """
 )
 @click.option("--trace", "traces", multiple=True, metavar="PATH", help="A trace, or a folder of traces; repeatable.")
+@click.option("--market", metavar="synthetic:KIND[,zones=N][,days=N][,seed=N]", help="A random market, not a trace.")
 @click.option("--unavailable-is", type=click.Choice(["0", "1"]), help="Value that means that no machine is available.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME[,NAME]", help="Policies to simulate; repeatable.")
 @click.option("--ablate", "parts", multiple=True, metavar="PART", help="Also run each policy without PART; repeatable.")
 @click.option("--work", callback=_seconds, required=True, metavar="TIME", help="Run time of the job if uninterrupted.")
+@click.option(
+    "--stated-work", callback=_seconds, metavar="TIME", help="What the task states as its `work`, if that is wrong."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=0), default=0, help="Training steps of the job; its saves report them."
+)
 @click.option("--deadline", callback=_seconds, metavar="TIME", help="Time from the start to the deadline.")
 @click.option(
     "--cold-start",
@@ -144,6 +152,8 @@ def simulate(**options: Any) -> None:
 def _zones(options: dict[str, Any]) -> tuple[ZoneTrace, ...]:
     from perdure.recovery.simulate.files import load
 
+    if options["market"] is not None:
+        return _synthetic(options)
     if not options["traces"]:
         raise Failure("no trace to replay\n  add --trace with a file or a folder of recorded markets", EXIT_WRONG_INPUT)
     if options["unavailable_is"] is None:
@@ -160,6 +170,15 @@ def _zones(options: dict[str, Any]) -> tuple[ZoneTrace, ...]:
     )
     begin, end = _slice(options["slice"])
     return tuple(zone.slice(begin, end) for zone in zones)
+
+
+def _synthetic(options: dict[str, Any]) -> tuple[ZoneTrace, ...]:
+    from perdure.recovery.simulate.synthetic import generate
+
+    if options["traces"]:
+        raise Failure("--market and --trace exclude each other\n  remove one of them", EXIT_WRONG_INPUT)
+    begin, end = _slice(options["slice"])
+    return tuple(zone.slice(begin, end) for zone in generate(options["market"]))
 
 
 def _slice(text: str | None) -> tuple[float, float]:
@@ -200,6 +219,8 @@ def _scenarios(options: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Sce
             prior_starts=options["prior_starts"],
             use_on_demand=not options["spot_only"],
             patience=options["patience"],
+            stated_work_s=options["stated_work"],
+            steps=options["steps"],
             seed=options["seed"],
         )
         for market in markets

@@ -10,6 +10,7 @@ from pathlib import Path
 from perdure.recovery.simulate.traces import BadTrace, ZoneTrace, parse
 
 _SUFFIXES = (".json", ".json.gz")
+_WHOLE = tuple(f"full{suffix}" for suffix in _SUFFIXES)
 
 
 def load(
@@ -20,6 +21,8 @@ def load(
     on_demand_price: float | None = None,
 ) -> tuple[ZoneTrace, ...]:
     """The zones in `paths`: files, or folders of *.json and *.json.gz, which are read in the order of their names.
+
+    A folder with a `full.json` is the recording of one zone, named after the folder; so is each of its subfolders.
 
     For the other arguments, see `traces.parse`. Raises `BadTrace`.
     """
@@ -45,6 +48,10 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = sorted(file for file in path.iterdir() if file.name.endswith(_SUFFIXES))
+    # Some collections have a folder per zone, with its whole recording in one file beside pieces of it.
+    files = files or sorted(file for name in _WHOLE for file in path.glob(f"*/{name}"))
+    whole = [file for file in files if file.name in _WHOLE]
+    files = whole or files
     if not files:
         raise BadTrace(f"{path} contains no trace: no file there ends in {' or '.join(_SUFFIXES)}")
     return files

@@ -142,17 +142,23 @@ def common_span(zones: Sequence[ZoneTrace]) -> tuple[float, float]:
 
 
 def _stem(name: str) -> str:
-    return name.replace("\\", "/").rpartition("/")[2].removesuffix(".gz").removesuffix(".json")
+    """What names the zone: the file, or the folder of a file that is only called `full` or by a number."""
+    folder, _, file = name.replace("\\", "/").rpartition("/")
+    stem = file.removesuffix(".gz").removesuffix(".json")
+    parent = folder.rpartition("/")[2]
+    return parent if parent and (stem == "full" or stem.isdigit()) else stem
 
 
 def _start(metadata: dict[str, Any], name: str) -> float:
     text = metadata.get("start_time")
     if text is None:
         return 0.0
+    if type(text) in (int, float) and 0 <= text < float("inf"):
+        return float(text)  # seconds after a moment that the data set does not name
     try:
         time = datetime.fromisoformat(str(text))
     except ValueError:
-        raise BadTrace(f"{name}: metadata.start_time is {text!r}, which is not an ISO 8601 time") from None
+        raise BadTrace(f"{name}: metadata.start_time is {text!r}, neither an ISO 8601 time nor seconds") from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 

@@ -50,6 +50,24 @@ def test_simulate__json_and_csv_have_same_windows(options: list[object]) -> None
     assert [float(r["cost_usd"]) for r in rows] == [w["cost_usd"] for w in document["windows"]]
 
 
+def test_simulate__runs_on_a_synthetic_market() -> None:
+    job = ["--policy", "DEADLINE", "--work", "6h", "--deadline", "9h", "--windows", 3, "-j", 1, "-o", "json"]
+    result = simulate("--market", "synthetic:gangs,zones=3,days=5,seed=2", "--nodes", 4, *job)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["scenario"]["zones"] == ["syn-1a", "syn-2a", "syn-3a"]
+    assert document["scenario"]["num_nodes"] == 4
+    wrong = simulate("--market", "synthetic:calm", *job)
+    assert (wrong.exit_code, "write synthetic:KIND" in wrong.stderr) == (2, True)
+
+
+def test_simulate__task_may_state_the_wrong_work(options: list[object]) -> None:
+    job = [*options[:-6], "--policy", "DEADLINE", "--work", "5h", "--deadline", "8h", "--windows", 3, "-o", "json"]
+    document = json.loads(simulate(*job, "--stated-work", "4h", "--steps", 1000, "--checkpoint-every", "10m").stdout)
+    assert (document["scenario"]["stated_work_s"], document["scenario"]["steps"]) == (4 * 3600, 1000)
+    assert not any(window["late"] for window in document["windows"])
+
+
 def test_simulate__window_every_spaces_windows(options: list[object]) -> None:
     document = json.loads(simulate(*options, "--window-every", "10h", "-o", "json", "--no-optimum").stdout)
     starts = sorted({w["start_at"] for w in document["windows"]})
@@ -75,6 +93,10 @@ def test_simulate__writes_plot(options: list[object], tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--market", "synthetic:steady", "--trace", "{trace}", "--policy", "CHEAPEST", "--work", "5h"],
+            "exclude each",
+        ),
         (["--trace", "{trace}", "--policy", "CHEAPEST", "--work", "5h"], "add --unavailable-is 1 if it is 1"),
         (["--unavailable-is", "1", "--policy", "CHEAPEST", "--work", "5h"], "no trace to replay"),
         (["--trace", "{trace}", "--unavailable-is", "1", "--work", "5h"], "no policy to simulate"),

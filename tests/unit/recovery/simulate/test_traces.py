@@ -63,7 +63,7 @@ def test_region_of__zone_names(zone: str, region: str) -> None:
         (document([0], prices={"0": 1}), "no list of prices"),
         (document([0], prices=[0]), r"prices\[0\] is 0, not a price"),
         (document([0], prices=[float("nan")]), r"prices\[0\] is nan"),
-        (document([0], metadata={"start_time": "yesterday"}), "is not an ISO 8601 time"),
+        (document([0], metadata={"start_time": "yesterday"}), "neither an ISO 8601 time nor seconds"),
         (document([0], metadata={"price_info": {"price": 1}}), "has no on-demand price"),
         (document([0], metadata={"price_info": {"on_demand_price": 3}}), "has no prices"),
     ],
@@ -127,3 +127,22 @@ def test_load__explains_errors(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadTrace, match=complaint):
             load([tmp_path / path], unavailable_is=1)
+
+
+def test_parse__start_may_be_seconds() -> None:
+    """Some collections count from a moment of their own."""
+    assert parsed(document([0, 1], metadata={"start_time": 952})).start_at == 952
+    with pytest.raises(BadTrace, match="start_time is -1, neither"):
+        parsed(document([0, 1], metadata={"start_time": -1}))
+
+
+def test_load__folder_names_the_zone_of_a_full_recording(tmp_path: Path) -> None:
+    for zone in ("us-west-2a_v100_1", "us-west-2b_v100_1"):
+        (tmp_path / zone).mkdir()
+        for name, values in (("full", [0, 1, 0]), ("0", [0]), ("1", [1])):
+            (tmp_path / zone / f"{name}.json").write_text(document(values))
+    by_files = load(sorted(tmp_path.glob("*/full.json")), unavailable_is=1)
+    assert [zone.zone for zone in by_files] == ["us-west-2a", "us-west-2b"]
+    assert load([tmp_path], unavailable_is=1) == load(sorted(tmp_path.iterdir()), unavailable_is=1) == by_files
+    (piece,) = load([tmp_path / "us-west-2a_v100_1" / "1.json"], unavailable_is=1)
+    assert (piece.zone, piece.counts) == ("us-west-2a", (0,))

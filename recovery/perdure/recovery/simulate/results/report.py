@@ -31,6 +31,8 @@ def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
             "move_cost_usd": first.move_cost,
             "prior_starts": first.prior_starts,
             "probe_every_s": first.probe_every_s,
+            "stated_work_s": first.stated_work_s,
+            "steps": first.steps,
             "seed": first.seed,
         },
         "policies": [_summary(s) for s in summaries],
