@@ -1,6 +1,6 @@
 """`make bench`: what recovery policies cost on recorded spot markets, against published ones and the exact optimum.
 
-    python -m benchmarks.policies [--windows N] [--traces PATH] [--split | --ablation]
+    python -m benchmarks.policies [--windows N] [--traces PATH] [--split | --ablation | --foreign]
 
 Prints every table of docs/concepts/policies.md. Without --traces, uses those that come with the tests. `--split` runs
 the halves of the traces, and every other zone, separately. `--ablation` prints only what each part of DEADLINE is
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import ablation, decisions
+from benchmarks import ablation, decisions, foreign_markets, random_settings
 from benchmarks.machine import print_machine
 
 from perdure.recovery.simulate import Scenario, Simulation, ZoneTrace, simulate
@@ -66,11 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--split", action="store_true", help="run the halves of the traces, and every other zone, separately"
     )
     chosen.add_argument("--ablation", action="store_true", help="print only what each part is worth")
+    chosen.add_argument("--foreign", action="store_true", help="print only the markets that nothing was tuned on")
     options = parser.parse_args(arguments)
     zones = load([options.traces], unavailable_is=1)
     print_machine()
     if options.ablation:
         missed = ablation.main(zones, PUBLISHED, options.windows)
+    elif options.foreign:
+        missed = foreign(zones, options.windows)
     elif options.split:
         missed = [m for part, members in _parts(zones) for m in published(members, options.windows, part)]
     else:
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             *by_slack(zones, options.windows),
             *short_jobs(zones, options.windows),
             *never_late(zones, options.windows),
+            *foreign(zones, options.windows),
             *without_deadline(zones, options.windows),
             *decisions.main(),
             *speed(zones),
@@ -235,6 +239,13 @@ def speed(zones: tuple[ZoneTrace, ...]) -> list[str]:
         )
         missed += [f"a window of {zone.zone} takes {took_ms:.0f} ms"] if took_ms > CPU_MS else []
     return missed
+
+
+# --- markets that nothing was tuned on --------------------------------------------------------------------------------
+
+
+def foreign(zones: tuple[ZoneTrace, ...], windows: int) -> list[str]:
+    return [*foreign_markets.main(zones, windows), *random_settings.late(zones, random_settings.SETTINGS)]
 
 
 # --- no deadline ------------------------------------------------------------------------------------------------------
