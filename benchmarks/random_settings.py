@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from benchmarks.machine import print_machine
+
 from perdure.recovery.simulate import Scenario, ZoneTrace
 from perdure.recovery.simulate.cloud import TraceCloud
 from perdure.recovery.simulate.files import load
@@ -32,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=SETTINGS)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
+    print_machine()
     missed = late(load([TRACES], unavailable_is=1), options.count, options.seed)
     return 1 if missed else 0
 
