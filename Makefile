@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-cloud test-all check bench bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -65,6 +65,9 @@ sbom: $(INSTALLED) ## the bill of materials of a controller (CycloneDX), in buil
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
+
+bench-markets: $(INSTALLED) ## what DEADLINE costs on other markets, and whether it is ever late there; not all targets are met
+	@$(BIN)/python -m benchmarks.policies --foreign
 
 bench-scale: $(INSTALLED) ## one controller with ten thousand running jobs, then among a million past ones (about 20 minutes)
 	@$(BIN)/python -m benchmarks.scale

@@ -1,4 +1,4 @@
-"""DEADLINE on markets that it was not tuned on, beside the best public policy and the optimum of the same windows.
+"""DEADLINE on markets beside the published setting, with the best public policy and the optimum of the same windows.
 
 One zone, six zones, three zones with a price for each move, resampled recordings, and every kind of synthetic market.
 """
@@ -36,7 +36,7 @@ class Row:
 def main(zones: tuple[ZoneTrace, ...], windows: int) -> list[str]:
     """Print the table; returns the rows that missed their target."""
     began, missed = time.process_time(), []
-    print("\ncost over the optimum's, on markets that DEADLINE was not tuned on (48 h of work)")
+    print("\ncost over the optimum's on other markets (48 h of work)")
     print(f"  {'market, deadline / work':<36}{'windows':>8}{'best public':>13}{'DEADLINE':>10}{'late':>6}{'target':>8}")
     for row in rows(zones, windows):
         simulation = simulate(row.scenarios, ["DEADLINE"], windows=row.windows, processes=os.cpu_count() or 1)

@@ -18,7 +18,7 @@ from perdure.controller.cluster.home.record import HomeRecord, highest_logged_jo
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.incarnations import Incarnations
-from perdure.controller.store.engine.database import redacted
+from perdure.controller.store.engine.database_url import redacted
 from perdure.controller.store.records import facts, incarnations
 from perdure.controller.store.records.jobs import Attempt
 

@@ -23,7 +23,8 @@ from perdure.controller.cluster.home.backup.destinations import SUFFIX, destinat
 from perdure.controller.cluster.home.record import FILE
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.keyring import KEY_FILE, TOKEN_FILE
-from perdure.controller.store.engine.database import make_engine, redacted
+from perdure.controller.store.engine.database import make_engine
+from perdure.controller.store.engine.database_url import redacted
 from perdure.controller.store.records import facts, incarnations
 from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.submit.compiler import upload_digests
