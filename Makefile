@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net postgres azurite frameworks clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net boot postgres azurite frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -33,14 +33,17 @@ test-api: $(INSTALLED) fuse ## the HTTP API under invalid and hostile input, sec
 test-slow: $(INSTALLED) fuse net postgres azurite ## whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
-test-long: $(INSTALLED) fuse net postgres azurite frameworks ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
+test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)
+	$(BIN)/pytest -n 0 -m boot
+
+test-long: $(INSTALLED) fuse net boot postgres azurite frameworks ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
 test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: PERDURE_REAL_CLOUD=aws|gcp|azure; see tests/cloud
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net postgres azurite frameworks ## every test
+test-all: $(INSTALLED) fuse net boot postgres azurite frameworks ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -91,6 +94,9 @@ fuse:
 
 net:
 	@scripts/ensure-net.sh
+
+boot:
+	@scripts/ensure-boot.sh
 
 postgres:
 	@scripts/ensure-postgres.sh

@@ -190,3 +190,47 @@ def test_checkpoints__are_sent_until_acknowledged(controller: Controller, node: 
     controller.drop_connections()
     controller.until(lambda: controller.checkpoints)
     assert [c["seq"] for c in controller.checkpoints] == [3]
+
+
+ORDINARY = """
+import os, resource
+open(os.environ["HOME"] + "/made", "w").close()
+mode = os.stat(os.environ["HOME"] + "/made").st_mode & 0o777
+kinds = (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK)
+print(oct(mode), [resource.getrlimit(kind)[0] == resource.getrlimit(kind)[1] for kind in kinds])
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+print(soft >= min(hard, 1 << 20), open("/proc/self/oom_score_adj").read().strip())
+"""
+
+
+@pytest.mark.parametrize("stage", ["setup", "run"])
+def test_stage__has_an_ordinary_umask_and_high_limits(controller: Controller, node: Node, stage: str) -> None:
+    """The agent has neither: its files hold secrets, and it was started with a daemon's limits."""
+    node.python = ["sh", "-c", 'umask 077; ulimit -Sn 512; ulimit -Ss 4096; exec "$0" "$@"', *node.python]
+    script = f"python3 - <<'END'{ORDINARY}END"
+    finish(controller, node, script if stage == "run" else "true", setup=script if stage == "setup" else None)
+    controller.until(lambda: controller.log.endswith(b"\n"))
+    assert bytes(controller.log).split(b"\n")[:2] == [b"0o644 [True, True]", b"True 0"]
+
+
+def test_stage__is_killed_before_its_agent_if_memory_is_short(controller: Controller, node: Node) -> None:
+    lowered = 'echo -500 >/proc/self/oom_score_adj 2>/dev/null && exec "$0" "$@"; exit 77'
+    node.python = ["sh", "-c", lowered, *node.python]
+    controller.spec.update(run="cat /proc/self/oom_score_adj")
+    controller.directive.update(target="run", node_ips=["10.0.0.1"])
+    node.start()
+    assert node.agent is not None
+    controller.until(lambda: controller.log or node.agent.poll() is not None)  # type: ignore[union-attr]
+    if node.agent.poll() == 77:
+        pytest.skip("this user cannot lower oom_score_adj here")
+    assert bytes(controller.log) == b"0\n"
+
+
+def test_stage__has_no_variables_of_the_service_manager(controller: Controller, node: Node) -> None:
+    node.env |= {"INVOCATION_ID": "1", "JOURNAL_STREAM": "8:1", "SYSTEMD_EXEC_PID": "1", "NOTIFY_SOCKET": "/x"}
+    node.env |= {"TERM": "linux", "LANG": "C.UTF-8"}
+    finish(controller, node, "env", setup=None)
+    controller.until(lambda: b"LANG=" in controller.log)
+    names = {line.partition(b"=")[0] for line in bytes(controller.log).splitlines()}
+    assert not names & {b"INVOCATION_ID", b"JOURNAL_STREAM", b"SYSTEMD_EXEC_PID", b"NOTIFY_SOCKET"}
+    assert b"TERM=linux" not in bytes(controller.log).splitlines()  # bash exports "dumb" or nothing

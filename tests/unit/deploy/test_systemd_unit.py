@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from perdure.controller.clouds.bootstrap import cloud_config
+from perdure.controller.clouds.bootstrap.render import render_agent_unit
 from perdure.controller.clouds.registry import build_clouds
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import read_settings
@@ -49,6 +50,14 @@ def test_hosted_unit__is_valid_for_systemd(tmp_path: Path) -> None:
     assert "ExecStart=/usr/bin/python3 /opt/perdure/installer.py" in text
     unit = tmp_path / UNIT.name
     unit.write_text(text.replace("/usr/bin/python3", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_systemd
+def test_agent_unit__is_valid_for_systemd(tmp_path: Path) -> None:
+    unit = tmp_path / "perdure-agent.service"
+    unit.write_text(render_agent_unit())
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -12,6 +12,15 @@ from perdure.agent.state_file import Directive
 
 RUN_DIR = "PERDURE_RUN_DIR"
 WORKDIR = "sky_workdir"
+# What a service manager and the shells of a boot leave to the agent. It is about them, not about the workload: with
+# JOURNAL_STREAM, for example, loggers write the journal's format.
+BOOT_VARIABLES = frozenset(
+    {
+        "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "SYSTEMD_NSS_DYNAMIC_BYPASS", "MAINPID", "MANAGERPID",
+        "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID",
+        "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "TERM", "_",
+    }
+)  # fmt: skip
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -32,7 +41,9 @@ def workload_env(
     stage: str, spec: NodeSpec, directive: Directive, *, environ: Mapping[str, str], run_dir: Path, library: Path
 ) -> dict[str, str]:
     """The whole environment of `stage` ("setup" or "run"), without the agent's settings and, above all, its token."""
-    env = {name: value for name, value in environ.items() if not name.startswith("PERDURE_")}
+    env = {
+        name: value for name, value in environ.items() if not name.startswith("PERDURE_") and name not in BOOT_VARIABLES
+    }
     env.setdefault("PATH", DEFAULT_PATH)
     env["HOME"] = str(home_dir(environ))
     env["PYTHONUNBUFFERED"] = "1"

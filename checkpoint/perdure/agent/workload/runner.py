@@ -17,6 +17,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import select
 import shlex
 import shutil
@@ -42,6 +43,9 @@ LEFTOVER_GRACE_S = 2.0
 # How long a reader such as `tee` may go on after the program that saved has ended: a busy machine schedules it late.
 OUTPUT_DRAIN_S = 1.0
 ALREADY_RUNNING = 75
+UMASK = 0o022
+# More than a program that closes every possible descriptor can bear.
+MAX_OPEN_FILES = 1 << 20
 
 # ~/.bashrc may do anything: print, fail, change options and folders, and even end the shell (then it is left out).
 _SOURCE_RC = "if [ -f ~/.bashrc ]; then source ~/.bashrc >/dev/null 2>&1 </dev/null || true; fi; set +eu +o pipefail; "
@@ -129,6 +133,7 @@ class Runner:
                 cwd="/",
                 env=self._job["env"],
                 start_new_session=True,
+                preexec_fn=_become_ordinary,  # noqa: PLW1509 - this process has one thread
             )
         except OSError as error:
             self._append_to_log(f"perdure: bash cannot be started on this node: {error}\n".encode())
@@ -243,6 +248,32 @@ def _append(descriptor: int, data: bytes) -> int:
 
 def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _become_ordinary() -> None:
+    """Undo what is special to the agent, and raise limits: the defaults of services are too low for data loaders."""
+    os.umask(UMASK)
+    raise_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)
+    for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK, resource.RLIMIT_NPROC):
+        raise_limit(kind, resource.RLIM_INFINITY)
+    with suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < 0:  # out of memory, the workload ends before its agent
+            file.write("0")
+
+
+def raise_limit(kind: int, wanted: int) -> None:
+    """Raise a soft limit to `wanted`, or to the hard limit if that is lower and this user cannot raise it."""
+    soft, hard = resource.getrlimit(kind)
+    if _is_at_least(soft, wanted):
+        return
+    for limits in ((wanted, hard if _is_at_least(hard, wanted) else wanted), (hard, hard)):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(kind, limits)
+            return
+
+
+def _is_at_least(limit: int, wanted: int) -> bool:
+    return limit == resource.RLIM_INFINITY or (wanted != resource.RLIM_INFINITY and limit >= wanted)
 
 
 def _become_subreaper() -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -68,16 +68,26 @@ _VERBS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
 
 
 class FakeAzure:
-    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see."""
+    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see.
 
-    def __init__(self, folder: Path | None = None, *, hidden: Path | None = None, regions: tuple[str, ...] = REGIONS):
+    `make_machines`: makes what runs them (cloud, folder, hidden).
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        hidden: Path | None = None,
+        regions: tuple[str, ...] = REGIONS,
+        make_machines: Callable[[str, Path, Path], Any] = Machines,
+    ) -> None:
         self.faults = Faults()
         #: An action as roles name it, such as "Microsoft.Compute/virtualMachines/write" → how often it was called.
         self.calls: Counter[str] = Counter()
         self.regions = regions
         self.settings: dict[str, Any] = {}  # more of the section in config.yaml
         self._queues: Queues | None = None
-        self._machines = Machines("azure", folder, hidden or folder) if folder else None
+        self._machines = make_machines("azure", folder, hidden or folder) if folder else None
         self._server = _Server(self)
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
         ca_file = _authority()[1]

@@ -37,14 +37,24 @@ _CREDENTIAL = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/([a-z0-9-]+)/aws4_r
 
 
 class FakeEc2:
-    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see."""
+    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see.
 
-    def __init__(self, folder: Path | None = None, *, hidden: Path | None = None, regions: tuple[str, ...] = REGIONS):
+    `make_machines`: makes what runs them (cloud, folder, hidden).
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        hidden: Path | None = None,
+        regions: tuple[str, ...] = REGIONS,
+        make_machines: Callable[[str, Path, Path], Any] = Machines,
+    ) -> None:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "ec2:RunInstances" → how often; throttled and denied ones too
         self.regions = regions
         self.settings: dict[str, Any] = {}  # more of `aws` in config.yaml
-        self._machines = Machines("aws", folder, hidden or folder) if folder else None
+        self._machines = make_machines("aws", folder, hidden or folder) if folder else None
         self._ec2 = Ec2(self.faults, self._machines, self._ask_moto, regions)
         self.fis = Fis(self._interrupt_by_fis, self._count)
         self._ec2.role = self.environ

@@ -29,9 +29,19 @@ REGIONS = ("us-central1", "us-east4")
 
 
 class FakeGce:
-    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see."""
+    """See the package. `folder` is for machines, None to run none. `hidden` is a folder that machines cannot see.
 
-    def __init__(self, folder: Path | None = None, *, hidden: Path | None = None, regions: tuple[str, ...] = REGIONS):
+    `make_machines`: makes what runs them (cloud, folder, hidden).
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        hidden: Path | None = None,
+        regions: tuple[str, ...] = REGIONS,
+        make_machines: Callable[[str, Path, Path], Any] = Machines,
+    ) -> None:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "instances.bulkInsert" → how often; throttled and denied ones too
         self.response_bytes: Counter[str] = Counter()  # method → the size of its largest response
@@ -39,7 +49,7 @@ class FakeGce:
         self.settings: dict[str, Any] = {}  # more of the section in config.yaml
         self.wrong_answers: list[str] = []  # responses that Google cannot give: errors of this fake
         self.pubsub = PubSub()
-        machines = Machines("gcp", folder, hidden or folder) if folder else None
+        machines = make_machines("gcp", folder, hidden or folder) if folder else None
         self._gce = Gce(self.faults, machines, regions)
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

@@ -10,7 +10,9 @@ from pathlib import Path
 from perdure.controller.clouds.base.protocol import Bootstrap
 
 _BOOT = Path(__file__).with_name("boot.py")
-_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
+_UNIT = Path(__file__).with_name("perdure-agent.service")
+_SETTINGS_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
+_UNIT_PLACEHOLDER = 'UNIT = ""'
 
 
 @dataclass(frozen=True)
@@ -47,5 +49,15 @@ def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource, **environm
     if fingerprint := bootstrap.fingerprint:
         settings["PERDURE_FINGERPRINT"] = fingerprint
     source = _BOOT.read_text()
-    assert _PLACEHOLDER in source
-    return source.replace(_PLACEHOLDER, f"SETTINGS = {json.dumps(settings)}")
+    for placeholder, value in (
+        (_SETTINGS_PLACEHOLDER, f"SETTINGS = {json.dumps(settings)}"),
+        (_UNIT_PLACEHOLDER, f"UNIT = {json.dumps(render_agent_unit())}"),
+    ):
+        assert placeholder in source
+        source = source.replace(placeholder, value)
+    return source
+
+
+def render_agent_unit() -> str:
+    """The unit of the agent without its comments: user data is limited."""
+    return "".join(line for line in _UNIT.read_text().splitlines(keepends=True) if not line.startswith("#"))

@@ -26,7 +26,7 @@ ENDPOINT = 'http://[::1]:1/"\\'
 def test_render_boot_program__is_small_and_runs_on_old_python(rank: int | RankSource) -> None:
     text = render_boot_program(Bootstrap(ENDPOINT, "attempt-token", {"agent": "ab" * 32, "rclone": "cd" * 32}), rank)
     assert text.startswith("#!/usr/bin/env python3\n")
-    assert len(text.encode()) < MAX_BYTES / 2
+    assert len(text.encode()) < MAX_BYTES * 0.6
     program = ast.parse(text, feature_version=(3, 9))
     (settings,) = [
         ast.literal_eval(node.value)
