@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +50,7 @@ def queue_of(new_cloud: Callable[..., AzureCloud]) -> Callable[[str], NoticeQueu
     return make
 
 
-def received(kind: str, machine: str = MACHINE, **properties: str) -> MachineSignal | None:
+def received(kind: str, machine: str = MACHINE, **properties: str) -> Sequence[MachineSignal]:
     """An event in the CloudEvents schema."""
     queue = notices.StorageQueue("azure", "https://account.queue.core.windows.net/perdure", pytest.fail)
     reported = {"resourceInfo": {"properties": {"targetResourceId": machine, **properties}}}
@@ -60,7 +60,7 @@ def received(kind: str, machine: str = MACHINE, **properties: str) -> MachineSig
 
 
 def test_resource_health__every_kind_of_end_ends_the_machine() -> None:
-    ends = MachineSignal(Signal.ENDING, "t1-0")
+    ends = (MachineSignal(Signal.ENDING, "t1-0"),)
     assert received("ResourceAnnotated", annotationName="VirtualMachinePreempted") == ends
     assert received("ResourceAnnotated", annotationName="VirtualMachineHostCrashed") == ends
     assert received("AvailabilityStatusChanged", availabilityState="Unavailable") == ends
@@ -68,7 +68,7 @@ def test_resource_health__every_kind_of_end_ends_the_machine() -> None:
 
 def test_resource_health__of_other_resources_is_ignored() -> None:
     scale_set = MACHINE.replace("virtualMachines", "virtualMachineScaleSets")
-    assert received("ResourceAnnotated", scale_set, annotationName="VirtualMachinePreempted") is None
+    assert received("ResourceAnnotated", scale_set, annotationName="VirtualMachinePreempted") == ()
 
 
 def test_resource_health__without_content_is_malformed() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from perdure.agent.notices.http import MetadataError, MetadataService
+from perdure.agent.notices.metadata_service import MetadataError, MetadataService
 
 # The server holds a call this long, and answers at once when something changes.
 HOLD_S = 20.0

@@ -15,7 +15,7 @@ from perdure.agent.node_spec import NoticeSettings
 from perdure.agent.notices.azure_scheduled_events import ScheduledEvents
 from perdure.agent.notices.ec2_imds import ImdsV2
 from perdure.agent.notices.gce_metadata import GceMetadata
-from perdure.agent.notices.http import MetadataError
+from perdure.agent.notices.metadata_service import MetadataError
 from perdure.agent.notices.notice import REBALANCE, Notice
 
 
@@ -70,28 +70,53 @@ class NoticePoller:
         self._stopped.set()
 
     def poll(self) -> list[Notice]:
-        """The notices that no earlier call returned. Raises MetadataError."""
-        notices = []
-        interruption = self._source.interruption()
-        if interruption:
-            notices.append(Notice(deadline=interruption[1], action=interruption[0], source=self._source.name))
-        if self._source.is_rebalance_recommended():
-            notices.append(Notice(deadline=None, action=REBALANCE, source=self._source.name))
+        """The notices that no earlier call returned. Raises MetadataError if there is none and a call failed.
+
+        An interruption is returned whatever becomes of the call after it.
+        """
+        notices, failed = [], None
+        for read in (self._read_interruption, self._read_recommendation):
+            try:
+                notices += read()
+            except MetadataError as error:
+                failed = failed or error
         new = [notice for notice in notices if notice not in self._known]
+        if failed and not new:
+            raise failed
         self._known.update(new)
         return new
+
+    def _read_interruption(self) -> list[Notice]:
+        interruption = self._source.interruption()
+        if interruption is None:
+            return []
+        action, deadline = interruption
+        return [Notice(deadline=deadline, action=action, source=self._source.name)]
+
+    def _read_recommendation(self) -> list[Notice]:
+        if not self._source.is_rebalance_recommended():
+            return []
+        return [Notice(deadline=None, action=REBALANCE, source=self._source.name)]
 
     def _run(self) -> None:
         healthy = True
         while not self._stopped.wait(self._poll_s):
             try:
                 new = self.poll()
-            except MetadataError as error:
+            except Exception as error:  # noqa: BLE001 - a node without this thread loses what it has not saved
                 if healthy:
-                    self._log(f"the metadata service does not answer, still polling: {error}")
+                    self._log(f"the metadata service does not answer, still polling: {error!r}")
                 healthy = False
                 continue
             healthy = True
             for notice in new:
-                self._log(f"notice: {notice.action}, deadline {notice.deadline}")
-                self._on_notice(notice)
+                self._hand_over(notice)
+
+    def _hand_over(self, notice: Notice) -> None:
+        """One that could not be handed over is returned by the next poll again."""
+        self._log(f"notice: {notice.action}, deadline {notice.deadline}")
+        try:
+            self._on_notice(notice)
+        except Exception as error:  # noqa: BLE001 - as in `_run`
+            self._log(f"the notice could not be recorded, trying again: {error!r}")
+            self._known.discard(notice)

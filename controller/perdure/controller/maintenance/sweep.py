@@ -35,7 +35,7 @@ class Sweep:
     controller: str  # the installation's id, with which its machines are tagged
     database: Engine
     views: Callable[[], list[JobView]]  # the jobs of this controller
-    request_describe: Callable[[AttemptKey], None]  # the result comes back to the reconciler as an event
+    request_describe: Callable[[AttemptKey], object]  # the result comes back to the reconciler as an event
     unknown: UnknownMachines = field(default_factory=UnknownMachines)
 
     def run(self) -> int:

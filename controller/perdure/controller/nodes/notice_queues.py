@@ -2,7 +2,8 @@
 
 A signal of a queue has the same effect as a notice that a node sends itself: it is handed to `reconcile.inbox`. It also
 confirms such a notice: from then on, the loss counts against the offer for every job. A message is deleted once its
-effect is recorded. A message that arrives twice, or for a machine that belongs to no job, has no effect.
+effect is recorded; the effect of a message about an end is a question to the cloud. A message that arrives twice, or
+for a machine that belongs to no job, has no effect.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ INITIAL_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
 RECORD_TIMEOUT_S = 30.0
 MAX_LOGGED_CHARS = 500
+# The notice of an event that states no deadline: the shortest that a cloud gives.
+ASSUMED_NOTICE_S = 30.0
 
 
 def notice_queues_of(clouds: Iterable[Cloud]) -> list[NoticeQueue]:
@@ -87,54 +90,53 @@ class NoticeQueueConsumer:
                 self.poll_once()
 
     def _process_all(self, messages: Sequence[QueueMessage]) -> tuple[list[QueueMessage], Exception | None]:
-        """The messages that can be deleted, and the error after which the others were not processed.
+        """The messages that were processed, and the error after which the others were not.
 
         A message that cannot be processed, although the database works, is logged and holds up no other.
         """
         processed: list[QueueMessage] = []
         for message in messages:
             try:
-                if self._process(message):
-                    processed.append(message)
+                self._process(message)
             except Exception as error:
                 if is_transient(error) or isinstance(error, TimeoutError):
                     return processed, error
                 log.exception("notices.set_aside", queue=self._queue.name, message=message.body[:MAX_LOGGED_CHARS])
-                processed.append(message)
+            processed.append(message)
         return processed, None
 
-    def _process(self, message: QueueMessage) -> bool:
-        """Apply a message. Returns whether it can be deleted."""
+    def _process(self, message: QueueMessage) -> None:
+        """Apply a message, and wait until its effect is recorded."""
         try:
-            signal = self._queue.parse(message)
+            signals = self._queue.parse(message)
         except MalformedMessage as error:
             shown = message.body[:MAX_LOGGED_CHARS]
             log.warning("notices.malformed", queue=self._queue.name, error=str(error), message=shown)
-            return True
-        if signal is None:
-            return True
-        with self._database.connect() as conn:
-            node = find_by_instance(conn, self._queue.cloud, signal.instance_id)
-        return node is None or self._apply(signal, node)
+            return
+        for signal in signals:
+            with self._database.connect() as conn:
+                node = find_by_instance(conn, self._queue.cloud, signal.instance_id)
+            if node is not None:
+                self._apply(signal, node)
 
-    def _apply(self, signal: MachineSignal, node: InstanceNode) -> bool:
-        """Returns True once the effect of the signal is recorded. Raises TimeoutError if that takes too long."""
+    def _apply(self, signal: MachineSignal, node: InstanceNode) -> None:
+        """Returns once the effect of the signal is recorded. Raises TimeoutError if that takes too long."""
         (job_id, task, generation), rank = node.key, node.rank
         match signal.signal:
-            case Signal.NOTICE if signal.deadline is not None and not node.loss_confirmed:
+            case Signal.NOTICE if not node.loss_confirmed:
                 deadline = node.notice_deadline  # as the node reported it: this confirms it
                 if deadline is None:
-                    deadline = self._inbox.clamp_notice_deadline(signal.deadline)
+                    deadline = self._inbox.notice_deadline(signal.deadline, ASSUMED_NOTICE_S)
                 notice = events.PreemptionNotice(task, generation, rank, deadline, confirmed=True)
                 self._inbox.submit(JobEvent(job_id, notice)).result(RECORD_TIMEOUT_S)
             case Signal.AT_RISK:
                 is_new = not node.rebalance_recommended
-                self._inbox.recommend_rebalance(node.key, rank, confirmed=True, is_new=is_new)
+                recorded = self._inbox.recommend_rebalance(node.key, rank, confirmed=True, is_new=is_new)
+                recorded.result(RECORD_TIMEOUT_S)
             case Signal.ENDING:
-                self._inbox.request_describe(node.key)
+                self._inbox.request_describe(node.key).result(RECORD_TIMEOUT_S)
             case _:
                 log.debug("notices.duplicate", instance=signal.instance_id, signal=signal.signal)
-        return True
 
 
 def make_consumers(clouds: Iterable[Cloud], database: Engine, inbox: ReconcilerInbox) -> Sequence[NoticeQueueConsumer]:

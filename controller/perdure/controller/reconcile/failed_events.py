@@ -60,6 +60,7 @@ class FailedEvents:
                 self._add_event(item, error)
             case DescribeMachines(key):  # the sweep asks again
                 log.error("item.failed", job=key[0], item=_shown(item), exc_info=error)
+                item.done.set_exception(error)
             case RetryIntent(intent):
                 self._retry_item(intent, error, job=intent.job_id)
             case Intent():

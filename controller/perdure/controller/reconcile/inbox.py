@@ -93,15 +93,17 @@ class ReconcilerInbox:
         """Queue the item that follows from the result of a call."""
         self.queue.enqueue(work_items.work_item_of(result))
 
-    def clamp_notice_deadline(self, deadline: float) -> float:
-        """The deadline of a notice from a cloud's queue, moved into the next hour."""
-        return clamp_notice_deadline(deadline, self._clock.now(), self._speed)
+    def notice_deadline(self, deadline: float | None, assumed_s: float) -> float:
+        """The deadline of a notice from a cloud's queue, moved into the next hour. None: `assumed_s` from now."""
+        now = self._clock.now()
+        return clamp_notice_deadline(now + assumed_s * self._speed if deadline is None else deadline, now, self._speed)
 
-    def recommend_rebalance(self, key: AttemptKey, rank: int, *, confirmed: bool, is_new: bool = True) -> None:
+    def recommend_rebalance(self, key: AttemptKey, rank: int, *, confirmed: bool, is_new: bool = True) -> Future[None]:
         """A cloud reports a higher risk of preemption for a node of the attempt: advice for the market, no notice.
 
         `confirmed`: received from the cloud itself; otherwise the node reports it, and it counts for its own job.
-        `is_new`: the job's timeline does not have it yet.
+        `is_new`: the job's timeline does not have it yet. The future completes when it is recorded, here or by the
+        controller that owns the job.
         """
         if (attempt := work_items.find_attempt(self.view(key[0]), key)) is not None:
             advice = [rebalance_advice(attempt.offer.key, self._clock.now())]
@@ -109,12 +111,17 @@ class ReconcilerInbox:
                 self._market.add_advice(advice)
             else:
                 self._market.add_unconfirmed(key[0], advice=advice)
-            if is_new:
-                self.submit(work_items.rebalance_event(key, rank))
+        if is_new:
+            return self.submit(work_items.rebalance_event(key, rank))
+        recorded: Future[None] = Future()
+        recorded.set_result(None)
+        return recorded
 
-    def request_describe(self, key: AttemptKey) -> None:
-        """Request a description of an attempt's machines from its cloud."""
-        self.queue.enqueue(DescribeMachines(key))
+    def request_describe(self, key: AttemptKey) -> Future[None]:
+        """Request a description of an attempt's machines from its cloud. The future completes once it is under way."""
+        request = DescribeMachines(key)
+        self.queue.enqueue(request)
+        return request.done
 
     def report_outage(self) -> None:
         """Report that the database is unavailable. Nothing is decided until it is back, since reports are missing."""

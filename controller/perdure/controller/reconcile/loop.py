@@ -180,8 +180,9 @@ class Reconciler:
 
     def _handle(self, item: work_items.WorkItem) -> None:
         match item:
-            case work_items.DescribeMachines(key):
-                self._describe(key)
+            case work_items.DescribeMachines():
+                self._describe(item.key)
+                work_items.complete(item)
             case JobEvent() if item.job_id in self._decided:
                 self._deferred.append(item)  # it depends on the decision before it; other jobs' items need not wait
             case JobEvent():
@@ -392,8 +393,7 @@ class Reconciler:
         self._market.forget_job(job_id)
 
     def _describe(self, key: AttemptKey) -> None:
-        attempt = work_items.find_attempt(self._inbox.view(key[0]), key)
-        if attempt is not None:
+        if (attempt := work_items.find_attempt(self._inbox.view(key[0]), key)) is not None:
             self._dispatcher.describe(key, attempt.offer, machines_of(attempt))
 
     def _machines(self, intent: Intent) -> MachineIds:

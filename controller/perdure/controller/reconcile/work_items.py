@@ -78,6 +78,7 @@ class DescribeMachines:
     """Ask the cloud about an attempt's machines."""
 
     key: AttemptKey
+    done: Future[None] = field(default_factory=Future, compare=False)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def work_item_of(result: IntentResult | DescribeResult) -> JobEvent | RetryInten
     return JobEvent(intent.job_id, outcome.event, performed=(intent, outcome))
 
 
-def complete(event: JobEvent) -> None:
+def complete(event: JobEvent | DescribeMachines) -> None:
     """Complete `event.done`, unless it is complete."""
     if event.done is not None and not event.done.done():
         event.done.set_result(None)

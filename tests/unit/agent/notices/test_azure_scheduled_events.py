@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from perdure.agent.node_spec import NoticeSettings
-from perdure.agent.notices.azure_scheduled_events import ScheduledEvents
-from perdure.agent.notices.http import MetadataError
+from perdure.agent.notices.azure_scheduled_events import MIN_NOTICE_S, ScheduledEvents
+from perdure.agent.notices.metadata_service import MetadataError
 from perdure.agent.notices.notice import Notice
 from perdure.agent.notices.poller import NoticePoller
 from perdure.controller.runtime.clock import SystemClock
@@ -121,8 +121,6 @@ GOOD = {"EventId": "1", "EventType": "Preempt", "Resources": ["pd-1-0"], "NotBef
         b"{}",
         b'{"Events": null}',
         b'{"Events": [7]}',
-        json.dumps({"Events": [{**GOOD, "NotBefore": "soon"}]}).encode(),
-        json.dumps({"Events": [{**GOOD, "NotBefore": 7}]}).encode(),
         json.dumps({"Events": [{**GOOD, "Resources": None}]}).encode(),
         json.dumps({"Events": [{**GOOD, "Resources": [7]}]}).encode(),
         json.dumps({"Events": [{"EventType": "Preempt", "Resources": ["pd-1-0"]}]}).encode(),
@@ -135,6 +133,22 @@ def test_interruption__raises_on_an_unreadable_answer(service: MetadataService, 
         source.interruption()
     service.raw_events = None
     assert source.interruption() is None
+
+
+@pytest.mark.parametrize("time", ["soon", 7])
+def test_interruption__with_an_unreadable_time_has_the_minimum_notice(service: MetadataService, time: object) -> None:
+    source = ScheduledEvents(service.endpoint)
+    service.raw_events = json.dumps({"Events": [{**GOOD, "NotBefore": time}]}).encode()
+    action, deadline = source.interruption() or ("", 0.0)
+    assert (action, deadline) == ("terminate", pytest.approx(SystemClock().now() + MIN_NOTICE_S, abs=20))
+    assert source.interruption() == (action, deadline)
+
+
+def test_interruption__is_not_hidden_by_an_unreadable_event(service: MetadataService) -> None:
+    source = ScheduledEvents(service.endpoint)
+    good = {**GOOD, "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"}
+    service.raw_events = json.dumps({"Events": [{"EventType": "Preempt", "Resources": ["pd-1-0"]}, 7, good]}).encode()
+    assert source.interruption() == ("terminate", 1474309787.0)
 
 
 def test_poller__returns_an_event_again_when_its_time_moved_and_never_acknowledges_it(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from perdure.agent.node_spec import NoticeSettings
-from perdure.agent.notices.ec2_imds import ImdsV2, MetadataError, epoch_seconds
+from perdure.agent.notices.ec2_imds import NOTICE_S, ImdsV2, MetadataError
 from perdure.agent.notices.notice import Notice
 from perdure.agent.notices.poller import NoticePoller
+from perdure.controller.runtime.clock import SystemClock
 
 ACTION = "/latest/meta-data/spot/instance-action"
+MAINTENANCE = "/latest/meta-data/events/maintenance/scheduled"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
@@ -131,15 +134,74 @@ def test_interruption__raises_when_nobody_listens() -> None:
         ImdsV2("http://127.0.0.1:1").interruption()
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"action": "stop"}', b'{"action": "stop", "time": "soon"}'])
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"7"])
 def test_interruption__raises_on_an_unreadable_answer(imds: Imds, body: bytes) -> None:
     imds.documents[ACTION] = body
     with pytest.raises(MetadataError):
         ImdsV2(imds.endpoint).interruption()
 
 
-def test_epoch_seconds__keeps_fractions() -> None:
-    assert epoch_seconds("2017-09-18T08:22:00.25Z") == 1505722920.25
+@pytest.mark.parametrize("time", ["", ', "time": "soon"', ', "time": 7', ', "time": null'])
+def test_interruption__without_a_readable_time_has_the_usual_deadline(imds: Imds, time: str) -> None:
+    imds.documents[ACTION] = f'{{"action": "terminate"{time}}}'.encode()
+    source = ImdsV2(imds.endpoint)
+    before = now()
+    action, deadline = source.interruption() or ("", 0.0)
+    assert action == "terminate"
+    assert before + NOTICE_S <= deadline <= now() + NOTICE_S
+    assert source.interruption() == (action, deadline), "it is the same notice"
+
+
+def now() -> float:
+    return SystemClock().now()
+
+
+def scheduled(in_s: float, code: str = "system-reboot", state: str = "active") -> bytes:
+    """As EC2 and amazon-ec2-metadata-mock write it."""
+    begin = datetime.fromtimestamp(now() + in_s, UTC).strftime("%d %b %Y %H:%M:%S GMT")
+    event = {"NotBefore": begin, "Code": code, "Description": "scheduled", "EventId": "instance-event-1"}
+    return json.dumps([{**event, "NotAfter": begin, "State": state}]).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        ("system-reboot", "reboot"),
+        ("instance-reboot", "reboot"),
+        ("system-maintenance", "reboot"),
+        ("instance-retirement", "stop"),
+        ("instance-stop", "stop"),
+    ],
+)
+def test_maintenance__is_a_reason_to_move_and_then_an_interruption(imds: Imds, code: str, action: str) -> None:
+    imds.documents[MAINTENANCE] = scheduled(5 * 86400, code)
+    source = ImdsV2(imds.endpoint)
+    assert source.is_rebalance_recommended() is True
+    assert source.interruption() is None
+    imds.documents[MAINTENANCE] = scheduled(60, code)
+    source = ImdsV2(imds.endpoint)
+    assert source.is_rebalance_recommended() is True
+    found, deadline = source.interruption() or ("", 0.0)
+    assert found == action
+    assert 55 <= deadline - now() <= 60
+
+
+@pytest.mark.parametrize("body", [b"[]", scheduled(60, state="completed"), scheduled(60, state="canceled")])
+def test_maintenance__that_is_over_means_nothing(imds: Imds, body: bytes) -> None:
+    imds.documents[MAINTENANCE] = body
+    source = ImdsV2(imds.endpoint)
+    assert source.is_rebalance_recommended() is False
+    assert source.interruption() is None
+
+
+@pytest.mark.parametrize("body", [b"{}", b"nonsense", b"[7]"])
+def test_maintenance__that_is_unreadable_hides_no_interruption(imds: Imds, body: bytes) -> None:
+    imds.documents[MAINTENANCE] = body
+    imds.documents[ACTION] = b'{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'
+    poller = NoticePoller(
+        NoticeSettings("imds-v2", imds.endpoint, 1.0), imds.endpoint, on_notice=lambda _: None, log=lambda _: None
+    )
+    assert poller.poll() == [Notice(1505722920.0, "terminate", "imds-v2")]
 
 
 def test_poller__calls_back_once_per_notice(imds: Imds) -> None:

@@ -10,7 +10,7 @@ import pytest
 from perdure.agent.node_spec import NoticeSettings
 from perdure.agent.notices.gce_metadata import NOTICE_S
 from perdure.agent.notices.gce_metadata import GceMetadata as Source
-from perdure.agent.notices.http import MetadataError
+from perdure.agent.notices.metadata_service import MetadataError
 from perdure.agent.notices.notice import Notice
 from perdure.agent.notices.poller import NoticePoller
 from perdure.controller.runtime.clock import SystemClock

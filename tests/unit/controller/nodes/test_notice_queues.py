@@ -10,7 +10,8 @@ import pytest
 
 from perdure.controller.clouds.base.notice_queue import MachineSignal, MalformedMessage, QueueMessage, Signal
 from perdure.controller.clouds.base.protocol import Fault
-from perdure.controller.nodes.notice_queues import MAX_BACKOFF_S, NoticeQueueConsumer
+from perdure.controller.nodes import notice_queues
+from perdure.controller.nodes.notice_queues import ASSUMED_NOTICE_S, MAX_BACKOFF_S, NoticeQueueConsumer
 from perdure.controller.reconcile.inbox import MAX_NOTICE_S
 from perdure.recovery import events
 from perdure.recovery.directive import Target
@@ -43,10 +44,10 @@ class Queue:
         for message in messages:
             self.waiting.pop(message.receipt, None)
 
-    def parse(self, message: QueueMessage) -> MachineSignal | None:
+    def parse(self, message: QueueMessage) -> Sequence[MachineSignal]:
         if (signal := self.waiting[message.receipt]) is None:
             raise MalformedMessage("no JSON")
-        return signal
+        return [signal]
 
     def classify(self, error: Exception) -> Fault:
         return Fault(FaultKind.RETRY_LATER, Reason.THROTTLED, "Slow", str(error), 5.0 if "5 s" in str(error) else None)
@@ -227,3 +228,30 @@ def test_empty_queue__is_polled_less_often_than_a_busy_one(world: World, queue: 
     queue.enqueue(MachineSignal(Signal.ENDING, "i-of-others"))
     poll(world, consumer)
     assert consumer.backoff_s == 0
+
+
+def test_notice__without_a_deadline_has_the_shortest_notice(world: World, queue: Queue) -> None:
+    job, machine = running(world)
+    before = world.clock.now()
+    queue.enqueue(MachineSignal(Signal.NOTICE, machine))
+    consume(world, queue)
+    deadline = world.view(job).tasks[0].attempts[0].nodes[0].notice_deadline
+    assert before + ASSUMED_NOTICE_S <= deadline <= world.clock.now() + ASSUMED_NOTICE_S
+    assert not queue.waiting
+
+
+@pytest.mark.parametrize("signal", [Signal.NOTICE, Signal.AT_RISK, Signal.ENDING])
+def test_message__is_kept_until_its_effect_is_recorded(
+    world: World, queue: Queue, signal: Signal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reconciler may be busy, or its database away. The message is delivered again later."""
+    _, machine = running(world)
+    queue.enqueue(MachineSignal(signal, machine, world.clock.now() + 120 if signal is Signal.NOTICE else None))
+    consumer = NoticeQueueConsumer(queue, world.database, world.inbox)
+    with monkeypatch.context() as patch:
+        patch.setattr(notice_queues, "RECORD_TIMEOUT_S", 0.01)
+        consumer.poll_once()  # nothing runs the reconciler
+    assert queue.waiting
+    assert consumer.backoff_s > 0
+    poll(world, consumer)
+    assert not queue.waiting

@@ -64,24 +64,24 @@ class StorageQueue:
             id, receipt = message.receipt.split()
             self._call("DELETE", f"messages/{id}?popreceipt={quote(receipt, safe='')}", missing=True)
 
-    def parse(self, message: QueueMessage) -> MachineSignal | None:
+    def parse(self, message: QueueMessage) -> Sequence[MachineSignal]:
         try:
             event = json.loads(message.body)
             kind = (
                 event["type"] if "type" in event else event["eventType"]
             )  # the schema of CloudEvents, and Event Grid's own
             if kind not in (STATUS_CHANGED, ANNOTATED):
-                return None
+                return ()
             properties = event["data"]["resourceInfo"]["properties"]
             machine = _MACHINE.fullmatch(properties["targetResourceId"])
             if machine is None:
-                return None  # scale sets have events, too
+                return ()  # scale sets have events, too
             ends = (
                 properties["availabilityState"] == "Unavailable"
                 if kind == STATUS_CHANGED
                 else properties["annotationName"] in ENDING
             )
-            return MachineSignal(Signal.ENDING, machine[1].lower()) if ends else None
+            return (MachineSignal(Signal.ENDING, machine[1].lower()),) if ends else ()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise MalformedMessage(f"not an event of Event Grid: {type(error).__name__}: {error}") from error
 

@@ -26,7 +26,7 @@ class MachineSignal:
 
     signal: Signal
     instance_id: str  # as in `Instance.id`
-    deadline: float | None = None  # epoch seconds; of a NOTICE only
+    deadline: float | None = None  # epoch seconds; of a NOTICE only; None: unknown
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class NoticeQueue(Protocol):
         """Acknowledge these messages. One that is already gone is a success."""
         ...
 
-    def parse(self, message: QueueMessage) -> MachineSignal | None:
-        """The event that the message reports; None for one that does not matter. Raises MalformedMessage."""
+    def parse(self, message: QueueMessage) -> Sequence[MachineSignal]:
+        """The events that the message reports; none for one that does not matter. Raises MalformedMessage."""
         ...
 
     def classify(self, error: Exception) -> Fault:

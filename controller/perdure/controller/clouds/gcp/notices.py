@@ -64,19 +64,19 @@ class PubSubQueue:
             batch = messages[start : start + BATCH_SIZE]
             self._call("acknowledge", {"ackIds": [one.receipt for one in batch]})
 
-    def parse(self, message: QueueMessage) -> MachineSignal | None:
+    def parse(self, message: QueueMessage) -> Sequence[MachineSignal]:
         try:
             entry = json.loads(message.body)
             if not entry["logName"] or "protoPayload" not in entry:
-                return None  # a log of another kind
+                return ()  # a log of another kind
             payload = entry["protoPayload"]
             method = _METHOD.fullmatch(payload["methodName"])
             if method is None or method[1] not in ENDING:
-                return None
+                return ()
             machine = _MACHINE.fullmatch(payload["resourceName"])
             if machine is None:
                 raise ValueError(f"{payload['resourceName']} is not a machine")
-            return MachineSignal(Signal.ENDING, parse.id_of(machine[1], machine[2]))
+            return (MachineSignal(Signal.ENDING, parse.id_of(machine[1], machine[2])),)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise MalformedMessage(f"not an entry of Cloud Logging: {type(error).__name__}: {error}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ def queue_of(gce: FakeGce, name: str = "perdure") -> notices.PubSubQueue:
     return queue
 
 
-def parse_method(method: str, resource: str = MACHINE) -> MachineSignal | None:
+def parse_method(method: str, resource: str = MACHINE) -> Sequence[MachineSignal]:
     queue = notices.PubSubQueue("gcp", "projects/p/subscriptions/s", pytest.fail)
     entry = {"logName": "projects/acme/logs/a", "protoPayload": {"methodName": method, "resourceName": resource}}
     return queue.parse(QueueMessage("1", json.dumps(entry)))
@@ -49,12 +49,12 @@ def parse_method(method: str, resource: str = MACHINE) -> MachineSignal | None:
     ],
 )
 def test_parse__reports_every_kind_of_end(method: str) -> None:
-    assert parse_method(method) == MachineSignal(Signal.ENDING, "us-central1-a/m-1-0")
+    assert parse_method(method) == (MachineSignal(Signal.ENDING, "us-central1-a/m-1-0"),)
 
 
 def test_parse__ignores_other_operations() -> None:
-    assert parse_method("v1.compute.disks.delete", "projects/acme/zones/us-central1-a/disks/d") is None
-    assert parse_method("v1.compute.instances.deleteAccessConfig") is None
+    assert parse_method("v1.compute.disks.delete", "projects/acme/zones/us-central1-a/disks/d") == ()
+    assert parse_method("v1.compute.instances.deleteAccessConfig") == ()
 
 
 def test_parse__rejects_an_end_without_a_machine() -> None:
