@@ -14,6 +14,7 @@ from perdure.controller.api.server.listen_socket import open_listen_socket
 from perdure.controller.buckets.configured import build_storage
 from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
+from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
 from perdure.controller.cluster import membership
 from perdure.controller.cluster.home import database_check, watermark
@@ -31,6 +32,7 @@ from perdure.controller.nodes.notice_queues import make_consumers
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -101,7 +103,13 @@ class Daemon:
             wall_clock=wall_clock,
             buckets_on_node=buckets_on_node(clouds.values()),
         )
-        market = load_market(clouds, clock, database)
+        market = load_market(
+            clouds,
+            clock,
+            database,
+            unreachable=report_unreachable(settings.sections, endpoint, bool(settings.advertise), settings.home),
+            boot_failures=BootFailures(remote_clouds(settings.sections), endpoint),
+        )
 
         self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed)
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)

@@ -24,6 +24,7 @@ from perdure.controller.clouds.base.protocol import (
     LaunchRequest,
     Owner,
 )
+from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.clouds.registry import find_cloud
 from perdure.controller.execute.call_types import IntentOutcome, Lifetimes, RetryLater
 from perdure.controller.execute.machines import MachineIds
@@ -112,6 +113,8 @@ class IntentExecutor:
         if request.num_nodes > self.max_machines.get(cloud.name, request.num_nodes):
             fault = _exceeds_machine_limit(request, self.max_machines[cloud.name])
             return self._launch_failed(intent, request, fault, tries)
+        if tries == 0 and (hold := self._hold(intent.job_id, cloud.name)) is not None:
+            return self._launch_failed(intent, request, hold, tries)
         try:
             failpoint("launch.calling")
             instances = cloud.launch(request)
@@ -121,6 +124,16 @@ class IntentExecutor:
         machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
         launched = events.Launched(intent.task, intent.generation, machines)
         return IntentOutcome("launched", launched, lifetimes=_lifetimes(instances))
+
+    def _hold(self, job_id: int, cloud: str) -> Fault | None:
+        """Why the cloud is held. The launch may have been requested before it was."""
+        now = self.clock.now()
+        for one in self.unavailable(job_id):
+            if one.code == NEVER_CALLED and one.cloud == cloud and one.until > now:
+                scope = {"whole_cloud": True, "any_market": True, "any_instance_type": True}
+                kind, left_s = FaultKind.AVOID_CLOUD, one.until - now
+                return Fault(kind, Reason.BOOT_TIMEOUT, one.code, one.message, left_s, **scope)
+        return None
 
     def _launch_failed(
         self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int

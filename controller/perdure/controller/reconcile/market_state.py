@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, bindparam, delete, insert, select
 
 from perdure.controller.clouds.base.protocol import Cloud, HasPlacementAdvice
 from perdure.controller.clouds.pricing.price_list import HasPriceList
+from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
@@ -81,10 +82,22 @@ class _OwnEvidence:
 
 
 class MarketState:
-    """Serves every job of the controller. Safe to use from any thread."""
+    """Serves every job of the controller. Safe to use from any thread.
 
-    def __init__(self, clouds: Mapping[str, Cloud], clock: Clock) -> None:
+    `unreachable`: clouds that are not used, because their machines cannot reach the controller, and why.
+    """
+
+    def __init__(
+        self,
+        clouds: Mapping[str, Cloud],
+        clock: Clock,
+        *,
+        unreachable: Mapping[str, str] | None = None,
+        boot_failures: BootFailures | None = None,
+    ) -> None:
         self.clouds = clouds
+        self.boot_failures = boot_failures or BootFailures()
+        self._unreachable = unreachable or {}
         self._clock = clock
         self._lock = threading.Lock()
         self._unavailable = UnavailableOffers()
@@ -191,13 +204,17 @@ class MarketState:
         with self._lock:
             return concerns_one_job(offer) or self._unavailable.is_new(offer)
 
+    def unusable(self, cloud: Cloud) -> str | None:
+        """Why no machine may be bought in a cloud, and what to do; None if one may."""
+        return self._unreachable.get(cloud.name) or cloud.unusable()
+
     def _read_offers(self) -> None:
         offers: list[Offer] = []
         disabled: dict[str, str] = {}
         unconfirmed: dict[str, str] = {}
         for name, cloud in self.clouds.items():
             try:
-                unusable_reason = cloud.unusable()
+                unusable_reason = self.unusable(cloud)
                 if unusable_reason:
                     disabled[name] = unusable_reason
                 else:
@@ -217,9 +234,16 @@ class MarketState:
         self._common = None
 
 
-def load_market(clouds: Mapping[str, Cloud], clock: Clock, database: Engine) -> MarketState:
+def load_market(
+    clouds: Mapping[str, Cloud],
+    clock: Clock,
+    database: Engine,
+    *,
+    unreachable: Mapping[str, str] | None = None,
+    boot_failures: BootFailures | None = None,
+) -> MarketState:
     """The market with everything that is recorded of it. Raises what the database raises."""
-    market = MarketState(clouds, clock)
+    market = MarketState(clouds, clock, unreachable=unreachable, boot_failures=boot_failures)
     with database.connect() as conn:
         market.load(conn)
     return market

@@ -124,7 +124,10 @@ class Recorder:
                 decision.step.job.id: recorded.get(decision.step.job.id) or self._finalize(writes, decision, now)
                 for decision in changed
             }
+            observe = self.market.boot_failures.observe
+            held = [(d.step.job.id, u) for d in changed for u in observe(d.owned.view, d.step.job, now)]
             unavailable = [(d.step.job.id, u) for d in changed for u in d.unavailable if self.market.is_new(u)]
+            unavailable += held
             record_unavailable(writes, unavailable, now)
             record_observations(writes, [observation for d in changed for observation in d.observations], now)
             writes.flush()
@@ -137,6 +140,9 @@ class Recorder:
             self.market.add_unavailable(decision.unavailable, job_id)
             self.market.add_unconfirmed(job_id, observations=decision.unconfirmed_observations)
             self.market.confirm(job_id, decision.observations)
+        for job_id, offer in held:
+            log.error("cloud.held", cloud=offer.cloud, reason=offer.message)
+            self.market.add_unavailable([offer], job_id)
         return added
 
     def record_retry(self, intent: Intent, retry: RetryLater, wake_at: float) -> None:

@@ -83,7 +83,7 @@ class Compiler:
 
     def _warnings(self, tasks: Sequence[Task]) -> tuple[str, ...]:
         """Fields that are accepted but have no effect: everywhere, or on a usable cloud that the task may run on."""
-        usable = [cloud for cloud in self.market.clouds.values() if cloud.unusable() is None]
+        usable = [cloud for cloud in self.market.clouds.values() if self.market.unusable(cloud) is None]
         warnings = [warning for task in tasks for warning in task.warnings]
         for task in tasks:
             clouds: dict[str, set[str]] = {}  # field → the clouds that ignore it

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from perdure.controller.reconcile.market_state import load_market
 from perdure.recovery import events
 from perdure.recovery.market.view import Offer
 from unit.controller.world import World
@@ -100,3 +101,11 @@ def test_loss__counts_for_every_job_once_the_cloud_confirms_it(world: World) -> 
     assert world.market.view(job).history == world.market.view(other).history, "the loss counts once"
     world.restart()
     assert is_avoided(world, offer, other)
+
+
+def test_cloud__whose_machines_cannot_reach_the_controller_is_not_used(world: World) -> None:
+    reason = "its machines cannot reach this controller at http://127.0.0.1:1"
+    market = load_market({"fake": world.cloud}, world.clock, world.database, unreachable={"fake": reason})
+    assert market.unusable(world.cloud) == reason
+    assert market.view().disabled == {"fake": reason}
+    assert market.view().offers == ()

@@ -98,7 +98,7 @@ def list_clouds(context: User) -> list[dict[str, Any]]:
     """Every cloud, and whether it can be used."""
     clouds = []
     for name, cloud in sorted(context.clouds.items()):
-        reason, regions = cloud.unusable(), set[str]()
+        reason, regions = context.compiler.market.unusable(cloud), set[str]()
         if reason is None:
             _ensure_fetched(cloud)
             try:

@@ -26,6 +26,7 @@ DESCRIPTOR = CloudDescriptor(
     name="aws",
     build=_build,
     config_keys=_config_keys,
+    is_remote=True,
     notice_source=NoticeSource("imds-v2", "http://169.254.169.254", poll_s=1.0),
     extra="aws",
     hosting=HostingSupport(default_store="s3", permissions_file="deploy/iam/aws-up.json"),

@@ -77,6 +77,8 @@ class CloudDescriptor:
     #: Machines run on the controller's computer. Controllers behind one address, which may run on several computers,
     #: cannot use the cloud unless they share its folder.
     runs_on_controller: bool = False
+    #: Machines run elsewhere, so they reach the controller over a network: a loopback address leads them nowhere.
+    is_remote: bool = False
     #: Returns how many seconds of the controller's time pass per second, from the section; None: real time. Only for
     #: clouds that can simulate time; others run in real time.
     time_speed: Callable[[object], float | None] | None = None

@@ -26,6 +26,7 @@ DESCRIPTOR = CloudDescriptor(
     name="gcp",
     build=_build,
     config_keys=_config_keys,
+    is_remote=True,
     # Google holds each call until something changes, so the polls can follow each other closely.
     notice_source=NoticeSource("gce-metadata", "http://metadata.google.internal", poll_s=0.1),
     extra="gcp",
