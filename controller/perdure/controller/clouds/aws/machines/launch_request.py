@@ -34,6 +34,11 @@ DISK_TIERS: dict[str | None, dict[str, Any]] = {
     "best": {"VolumeType": "gp3", "Iops": 16000, "Throughput": 1000},
 }
 
+# docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html and provisioned-iops.html
+MAX_IOPS_PER_GIB = {"gp3": 500, "io2": 500}
+MIN_IOPS = {"gp3": 3000, "io2": 100}
+MAX_THROUGHPUT_PER_IOPS = 0.25  # MiB/s
+
 # Public parameters that name the newest image of a region.
 CPU_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
 GPU_IMAGE = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
@@ -111,5 +116,11 @@ def tags_of(request: LaunchRequest) -> dict[str, str]:
 
 def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
     size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
-    tier = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
+    tier = dict(DISK_TIERS.get(request.disk_tier, DISK_TIERS[None]))
+    if "Iops" in tier:
+        # More is InvalidParameterCombination. Every gp3 volume has 3,000, whatever its size.
+        allowed = size_gib * MAX_IOPS_PER_GIB[tier["VolumeType"]]
+        tier["Iops"] = min(tier["Iops"], max(allowed, MIN_IOPS[tier["VolumeType"]]))
+    if "Throughput" in tier:
+        tier["Throughput"] = min(tier["Throughput"], int(tier["Iops"] * MAX_THROUGHPUT_PER_IOPS))
     return {"VolumeSize": size_gib, "DeleteOnTermination": True, "Encrypted": True, **tier}
