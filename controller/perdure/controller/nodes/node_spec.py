@@ -6,6 +6,7 @@ The agent runs it with `perdure.agent.workload.stage`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -84,7 +85,7 @@ class NodeSpecBuilder:
             "run": spec["run"],
             "env": {**spec["envs"], **secrets, **_variables(row, key, ids)},
             "secret_names": sorted(secrets),
-            "gpus_per_node": spec["gpus_per_node"],
+            "gpus_per_node": _num_gpus(row["offer"]),
             "workdir": _workdir(resolve_secrets(spec["workdir"], secrets)),
             "uploads": resolve_secrets(spec["uploads"], secrets),
             "mounts": self.storage.node_mounts(resolve_secrets(spec["mounts"], secrets), cloud=row["offer"]["cloud"]),
@@ -105,6 +106,12 @@ class NodeSpecBuilder:
         if self.power_off_after_s is not None:
             return self.power_off_after_s
         return registry.default_power_off_after_s(cloud)
+
+
+def _num_gpus(offer: Mapping[str, Any]) -> int:
+    """The accelerators of one machine that was bought, whichever alternative of the task it is. A fraction counts as
+    one."""
+    return math.ceil(offer["accelerators"][1]) if offer.get("accelerators") else 0
 
 
 def _workdir(workdir: Any) -> dict[str, Any] | None:

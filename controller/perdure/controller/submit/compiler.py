@@ -21,7 +21,7 @@ from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.default_strategy import default_strategy
 from perdure.sdk import Task
-from perdure.sdk.requirements import Candidate, candidates, chooses_strategy, gpus_per_node
+from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
 from perdure.sdk.requirements import recovery as recovery_of
 from perdure.sdk.spec.problems import TaskError, describe
 from perdure.sdk.spec.schema_resources import HOOK_EVENTS
@@ -150,7 +150,6 @@ class Compiler:
                 mount | mask_secrets({k: mount[k] for k in _MASKED_MOUNT_FIELDS}, secrets) for mount in storage.mounts
             ],
             "buckets": [bucket.to_json() for bucket in storage.buckets],
-            "gpus_per_node": gpus_per_node(resources),
             "resources": _resources_summary(view),
             "machines": [_machine_options(candidate) for candidate in placements],
             "strategy_reason": why,

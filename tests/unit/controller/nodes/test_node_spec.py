@@ -1,21 +1,23 @@
-"""Node specs of several nodes at once: each gets its own, and an error in one task concerns its nodes alone."""
+"""Node specs: each node gets its own, of the machine that was bought; an error concerns one task alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store.records.jobs import Task
+from perdure.controller.store.records.jobs import Attempt, Task, insert_batch
 from perdure.recovery import events
 from perdure.recovery.job import Timeouts
 from unit.controller.world import World
 
-SPEC = {"setup": None, "run": "x", "envs": {}, "gpus_per_node": 0, "workdir": None, "uploads": [], "mounts": []}
+OFFER = {"cloud": "fake", "region": "fake-1", "zone": "fake-1a"}
+SPEC = {"setup": None, "run": "x", "envs": {}, "workdir": None, "uploads": [], "mounts": []}
 
 
 @pytest.fixture
@@ -61,3 +63,31 @@ def test_build_all__attempt_that_is_gone_or_unknown_has_none(
     with world.database.connect() as conn:
         specs = builder.build_all(conn, [((jobs[0], 0, 1), 0), ((jobs[1], 0, 2), 0), ((10**6, 0, 1), 0)])
     assert specs == [None, None, None]
+
+
+class NoMounts:
+    def node_mounts(self, _mounts: Any, *, cloud: str) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "count"), [(["L4", 4.0], 4), (["A100", 1.0], 1), (["A100", 0.5], 1), (None, 0)]
+)
+def test_gpus_per_node__are_those_of_the_machine_that_was_bought(
+    world: World, accelerators: list[Any] | None, count: int
+) -> None:
+    """The task may have alternatives with other numbers of them, such as `{L4: 4, A100: 1}`."""
+    spec = {"setup": None, "run": None, "envs": {}, "workdir": None, "uploads": [], "mounts": []}
+    with world.database.begin() as conn:
+        columns = {"name": "j", "submitted_at": 0.0, "user": "", "priority": 0, "num_tasks": 1}
+        (job,) = insert_batch(conn, columns)
+        about = {"task_id": "t", "status": "RUNNING", "config": {}, "spec": spec, "requirements": [], "recovery": {}}
+        more = {"state": "ACTIVE", "reason": "STARTED", "message": "", "name": "t"}
+        conn.execute(insert(Task).values(job_id=job, index=0, **about, **more))
+        attempt = {"job_id": job, "task_index": 0, "generation": 1, "state": "RUNNING", "requested_at": 0.0}
+        conn.execute(insert(Attempt).values(**attempt, offer={**OFFER, "accelerators": accelerators}))
+    builder = NodeSpecBuilder(Keyring(b"k" * 32, "user"), NoMounts(), {}, Timeouts())  # type: ignore[arg-type]
+    with world.database.connect() as conn:
+        built = builder.build(conn, ((job, 0, 1), 0))
+    assert built is not None
+    assert built["gpus_per_node"] == count
