@@ -24,7 +24,7 @@ WAIT_S = 30.0
 
 def test_offers__have_azures_linux_prices(azure: FakeAzure, cloud: AzureCloud) -> None:
     cloud.prices.refresh(scaled(WAIT_S))
-    offers = cloud.offers()
+    offers = cloud.prices.offers()
     assert {o.zone for o in offers} == {f"{region}-{zone}" for region in azure.regions for zone in "123"}
     assert {o.instance_type for o in offers} == set(SIZES)
     for one in offers:
@@ -35,10 +35,10 @@ def test_offers__have_azures_linux_prices(azure: FakeAzure, cloud: AzureCloud) -
 def test_offers__have_the_hardware_that_azure_reports(cloud: AzureCloud) -> None:
     """Sizes of the table and others, but none that the controller cannot use."""
     cloud.prices.refresh(scaled(WAIT_S))
-    for one in cloud.offers():
+    for one in cloud.prices.offers():
         kind = SIZES[one.instance_type]
         assert (one.vcpus, one.memory_gib, one.accelerators) == (kind.vcpus, kind.memory_gib, kind.accelerators)
-    assert not {o.instance_type for o in cloud.offers()} & UNFIT.keys()
+    assert not {o.instance_type for o in cloud.prices.offers()} & UNFIT.keys()
 
 
 def test_launch__of_a_size_that_the_table_lacks_uses_a_gpu_image(
@@ -46,7 +46,9 @@ def test_launch__of_a_size_that_the_table_lacks_uses_a_gpu_image(
 ) -> None:
     cloud.prices.refresh(scaled(WAIT_S))
     (offer,) = [
-        o for o in cloud.offers() if (o.instance_type, o.zone, o.market) == ("Standard_NC6s_v3", "eastus-1", "spot")
+        o
+        for o in cloud.prices.offers()
+        if (o.instance_type, o.zone, o.market) == ("Standard_NC6s_v3", "eastus-1", "spot")
     ]
     (machine,) = cloud.launch(replace(request_of(), offer=offer))
     assert machine.instance_type == "Standard_NC6s_v3"
@@ -57,13 +59,13 @@ def test_launch__of_a_size_that_the_table_lacks_uses_a_gpu_image(
 def test_offers__omit_a_size_without_any_price(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.prices_away = True
     cloud.prices.refresh(scaled(WAIT_S))
-    assert {o.instance_type for o in cloud.offers()} == set(TYPES)
+    assert {o.instance_type for o in cloud.prices.offers()} == set(TYPES)
 
 
 def test_offers__omit_sizes_that_the_subscription_cannot_use(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.closed = {("eastus", "Standard_F2s_v2"), ("northeurope-2", "Standard_F2s_v2")}
     cloud.prices.refresh(scaled(WAIT_S))
-    zones = {o.zone for o in cloud.offers() if o.instance_type == "Standard_F2s_v2"}
+    zones = {o.zone for o in cloud.prices.offers() if o.instance_type == "Standard_F2s_v2"}
     assert zones == {"northeurope-1", "northeurope-3"}
 
 
@@ -71,16 +73,16 @@ def test_offers__are_loaded_from_the_database_by_a_new_daemon(
     azure: FakeAzure, cloud: AzureCloud, new_cloud: Callable[..., AzureCloud]
 ) -> None:
     cloud.prices.refresh(scaled(WAIT_S))
-    first = cloud.offers()
+    first = cloud.prices.offers()
     calls = azure.calls.copy()
-    assert new_cloud().offers() == first
+    assert new_cloud().prices.offers() == first
     assert azure.calls == calls
 
 
 def test_offers__fall_back_to_table_prices_without_the_price_list(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.prices_away = True
     cloud.prices.refresh(scaled(WAIT_S))
-    for one in cloud.offers():
+    for one in cloud.prices.offers():
         estimate = spot_price if one.market is Market.SPOT else on_demand_price
         assert one.price_per_hour == estimate(TYPES[one.instance_type], one.region)
 
@@ -88,7 +90,7 @@ def test_offers__fall_back_to_table_prices_without_the_price_list(azure: FakeAzu
 def test_offers__fall_back_to_table_sizes_without_permission(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.deny = "AuthorizationFailed"
     cloud.prices.refresh(scaled(WAIT_S))
-    assert {o.instance_type for o in cloud.offers()} == set(TYPES)
+    assert {o.instance_type for o in cloud.prices.offers()} == set(TYPES)
 
 
 def test_notes__contain_the_age_of_prices(azure: FakeAzure, cloud: AzureCloud, clock: ManualClock) -> None:

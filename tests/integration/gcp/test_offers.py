@@ -63,7 +63,7 @@ LISTS = ("machineTypes.aggregatedList", "acceleratorTypes.aggregatedList", "serv
 def fetched(cloud: GcpCloud) -> Sequence[Offer]:
     """The offers after every region was fetched."""
     cloud.prices.refresh(scaled(WAIT_S))
-    return cloud.offers()
+    return cloud.prices.offers()
 
 
 def crawls(gce: FakeGce) -> int:
@@ -73,12 +73,12 @@ def crawls(gce: FakeGce) -> int:
 def test_offers__come_from_the_table_until_the_first_fetch(gce: FakeGce, new_cloud: Callable[..., GcpCloud]) -> None:
     gce.faults.lost_requests = dict.fromkeys(LISTS, 99)
     cloud = new_cloud()
-    offers = cloud.offers()
+    offers = cloud.prices.offers()
     assert not crawls(gce) or offers, "offers() does not wait"
     assert {o.zone for o in offers} == {zone for region in gce.regions for zone in ZONES[region]}
     assert {o.instance_type for o in offers} == set(TYPES)
     cloud.prices.refresh(scaled(WAIT_S))
-    assert cloud.offers() == offers
+    assert cloud.prices.offers() == offers
     gce.faults.lost_requests = {}
 
 
@@ -116,7 +116,7 @@ def test_offers__are_those_that_a_zone_has(monkeypatch: pytest.MonkeyPatch, cloc
         small = [o for o in fetched(cloud) if o.zone == SMALL_ZONE]
         assert small
         assert not [o for o in small if o.accelerators]
-        assert [o for o in cloud.offers() if o.instance_type == "n1-highmem-8+t4x1"]
+        assert [o for o in cloud.prices.offers() if o.instance_type == "n1-highmem-8+t4x1"]
 
 
 def test_offers__include_types_that_the_table_lacks(gce: FakeGce, cloud: GcpCloud) -> None:
@@ -199,7 +199,7 @@ def test_offers__of_a_region_stay_while_a_zone_is_unreachable(
     clock.advance(MAX_AGE_S)
     cloud.prices.refresh(scaled(WAIT_S))
     assert any("us-central1-c are temporarily unknown" in note for note in cloud.notes())
-    assert set(cloud.offers()) == set(first)
+    assert set(cloud.prices.offers()) == set(first)
 
 
 def test_launch__of_a_type_that_the_table_lacks_works(
@@ -220,13 +220,13 @@ def test_offers__are_fetched_once_until_they_are_old(
     first = fetched(cloud)
     once = crawls(gce)
     assert once == len(gce.regions)
-    assert cloud.offers() is first
-    assert new_cloud().offers() == first, "a new daemon finds them in the database"
+    assert cloud.prices.offers() is first
+    assert new_cloud().prices.offers() == first, "a new daemon finds them in the database"
     assert crawls(gce) == once
     clock.advance(MAX_AGE_S)
-    assert cloud.offers() is first, "offers() does not wait for the new ones"
-    wait_until(lambda: crawls(gce) == 2 * once and cloud.offers() is not first)
-    assert cloud.offers() == first
+    assert cloud.prices.offers() is first, "offers() does not wait for the new ones"
+    wait_until(lambda: crawls(gce) == 2 * once and cloud.prices.offers() is not first)
+    assert cloud.prices.offers() == first
 
 
 def test_offers__raise_denied_access_with_a_hint(gce: FakeGce, cloud: GcpCloud, clock: ManualClock) -> None:

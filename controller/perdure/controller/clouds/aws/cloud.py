@@ -20,6 +20,7 @@ from perdure.controller.clouds.aws.sdk.connections import HOME_REGION, AwsConnec
 from perdure.controller.clouds.aws.sdk.slow_cache import TtlCache
 from perdure.controller.clouds.aws.settings import AwsSettings
 from perdure.controller.clouds.base.account_checks import Finding
+from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
 from perdure.controller.clouds.base.protocol import (
@@ -54,6 +55,7 @@ class AwsCloud:
     def __init__(self, cache: OfferCache, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
         self.name = name
         self.settings = settings
+        self._driver_filter = DriverFilter("aws", settings.images.__contains__)
         self._clock = clock
         self._connections = AwsConnections(settings, clock)
         self._shapes = TtlCache("types", lambda region: sizes.fetch_shapes(self._connections.ec2(region)), clock)
@@ -91,7 +93,7 @@ class AwsCloud:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self.prices.offers()
+        return self._driver_filter.select(self.prices.offers())
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         offer = request.offer

@@ -24,6 +24,7 @@ from perdure.controller.clouds.azure.pricing import catalog, region_prices
 from perdure.controller.clouds.azure.sdk.connections import AzureConnections
 from perdure.controller.clouds.azure.settings import AzureSettings
 from perdure.controller.clouds.base.account_checks import Finding
+from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
 from perdure.controller.clouds.base.protocol import (
@@ -63,6 +64,7 @@ class AzureCloud:
     def __init__(self, cache: OfferCache, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
         self.name = name
         self.settings = settings
+        self._driver_filter = DriverFilter("azure", settings.images.__contains__)
         self._connections = AzureConnections(settings, clock)
         self._networks = Networks(settings, self._connections)
         self._tombstones = AzureTombstones(clock)
@@ -91,7 +93,7 @@ class AzureCloud:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self.prices.offers()
+        return self._driver_filter.select(self.prices.offers())
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         region = request.offer.region

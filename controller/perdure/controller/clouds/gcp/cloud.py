@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from perdure.controller.clouds.base.account_checks import Finding
+from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
 from perdure.controller.clouds.base.protocol import (
@@ -54,6 +55,7 @@ class GcpCloud:
     def __init__(self, cache: OfferCache, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"
         self.settings = settings
+        self._driver_filter = DriverFilter("gcp", lambda _region: settings.image is not None)
         self._connections = GcpConnections(settings, clock)
         source = PriceSource(
             self.name,
@@ -85,7 +87,7 @@ class GcpCloud:
         return self._connections.unusable()
 
     def offers(self) -> Sequence[Offer]:
-        return self.prices.offers()
+        return self._driver_filter.select(self.prices.offers())
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         for attempt in range(MAX_LAUNCH_TRIES):
