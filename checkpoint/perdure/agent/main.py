@@ -32,6 +32,7 @@ from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import StateFile, read_json, write_json
 from perdure.agent.storage.fetch import Fetcher
 from perdure.agent.storage.node_storage import NodeStorage
+from perdure.agent.workload import machine
 from perdure.agent.workload.library import library_dir
 
 NO_SPEC_TIMEOUT_S = 600.0
@@ -148,6 +149,7 @@ class Agent:
         handler = NoticeHandler(desired, outbox, drain_s=spec.drain_s, log=log)
         self._poll_notices(spec, handler)
         self._handle_sigterm(handler)
+        machine.prepare(os.environ, log=log)
         try:
             supervisor.run()
             if not self._is_going_down(desired):

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.boot, pytest.mark.long, pytest.mark.timeout(600)]
 # It saves for six seconds after SIGTERM.
 SAVING = """
 python3 - <<'END'
-import pathlib, signal, sys, time
+import os, pathlib, signal, sys, time
 
 def save_and_end(*_):
     for number in range(1, 7):
@@ -23,7 +23,7 @@ def save_and_end(*_):
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save_and_end)
-print("umask", oct(__import__("os").umask(0o022)), flush=True)
+print("umask", oct(os.umask(0o022)), "cuda", os.environ.get("CUDA_HOME"), flush=True)
 print("running", flush=True)
 while True:
     pathlib.Path("/ckpt/beat").write_text(str(time.time()))
@@ -37,7 +37,11 @@ def test_power_off__loses_no_save_of_the_grace_time(booted: BootedJobs, cloud: s
     job = booted.jobs.launch("saves", SAVING, file_mounts=mounts, setup="true")
     machine = booted.machine_of(job)
     booted.jobs.until_printed(job, "running")
-    assert "umask 0o22" in booted.jobs.controller.log(job)
+    assert "umask 0o22 cuda /usr/local/cuda" in booted.jobs.controller.log(job)
+    for unit in ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"):
+        assert machine.run("systemctl", "is-enabled", unit, check=False).strip() == "masked"
+        assert machine.run("systemctl", "is-active", unit, check=False).strip() in ("inactive", "failed")
+    assert "DPkg::Lock::Timeout" in machine.run("apt-config", "dump")
 
     # The agent is killed and comes back; the machine, the workload and the mount do not notice.
     workload = machine.run("pgrep", "-f", "save_and_end|/run.sh").split()

@@ -157,6 +157,8 @@ class BootedMachine:
         etc = self.root / "etc"
         etc.mkdir(parents=True)
         hosts = ("127.0.0.1 localhost", f"127.0.1.1 {self._one.id}", "169.254.169.254 metadata.google.internal")
+        (etc / "profile.d").mkdir()
+        (etc / "profile.d" / "cuda.sh").write_text("export CUDA_HOME=/usr/local/cuda\n")
         (etc / "hosts").write_text("\n".join(hosts) + "\n")
         if self._cloud == "gcp":  # a program of Google's runs the startup script, not cloud-init
             wanted = etc / "systemd/system/multi-user.target.wants"

@@ -47,8 +47,13 @@ UMASK = 0o022
 # More than a program that closes every possible descriptor can bear.
 MAX_OPEN_FILES = 1 << 20
 
-# ~/.bashrc may do anything: print, fail, change options and folders, and even end the shell (then it is left out).
-_SOURCE_RC = "if [ -f ~/.bashrc ]; then source ~/.bashrc >/dev/null 2>&1 </dev/null || true; fi; set +eu +o pipefail; "
+# These files may do anything: print, fail, change options and folders, and even end the shell (then they are left out).
+# The images of clouds put the paths of CUDA and EFA into /etc/profile.d. /etc/profile itself would reset PATH.
+_SOURCE_RC = (
+    "for perdure_rc in /etc/profile.d/*.sh ~/.bashrc; do "
+    'if [ -r "$perdure_rc" ]; then source "$perdure_rc" >/dev/null 2>&1 </dev/null || true; set +eu +o pipefail; fi; '
+    "done; unset perdure_rc; "
+)
 
 
 def main() -> int:
