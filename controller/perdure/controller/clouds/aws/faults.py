@@ -15,6 +15,7 @@ _FULL = FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY)
 _QUOTA = FaultRule(
     FaultKind.AVOID_REGION, Reason.QUOTA, hint="ask AWS for a higher quota in this region, or allow others"
 )
+_QUOTA_OF_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.QUOTA, any_market=True, any_type=True, hint=_QUOTA.hint)
 _THROTTLED = FaultRule(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True, any_type=True, whole_region=True)
 _AMBIGUOUS = FaultRule(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY)
 _WRONG = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
@@ -51,6 +52,7 @@ CODES: dict[str, FaultRule] = {
     "InsufficientHostCapacity": _FULL,
     "InsufficientReservedInstanceCapacity": _FULL,
     "ReservationCapacityExceeded": _FULL,
+    "InsufficientVolumeCapacity": FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, any_market=True, any_type=True),
     "Unsupported": FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 6 * 3600.0, any_market=True),
     "InsufficientFreeAddressesInSubnet": FaultRule(
         FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, 600.0, any_market=True, any_type=True
@@ -61,10 +63,13 @@ CODES: dict[str, FaultRule] = {
     "VcpuLimitExceeded": _QUOTA,
     "InstanceLimitExceeded": _QUOTA,
     "MaxFleetCountExceeded": _QUOTA,
-    "VolumeLimitExceeded": FaultRule(
-        FaultKind.AVOID_REGION, Reason.QUOTA, any_market=True, any_type=True, hint=_QUOTA.hint
-    ),
+    "VolumeLimitExceeded": _QUOTA_OF_REGION,
+    "MaxIOPSLimitExceeded": _QUOTA_OF_REGION,
+    "NetworkInterfaceLimitExceeded": _QUOTA_OF_REGION,
+    "AddressLimitExceeded": _QUOTA_OF_REGION,
+    "HostLimitExceeded": _QUOTA,
     # throttled: nothing happened
+    "TooManyRequestsException": _THROTTLED,
     "RequestLimitExceeded": _THROTTLED,
     "Throttling": _THROTTLED,
     "ThrottlingException": _THROTTLED,
@@ -115,6 +120,8 @@ CODES: dict[str, FaultRule] = {
 }
 
 PREFIXES: dict[str, FaultRule] = {
+    "KMS": _WRONG_IN_REGION,
+    "InvalidKMSKey": _WRONG_IN_REGION,
     "Throttling": _THROTTLED,
     "InvalidAMIID.": _WRONG,
     "InvalidKeyPair.": _WRONG,
@@ -132,6 +139,18 @@ PREFIXES: dict[str, FaultRule] = {
 
 # (part of the message, rule), for codes with several meanings.
 MESSAGES: tuple[tuple[str, FaultRule], ...] = (
+    # Landing zones deny regions, not the account: docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied
+    (
+        "explicit deny in a service control policy",
+        FaultRule(
+            FaultKind.AVOID_REGION,
+            Reason.BAD_REQUEST,
+            24 * 3600.0,
+            any_market=True,
+            any_type=True,
+            hint="leave the region out of aws.regions, or have the organization's policy changed",
+        ),
+    ),
     # The built-in table contains zones that not every account has.
     (
         "Invalid availability zone",

@@ -59,6 +59,14 @@ _NOT_REGISTERED = FaultRule(
     hint="run `az provider register -n Microsoft.Compute` and `-n Microsoft.Network` once",
 )
 
+_LOCKED = FaultRule(
+    FaultKind.AVOID_CLOUD,
+    Reason.BAD_REQUEST,
+    any_market=True,
+    any_type=True,
+    hint="remove the lock from the resource group, or name another in azure.resource_group",
+)
+
 CODES: dict[str, FaultRule] = {
     # no capacity
     "SkuNotAvailable": FaultRule(FaultKind.AVOID_ZONE, Reason.NO_CAPACITY, _NO_SPOT_S),
@@ -70,6 +78,9 @@ CODES: dict[str, FaultRule] = {
     # quotas: per region, with one for spot and one per family; `MESSAGES` distinguishes them
     "QuotaExceeded": _QUOTA,
     "ResourceQuotaExceeded": _QUOTA_OF_REGION,
+    "DiskQuotaExceeded": _QUOTA_OF_REGION,
+    "SpotPercentageExceeded": _QUOTA_OF_MARKET,
+    "NotAvailableForSubscription": FaultRule(FaultKind.AVOID_REGION, Reason.NO_CAPACITY, _LONG_S, any_market=True),
     "PublicIPCountLimitReached": _QUOTA_OF_REGION,
     "IPv4StandardSkuPublicIpCountLimitReached": _QUOTA_OF_REGION,
     "SubnetIsFull": FaultRule(FaultKind.AVOID_REGION, Reason.NO_CAPACITY, 600.0, any_market=True, any_type=True),
@@ -118,6 +129,8 @@ CODES: dict[str, FaultRule] = {
     "SubscriptionNotFound": _SUBSCRIPTION,
     "InvalidSubscriptionId": _SUBSCRIPTION,
     "ReadOnlyDisabledSubscription": _SUBSCRIPTION,
+    "AccountOverdue": _SUBSCRIPTION,
+    "ScopeLocked": _LOCKED,
     "SubscriptionDisabled": _SUBSCRIPTION,
     "AuthorizationFailed": _NOT_ALLOWED,
     "AuthorizationFailure": _NOT_ALLOWED,

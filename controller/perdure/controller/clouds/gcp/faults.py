@@ -81,7 +81,11 @@ CODES: dict[str, FaultRule] = {
     # no capacity
     "ZONE_RESOURCE_POOL_EXHAUSTED": _FULL,
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": _FULL,
+    "RESOURCE_POOL_EXHAUSTED": _FULL,
+    "REGION_RESOURCE_POOL_EXHAUSTED": FaultRule(FaultKind.AVOID_REGION, Reason.NO_CAPACITY),
     "STOCKOUT": _FULL,
+    "GPU_STOCKOUT": _FULL,
+    "RESOURCE_EXHAUSTED": _FULL,
     "insufficientCapacity": _FULL,
     SUMMARY: _FULL,
     "UNSUPPORTED_OPERATION": _FULL,  # Google took the capacity back before the machine ran
@@ -93,6 +97,7 @@ CODES: dict[str, FaultRule] = {
     # quotas: per region, and separate for spot and on-demand
     "QUOTA_EXCEEDED": _QUOTA,
     "quotaExceeded": _QUOTA,
+    "LIMIT_EXCEEDED": _QUOTA,
     # throttled: nothing happened
     "rateLimitExceeded": _THROTTLED,
     "userRateLimitExceeded": _THROTTLED,
@@ -135,6 +140,7 @@ CODES: dict[str, FaultRule] = {
     "badRequest": _WRONG,
     "invalidParameter": _WRONG,
     "conditionNotMet": _WRONG,
+    "CONDITION_NOT_MET": _WRONG,
     "notFound": _WRONG,
     "INVALID_USAGE": _WRONG,
     "INVALID_FIELD_VALUE": _WRONG,

@@ -46,6 +46,14 @@ ROWS = {
     "InstanceLimitExceeded": REGION,
     "MaxFleetCountExceeded": REGION,
     "VolumeLimitExceeded": REGION,
+    "MaxIOPSLimitExceeded": REGION,
+    "NetworkInterfaceLimitExceeded": REGION,
+    "AddressLimitExceeded": REGION,
+    "HostLimitExceeded": REGION,
+    "InsufficientVolumeCapacity": ZONE,
+    "KMSDisabledException": REGION,
+    "InvalidKMSKey.InvalidState": REGION,
+    "TooManyRequestsException": AGAIN,
     "RequestLimitExceeded": AGAIN,
     "Throttling": AGAIN,
     "ThrottlingException": AGAIN,
@@ -98,6 +106,18 @@ def test_table__is_covered_by_these_tests() -> None:
 def test_classify__a_zone_that_the_account_lacks_is_excluded() -> None:
     fault = classify(error("InvalidParameterValue", "Invalid availability zone: [us-east-1b]"))
     assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_ZONE, True, True)
+
+
+def test_classify__a_region_that_the_organization_denies_is_that_region_alone() -> None:
+    text = (
+        "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/r/s is not authorized to "
+        "perform: ec2:RunInstances on resource: x with an explicit deny in a service control policy."
+    )
+    fault = classify(error("UnauthorizedOperation", text))
+    assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_REGION, True, True)
+    assert "aws.regions" in fault.message
+    refusal = refusal_of(fault)
+    assert (refusal.region, refusal.zone) == ("us-east-1", None)
 
 
 @pytest.mark.parametrize("code", ["SomethingNew", "", "InsufficientMoney"])
