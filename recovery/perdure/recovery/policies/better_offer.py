@@ -78,11 +78,15 @@ def _price_limit(offer: Offer, task: TaskView, market: MarketView, now: float) -
     rank = next((rank for rank, other in ranked if other.key == offer.key), None)
     # Only offers that the user prefers as much: cheap ones that are the last resort are none to wait for.
     spot = [o.price_per_hour for r, o in ranked if r == rank and o.market is Market.SPOT]
-    limit, because = _DEAR * min(spot, default=inf), f"{_DEAR:g} times the cheapest spot offer"
+    cheapest = min(spot, default=inf)
+    limit, because = _DEAR * cheapest, f"{_DEAR:g} times the cheapest spot offer"
     work_s, deadline_at = task.cautious_work_s, task.recovery.deadline_at
     on_demand = offer.on_demand_price_per_hour
     if on_demand and work_s is not None and deadline_at is not None and deadline_at > now:
         mixed = on_demand * max(0.0, work_s - task.durable_s) / (deadline_at - now)
+        if mixed < cheapest:
+            # So far from the deadline, every price is above it, and nothing cheaper than the cheapest will come.
+            return cheapest, "the cheapest spot offer"
         if mixed < limit:
             return mixed, "on-demand for the remaining work, spread over the remaining time"
     return limit, because

@@ -1,7 +1,8 @@
 """How every policy picks an offer: which offers may be tried now, and which of them comes first.
 
-The policies call it; `rules.placement` (`choose`) and `rules.migrate` (`reconsider`) call the policies. A policy only
-adds which offers to try last, or what an offer costs. Fit, rank, price and unavailable offers are treated alike by all.
+The policies call it; `rules.next_attempt` (`choose`) and `rules.migrate` (`reconsider`) call the policies. A policy
+only adds which offers to try last, or what an offer costs. Fit, rank, price and unavailable offers are treated alike by
+all.
 """
 
 from __future__ import annotations

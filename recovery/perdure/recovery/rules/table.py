@@ -12,8 +12,8 @@ from perdure.recovery.rules.context import Context, Rule
 from perdure.recovery.rules.failure import handle_failure
 from perdure.recovery.rules.loss import describe_disconnected, handle_loss
 from perdure.recovery.rules.migrate import drop_lost_replacement, maybe_move, switch_over
+from perdure.recovery.rules.next_attempt import forecast_deadline, place, prepare_storage
 from perdure.recovery.rules.outcome import cancel, finalize, succeed
-from perdure.recovery.rules.placement import forecast_deadline, place, prepare_storage
 from perdure.recovery.rules.progress import advance
 from perdure.recovery.statuses import TaskState
 

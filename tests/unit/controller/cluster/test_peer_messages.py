@@ -131,7 +131,7 @@ def test_message__checkpoint_overtaken_by_a_later_one_is_recorded_once(world: Wo
         JobEvent(
             job,
             checkpoint=CheckpointReport(
-                (job, 0, 1), 0, seq, TimelineEntry("checkpoint.saved", 0, 1, 0, data={"step": seq})
+                (job, 0, 1), 0, seq, TimelineEntry("checkpoint.saved", 0, 1, 0, data={"step": seq, "seq": seq})
             ),
         )
         for seq in (1, 2)

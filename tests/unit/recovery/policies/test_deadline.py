@@ -97,11 +97,16 @@ def test_choose__waits_rather_than_take_dear_spot_while_waiting_is_free() -> Non
 
 
 def test_choose__takes_no_spot_that_costs_more_than_on_demand_at_the_end() -> None:
-    """Three times as long as the work is left: on-demand for a third of the time costs $1.00 for each hour of it."""
+    """2.7 times as long as the work is left: on-demand for that part of the time costs $1.10 for each hour of it."""
     fair = replace(DEAR, price_per_hour=1.2)
-    decision = deadline.choose(proven(96 * HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW)
+    decision = deadline.choose(proven(83 * HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW)
     assert isinstance(decision, Wait)
     assert "on-demand for the remaining work" in decision.why[0]
+
+
+def test_choose__takes_cheapest_spot_however_far_the_deadline_is() -> None:
+    """On-demand, spread over a month, would cost less per hour than any spot ever did."""
+    assert deadline.choose(proven(1000 * HOUR), MarketView((SPOT, DEAR, CERTAIN)), NOW) == Place(SPOT)
 
 
 def lost_in_east(slack_s: float, move_cost: float, ago_s: float) -> tuple[TaskView, MarketView]:

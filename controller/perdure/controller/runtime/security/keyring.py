@@ -39,7 +39,7 @@ class Keyring:
     key: bytes = field(repr=False)  # KEY_BYTES random bytes
     user_token: str = field(repr=False)
     others: tuple[bytes, ...] = field(default=(), repr=False)  # retired keys, or the next one
-    incarnations: Incarnations = NO_INCARNATIONS
+    incarnations: Incarnations = field(default=NO_INCARNATIONS, repr=False)
 
     @staticmethod
     def load_or_create(folder: Path) -> Keyring:

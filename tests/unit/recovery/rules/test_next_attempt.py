@@ -1,4 +1,4 @@
-"""`rules.placement`: storage, and where the next attempt is requested."""
+"""`rules.next_attempt`: storage, and where the next attempt is requested."""
 
 from __future__ import annotations
 
