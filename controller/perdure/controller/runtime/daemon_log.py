@@ -75,6 +75,6 @@ def configure_logging(home: Path, level: str) -> None:
     root.setLevel(level.upper())
     server = logging.getLogger(_SERVER_LOG)
     server.filters[:] = [RepeatLimit()]
-    # They write a line per request or per tick.
-    for noisy in ("uvicorn.access", "apscheduler", "alembic"):
+    # They write a line per request, per tick or per message of a node; messages may contain users' secrets.
+    for noisy in ("uvicorn.access", "apscheduler", "alembic", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

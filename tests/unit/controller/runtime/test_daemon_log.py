@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from websockets.protocol import Protocol, Side
 
 from perdure.controller.runtime.daemon_log import RepeatLimit, configure_logging
 
@@ -35,6 +36,15 @@ def test_log__keeps_few_of_many_invalid_requests(tmp_path: Path) -> None:
     logging.getLogger("uvicorn.error").warning("Unsupported upgrade request.")
     lines = [json.loads(line)["event"] for line in (tmp_path / "controller.log").read_text().splitlines()]
     assert lines == ["Invalid HTTP request received."] * 5 + ["Unsupported upgrade request."]
+
+
+@pytest.mark.usefixtures("own_logging")
+def test_log__has_no_messages_of_nodes(tmp_path: Path) -> None:
+    configure_logging(tmp_path, "debug")
+    logging.getLogger("another").debug("something else")
+    Protocol(Side.SERVER).send_text(b"a secret")
+    lines = [json.loads(line)["event"] for line in (tmp_path / "controller.log").read_text().splitlines()]
+    assert lines == ["something else"]
 
 
 def test_repeat_limit__counts_what_it_dropped() -> None:

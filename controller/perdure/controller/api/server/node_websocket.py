@@ -2,30 +2,24 @@
 
 There are thousands, they last for weeks, and all of them reconnect at once when a controller restarts. A general server
 builds its own request from the one that the HTTP parser has read, and parses that again; this one takes the request
-as it is. It supports no extensions, no subprotocols and no fragments from this side, which nodes do not use.
+as it is, and leaves the frames to the `websockets` library. It supports no extensions, no subprotocols and no fragments
+from this side, which nodes do not use.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import http
 from typing import Any, Protocol
 
 import structlog
 from starlette.types import ASGIApp
+from websockets import protocol as websocket
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.utils import accept_key
 
-from perdure.controller.api.server.websocket_frames import (
-    CloseCode,
-    Frame,
-    Opcode,
-    ProtocolViolation,
-    accept_key,
-    decode_text,
-    parse_close,
-    parse_frame,
-    render_close,
-    render_frame,
-)
 from perdure.controller.runtime.compact_queue import CompactQueue
 
 log = structlog.get_logger(__name__)
@@ -34,7 +28,9 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 PROTOCOL_EXTENSION = "perdure.protocol"
 _READ_HIGH_WATER = 32
 _CLOSE_TIMEOUT_S = 10.0  # for the answer to a close frame
+_MAX_REASON_BYTES = 123  # a control frame has room for 125, and the code takes 2
 _SUPPORTED_VERSION = b"13"
+_KEY_BYTES = 16
 
 
 class ConnectionRegistry(Protocol):
@@ -53,15 +49,14 @@ class NodeWebSocketProtocol(asyncio.Protocol):
     __slots__ = (
         "_accept_key",
         "_app",
-        "_buffer",
         "_close_timer",
         "_fragments",
-        "_is_accepted",
         "_is_closed",
         "_is_lost",
         "_is_reading",
+        "_is_text",
         "_loop",
-        "_message_opcode",
+        "_protocol",
         "_queue",
         "_registry",
         "_response",
@@ -81,14 +76,13 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._queue: CompactQueue[dict[str, Any]] = CompactQueue()
-        self._buffer = bytearray()
+        self._protocol: websocket.Protocol | None = None  # from the acceptance until the connection is lost
         self._fragments: bytearray | None = None  # of a message whose last fragment has not arrived
-        self._message_opcode = Opcode.BINARY
+        self._is_text = False  # the message that arrived last
         self._accept_key = b""
         self._response: dict[str, Any] | None = None  # the start of a response that rejects the upgrade
         self._writable: asyncio.Future[None] | None = None  # None: it is writable now
         self._close_timer: asyncio.TimerHandle | None = None
-        self._is_accepted = False
         self._is_closed = False  # this side has sent a close frame or a response, and sends nothing more
         self._is_lost = False
         self._is_reading = True
@@ -117,7 +111,7 @@ class NodeWebSocketProtocol(asyncio.Protocol):
             log.exception("websocket.failed")
         if self._is_lost:
             return
-        if not (self._is_accepted or self._is_closed):
+        if self._protocol is None and not self._is_closed:
             self._respond(500, [], b"")
         elif self._close_timer is None:
             self._transport.close()
@@ -136,23 +130,24 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         return message
 
     async def send(self, message: Any) -> None:
-        """Raises OSError if the connection is lost."""
+        """Raises OSError if the connection is lost or closed, from whichever side."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
-        if self._is_lost:
-            raise OSError("the connection is lost")
+        if self._is_lost or self._is_closed:
+            raise OSError("the connection is closed")
         kind = message["type"]
-        if self._is_closed:
-            raise RuntimeError(f"{kind} after the connection was closed from this side")
         match kind:
-            case "websocket.send" if self._is_accepted:
+            case "websocket.send" if self._protocol is not None:
                 text = message.get("text")
-                frame = (Opcode.TEXT, text.encode()) if text is not None else (Opcode.BINARY, message["bytes"])
-                self._transport.write(render_frame(*frame))
-            case "websocket.close" if self._is_accepted:
-                self._close(message.get("code", CloseCode.NORMAL), message.get("reason") or "")
-            case "websocket.accept":
-                self._is_accepted = True
+                if text is not None:
+                    self._protocol.send_text(text.encode())
+                else:
+                    self._protocol.send_binary(message["bytes"])
+                self._write(self._protocol)
+            case "websocket.close" if self._protocol is not None:
+                self._close(self._protocol, message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
+            case "websocket.accept" if self._protocol is None:
+                self._protocol = websocket.Protocol(websocket.Side.SERVER, max_size=MAX_MESSAGE_BYTES)
                 self._transport.write(
                     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                     b"Sec-WebSocket-Accept: " + self._accept_key + b"\r\n\r\n"
@@ -174,93 +169,63 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         lines = [name + b": " + value for name, value in [*headers, *length, (b"connection", b"close")]]
         start = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}".encode()
         self._is_closed = True
-        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL))
+        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL_CLOSURE))
         self._transport.write(b"\r\n".join([start, *lines, b"", body]))
         self._transport.close()
 
-    def _close(self, code: int, reason: str) -> None:
+    def _close(self, protocol: websocket.Protocol, code: int, reason: str) -> None:
         """Send a close frame, and wait a while for the node's."""
-        self._is_closed = True
-        self._queue.put_nowait(_disconnect(code, reason))
-        self._transport.write(render_close(code, reason))
+        protocol.send_close(code, reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore"))
+        self._write(protocol)
         if not self._is_reading:
             self._resume_reading()
         self._close_timer = self._loop.call_later(_CLOSE_TIMEOUT_S, self._transport.close)
+
+    def _write(self, protocol: websocket.Protocol) -> None:
+        """Send what `protocol` has rendered. If it has ended the connection, say so to the application."""
+        for data in protocol.data_to_send():
+            if data == websocket.SEND_EOF:
+                self._transport.close()
+            else:
+                self._transport.write(data)
+        if protocol.close_sent is not None and not self._is_closed:
+            self._is_closed = True
+            self._queue.put_nowait(_disconnect(protocol.close_sent.code, protocol.close_sent.reason))
 
     # --- the transport's side ---------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         self.last_received_at = self._loop.time()
-        if not self._is_accepted:  # a client must wait for the response to its handshake
+        protocol = self._protocol
+        if protocol is None:  # a client must wait for the response to its handshake
             self._transport.abort()
             return
-        if self._buffer:
-            self._buffer += data
-        unread: bytes | bytearray = self._buffer or data
-        begin = 0
+        protocol.receive_data(data)
         try:
-            while (parsed := parse_frame(unread, begin, MAX_MESSAGE_BYTES)) is not None:
-                frame, begin = parsed
-                self._on_frame(frame)
-        except ProtocolViolation as error:
-            self._end(error.code, str(error))
-            return
-        if unread is self._buffer:
-            del self._buffer[:begin]
-        elif begin < len(data):
-            self._buffer += data[begin:]
-
-    def _on_frame(self, frame: Frame) -> None:
-        match frame.opcode:
-            case Opcode.PING:
-                if not self._is_closed:
-                    self._transport.write(render_frame(Opcode.PONG, frame.payload))
-            case Opcode.PONG:
-                pass
-            case Opcode.CLOSE:
-                self._on_close(frame.payload)
-            case _:
-                self._on_data(frame)
-
-    def _on_close(self, payload: bytes) -> None:
-        code, reason = parse_close(payload)
-        if self._is_closed:
-            self._transport.close()
-        else:
-            self._end(code, reason)
+            for frame in protocol.events_received():
+                if isinstance(frame, Frame) and frame.opcode < Opcode.CLOSE and not self._is_closed:
+                    self._on_data(frame)
+        except UnicodeDecodeError as error:
+            protocol.fail(CloseCode.INVALID_DATA, f"not UTF-8: {error.reason}")
+        self._write(protocol)
 
     def _on_data(self, frame: Frame) -> None:
-        if (frame.opcode is Opcode.CONTINUATION) is (self._fragments is None):
-            raise ProtocolViolation(CloseCode.PROTOCOL_ERROR, "a fragment without its message, or a message within one")
-        payload = frame.payload
-        if frame.opcode is not Opcode.CONTINUATION:
-            self._message_opcode = frame.opcode
-        if self._fragments is not None or not frame.is_final:
+        """Raises UnicodeDecodeError for a text that is not UTF-8."""
+        payload = bytes(frame.data)
+        if frame.opcode is not Opcode.CONT:
+            self._is_text = frame.opcode is Opcode.TEXT
+        if self._fragments is not None or not frame.fin:
             if self._fragments is None:
                 self._fragments = bytearray()
             self._fragments += payload
-            if len(self._fragments) > MAX_MESSAGE_BYTES:
-                raise ProtocolViolation(CloseCode.TOO_LARGE, f"a message may have {MAX_MESSAGE_BYTES} bytes")
-            if not frame.is_final:
+            if not frame.fin:
                 return
             payload, self._fragments = bytes(self._fragments), None
-        if self._is_closed:
-            return  # nobody reads it
-        if self._message_opcode is Opcode.TEXT:
-            self._queue.put_nowait({"type": "websocket.receive", "text": decode_text(payload)})
-        else:
-            self._queue.put_nowait({"type": "websocket.receive", "bytes": payload})
+        content = {"text": payload.decode()} if self._is_text else {"bytes": payload}
+        self._queue.put_nowait({"type": "websocket.receive", **content})
         if self._is_reading and self._queue.qsize() > _READ_HIGH_WATER:
             self._is_reading = False
             self._transport.pause_reading()
-
-    def _end(self, code: int, reason: str) -> None:
-        """Close the connection without waiting for the node: it has closed it, or it has broken the protocol."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._queue.put_nowait(_disconnect(code, reason))
-            self._transport.write(render_close(code, reason))
-        self._transport.close()
 
     def _resume_reading(self) -> None:
         self._is_reading = True
@@ -268,8 +233,9 @@ class NodeWebSocketProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._is_lost = True
+        self._protocol = None
         self._registry.connections.discard(self)
-        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL))
+        self._queue.put_nowait(_disconnect(CloseCode.ABNORMAL_CLOSURE))
         self.resume_writing()
         if self._close_timer is not None:
             self._close_timer.cancel()
@@ -284,10 +250,11 @@ class NodeWebSocketProtocol(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops."""
-        if not (self._is_accepted or self._is_closed):
+        if self._protocol is not None:
+            self._protocol.fail(CloseCode.SERVICE_RESTART)
+            self._write(self._protocol)
+        elif not self._is_closed:
             self._respond(500, [], b"")
-        else:
-            self._end(CloseCode.RESTARTING, "")
 
 
 def _key_of(scope: Any) -> bytes | None:
@@ -298,8 +265,13 @@ def _key_of(scope: Any) -> bytes | None:
     if (scope["method"], scope["http_version"]) != ("GET", "1.1"):
         return None
     keys = values.get(b"sec-websocket-key", [])
-    is_valid = len(keys) == 1 and values.get(b"sec-websocket-version") == [_SUPPORTED_VERSION]
-    return accept_key(keys[0]) if is_valid else None
+    if len(keys) != 1 or values.get(b"sec-websocket-version") != [_SUPPORTED_VERSION]:
+        return None
+    try:
+        is_valid = len(base64.b64decode(keys[0], validate=True)) == _KEY_BYTES
+    except binascii.Error:
+        return None
+    return accept_key(keys[0].decode("ascii")).encode("ascii") if is_valid else None
 
 
 def _disconnect(code: int, reason: str = "") -> dict[str, Any]:

@@ -14,8 +14,10 @@ import pytest
 import websockets
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from structlog.testing import capture_logs
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 
 from perdure.controller.api.server import node_websocket
 from perdure.controller.api.server.http import Server
@@ -47,8 +49,8 @@ class Echo:
 
     async def _handle(self, connection: WebSocket, message: dict[str, Any]) -> bool:
         self.received.append(message)
-        if message.get("text") == "close":
-            await connection.close(4000, "asked to")
+        if message.get("text", "").startswith("close: "):
+            await connection.close(4000, message["text"].removeprefix("close: "))
         elif message.get("text") is not None:
             await connection.send_text(message["text"])
         elif message.get("bytes") is not None:
@@ -159,6 +161,67 @@ async def test_text__that_is_not_utf_8_ends_the_connection(echo: Echo) -> None:
 
 
 @served
+async def test_text__is_delivered_before_a_violation_ends_the_connection(echo: Echo) -> None:
+    frames = sent(Opcode.TEXT, b"first") + sent(Opcode.TEXT, b"\xff") + sent(Opcode.TEXT, b"no")
+    with capture_logs() as logged:  # the application's answer to the first is not an error of its own
+        assert (await answer_frames(echo.address, frames))[2:4] == (1007).to_bytes(2, "big")
+    assert [message.get("text") for message in echo.received] == ["first"]
+    assert logged == []
+
+
+@served
+async def test_frames__may_arrive_in_any_pieces(echo: Echo) -> None:
+    host, port = echo.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(UPGRADE)
+    await reader.readuntil(b"\r\n\r\n")
+    for byte in sent(Opcode.TEXT, b"1" * 126) + sent(Opcode.PING, b"2") + sent(Opcode.BINARY, b"3"):
+        writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    expected = b"\x81\x7e\x00\x7e" + b"1" * 126 + b"\x8a\x012" + b"\x82\x013"
+    assert await reader.readexactly(len(expected)) == expected
+    writer.close()
+
+
+def sent(opcode: Opcode, payload: bytes, *, final: bool = True) -> bytes:
+    """A frame of a client."""
+    return Frame(opcode, payload, fin=final).serialize(mask=True)
+
+
+MASK = b"\x01\x02\x03\x04"
+TOO_LARGE = (node_websocket.MAX_MESSAGE_BYTES + 1).to_bytes(8, "big")
+VIOLATIONS = {
+    "not masked": (Frame(Opcode.TEXT, b"hi").serialize(mask=False), 1002),
+    "a reserved bit": (b"\xc1\x80" + MASK, 1002),  # compression was not negotiated
+    "an unknown opcode": (b"\x83\x80" + MASK, 1002),
+    "a fragmented ping": (b"\x09\x80" + MASK, 1002),
+    "a long ping": (b"\x89\xfe\x00\x7e" + MASK + b"x" * 126, 1002),
+    "too large, without its payload": (b"\x82\xff" + TOO_LARGE, 1009),
+    "of the greatest size": (b"\x82\xff" + b"\xff" * 8, 1009),
+    "a continuation that makes the message too large": (
+        sent(Opcode.TEXT, b"x", final=False) + b"\x80\xff" + (node_websocket.MAX_MESSAGE_BYTES).to_bytes(8, "big"),
+        1009,
+    ),
+    "half a close code": (sent(Opcode.CLOSE, b"\x03"), 1002),
+    "a close reason that is not UTF-8": (sent(Opcode.CLOSE, b"\x03\xe8\xff"), 1007),
+    **{
+        f"close code {code}": (sent(Opcode.CLOSE, code.to_bytes(2, "big")), 1002)
+        for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000)
+    },
+}
+
+
+@pytest.mark.parametrize(("frames", "code"), VIOLATIONS.values(), ids=list(VIOLATIONS))
+def test_violation__ends_the_connection_with_its_code(frames: bytes, code: int) -> None:
+    async def test(echo: Echo) -> None:
+        response = await answer_frames(echo.address, frames)
+        assert (response[0], response[2:4]) == (0x88, code.to_bytes(2, "big"))
+        assert [message.get("code") for message in echo.received] == [code]
+
+    asyncio.run(_serve(test))
+
+
+@served
 async def test_continuation__without_a_message_ends_the_connection(echo: Echo) -> None:
     response = await answer_frames(echo.address, b"\x80\x81\0\0\0\0x")
     assert response[2:4] == (1002).to_bytes(2, "big")
@@ -185,8 +248,21 @@ async def answer_frames(address: str, frames: bytes) -> bytes:
 @served
 async def test_close__of_the_application_reaches_the_client(echo: Echo) -> None:
     async with connect(echo.address) as client:
-        await client.send("close")
+        await client.send("close: asked to")
         assert await closed(client) == (4000, "asked to")
+
+
+@served
+async def test_close__long_reason_is_cut_between_characters(echo: Echo) -> None:
+    async with connect(echo.address) as client:
+        await client.send("close: " + "é" * 100)
+        assert await closed(client) == (4000, "é" * 61)
+
+
+@served
+async def test_close__without_a_code_reaches_the_application(echo: Echo) -> None:
+    assert await answer_frames(echo.address, sent(Opcode.CLOSE, b"")) == b"\x88\x00"
+    assert echo.received == [{"type": "websocket.disconnect", "code": 1005, "reason": ""}]
 
 
 @served
@@ -220,6 +296,10 @@ async def test_handshake__that_is_invalid_is_rejected(echo: Echo) -> None:
         (b"Version: 13", b"Version: 12"),
         (b"ZQ==\r\n", b"ZQ==\r\nSec-WebSocket-Version: 13\r\n"),
         (b"dGhl", b""),
+        (b"ZQ==", b"ZQ"),
+        (b"dGhlIHNhbXBsZSBub25jZQ==", b""),
+        (b"dGhlIHNhbXBsZSBub25jZQ==", b"AAAA"),
+        (b"dGhl", b"\xff\xfe\xff\xfe"),
         (b"GET", b"POST"),
         (b"HTTP/1.1", b"HTTP/1.0"),
     ):
