@@ -114,7 +114,8 @@ class IntentExecutor:
             fault = _exceeds_machine_limit(request, self.max_machines[cloud.name])
             return self._launch_failed(intent, request, fault, tries)
         if tries == 0 and (hold := self._hold(intent.job_id, cloud.name)) is not None:
-            return self._launch_failed(intent, request, hold, tries)
+            refused = events.LaunchRefused(intent.task, intent.generation, hold, may_exist=False)
+            return IntentOutcome("refused", refused, error=f"{hold.code}: {hold.message}")
         try:
             failpoint("launch.calling")
             instances = cloud.launch(request)
@@ -125,15 +126,11 @@ class IntentExecutor:
         launched = events.Launched(intent.task, intent.generation, machines)
         return IntentOutcome("launched", launched, lifetimes=_lifetimes(instances))
 
-    def _hold(self, job_id: int, cloud: str) -> Fault | None:
-        """Why the cloud is held. The launch may have been requested before it was."""
+    def _hold(self, job_id: int, cloud: str) -> UnavailableOffer | None:
+        """What holds the cloud for the job. The launch may have been requested before it was held."""
         now = self.clock.now()
-        for one in self.unavailable(job_id):
-            if one.code == NEVER_CALLED and one.cloud == cloud and one.until > now:
-                scope = {"whole_cloud": True, "any_market": True, "any_instance_type": True}
-                kind, left_s = FaultKind.AVOID_CLOUD, one.until - now
-                return Fault(kind, Reason.BOOT_TIMEOUT, one.code, one.message, left_s, **scope)
-        return None
+        holds = (u for u in self.unavailable(job_id) if u.code == NEVER_CALLED and u.cloud == cloud and u.until > now)
+        return next(holds, None)
 
     def _launch_failed(
         self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int

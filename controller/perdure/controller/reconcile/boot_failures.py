@@ -44,16 +44,19 @@ class BootFailures:
                     failed.append(key)
                 del failed[:-MAX_FAILURES]
                 if len(failed) == MAX_FAILURES:
-                    held.append(self._hold(cloud, now))
+                    held.append(self._hold(cloud, now, of_one_job=len({job for job, *_ in failed}) == 1))
         return held
 
-    def _hold(self, cloud: str, now: float) -> UnavailableOffer:
+    def _hold(self, cloud: str, now: float, *, of_one_job: bool) -> UnavailableOffer:
+        """One job's machines hold the cloud for that job alone: its image may be what does not boot."""
         message = (
             f"{MAX_FAILURES} machines in a row never called {self._endpoint}; no more are bought there for "
             f"{HOLD_S / 60:.0f} minutes. Check that the URL leads to this controller from the cloud's network, that no "
             "firewall is in between, and that the image has Python 3.9 or newer"
         )
-        return UnavailableOffer(cloud, now + HOLD_S, FaultKind.AVOID_CLOUD, now, code=NEVER_CALLED, message=message)
+        return UnavailableOffer(
+            cloud, now + HOLD_S, FaultKind.AVOID_CLOUD, now, code=NEVER_CALLED, message=message, unconfirmed=of_one_job
+        )
 
 
 def _changed(before: JobView, after: JobView) -> Iterator[tuple[AttemptKey, AttemptView]]:

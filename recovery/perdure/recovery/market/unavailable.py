@@ -37,7 +37,9 @@ class UnavailableOffer:
     code: str = ""  # the cloud's error code
     message: str = ""
     from_preemption: bool = False  # the offer has just taken a machine back
-    unconfirmed: bool = False  # a node alone reports it: it counts for the node's own job only
+    unconfirmed: bool = (
+        False  # it counts for the job that met it only: a node alone reports it, or its image may be bad
+    )
 
     @cached
     def exact(self) -> OfferKey | None:

@@ -6,6 +6,7 @@ import pytest
 
 from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.reconcile.boot_failures import HOLD_S, BootFailures
+from perdure.recovery.market.unavailable import UnavailableOffer
 from unit.controller.world import World
 
 URL = "https://controller.example.com:8443"
@@ -23,6 +24,11 @@ def wait(world: World, seconds: float) -> None:
     world.pass_time(seconds, step_s=10.0)
 
 
+def holds(world: World, job: int | None) -> list[UnavailableOffer]:
+    now = world.clock.now()
+    return [u for u in world.market.view(job).unavailable if u.code == NEVER_CALLED and u.until > now]
+
+
 def bought(world: World) -> int:
     return len(world.cloud.bill())
 
@@ -32,10 +38,21 @@ def test_cloud__is_held_after_three_machines_that_never_called(remote: World) ->
     wait(remote, 5 * 1000)
     assert bought(remote) == 3
     assert not remote.living()
-    held = [u for u in remote.market.view().unavailable if u.code == NEVER_CALLED]
+    held = holds(remote, job)
     assert {(u.cloud, u.region, u.instance_type, u.market) for u in held} == {("fake", None, None, None)}
     assert all(URL in u.message for u in held)
     assert URL in str(remote.timeline(job, "task.waiting")[-1]), "the job says why it waits"
+
+
+def test_hold__is_for_one_job_until_another_jobs_machines_do_not_call_either(remote: World) -> None:
+    first = remote.submit()
+    wait(remote, 5 * 1000)
+    assert holds(remote, first)
+    assert not holds(remote, None), "perhaps it is the image of that job"
+    second = remote.submit()
+    wait(remote, 1000)
+    assert holds(remote, None)
+    assert holds(remote, second)
 
 
 def test_hold__ends_with_one_machine_that_may_try(remote: World) -> None:
@@ -61,7 +78,8 @@ def test_machine__that_calls_ends_the_count(remote: World) -> None:
     remote.run(first, generation=3)
     remote.submit()
     wait(remote, 950)
-    assert not [u for u in remote.market.view().unavailable if u.code == NEVER_CALLED]
+    assert not holds(remote, first)
+    assert not holds(remote, None)
 
 
 def test_cloud__that_is_not_remote_is_never_held(world: World) -> None:
