@@ -98,8 +98,10 @@ class PendingCheckpoint:
         return Upload.DONE if state is UploadState.UPLOADED else Upload.PENDING
 
     def _poll_through_mount(self, path: str, version: FileVersion | None) -> Upload:
-        """The state of a file that this node's cache does not hold as it was committed: what the mount shows of it is
-        what the bucket has."""
+        """The state of a file that is not in this node's cache as it was committed.
+
+        The mount then shows the bucket's copy.
+        """
         now = time.monotonic()
         if now < self._accesses_mount_at:
             return Upload.PENDING
@@ -197,7 +199,7 @@ class DurabilityWatcher:
     def _poll_for(self, cpu_s: float) -> float:
         """As `poll`, but only as many checkpoints as `cpu_s` allows; returns the CPU seconds spent.
 
-        The others have their turn at the next call. Those that are done do not count: each is done only once.
+        The others have their turn at the next call. Checkpoints that are durable are not polled again.
         """
         with self._lock:
             began = time.thread_time()

@@ -119,7 +119,7 @@ def list_started(root: str) -> dict[str, int]:
 
 
 def list_names(root: str) -> list[str]:
-    """The files beside and including the manifests: one listing of the directory. Raises as `list_manifests`."""
+    """The names in the folder of the manifests, from one listing. Raises as `list_manifests`."""
     directory = os.path.join(root, OWN_DIR)
     try:
         return retry_transient(lambda: os.listdir(directory), directory)

@@ -1,7 +1,7 @@
 """Which step all processes load: the newest one of which each of them can verify its part.
 
-Every process searches for the newest step that it can use, then all exchange the steps they found. Processes that found
-a newer one than the oldest step exchanged search again from there, until all have the same.
+Each process searches for the newest step that it can use. Then all processes exchange their steps. Those whose step is
+newer than the oldest one search again from the oldest one, until all processes have the same step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Selects the checkpoints that may be deleted, and deletes them: those that the rule in `keep` does not select.
+"""Deletes the checkpoints that the rule in `keep` does not select.
 
 It never blocks training, and never fails a save.
 
@@ -6,10 +6,10 @@ Other code deletes other things. `transaction.finish` removes other manifests of
 (`_delete_superseded`, `_delete_unreadable`). `shards.remove_leftovers` removes unfinished parts of dead processes.
 `Folders` and the Lightning plugin remove the manifests of files that are written again or were removed.
 
-Kept are the checkpoints that the rule selects among the whole and durable ones, every checkpoint that is newer
-than the oldest of the `keep.last` newest of those, and always the one just saved. A checkpoint whose upload is still
-under way does not count, so the bucket never holds fewer than the rule keeps (or all that ever reached it). A
-checkpoint that cannot be removed yet is removed after a later save.
+The rule is applied to the checkpoints that are whole and durable. Three kinds are kept: those that the rule selects,
+every checkpoint that is newer than the `keep.last`-th newest durable one, and the one just saved. A checkpoint whose
+upload is still under way does not count, so the bucket never holds fewer than the rule keeps, or all that ever reached
+it. A checkpoint that cannot be removed yet is removed after a later save.
 """
 
 from __future__ import annotations

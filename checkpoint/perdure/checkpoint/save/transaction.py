@@ -176,8 +176,7 @@ def _digest_file(directory: SaveDirectory, path: str, algorithm: str, *, may_gro
 
 
 def _belongs_to_another(record: FileRecord, step: int, cache: DirectoryCache) -> bool:
-    """Whether the file is named after another step and is as that step saved it: its time changed, its content did
-    not."""
+    """Whether the file belongs to another step, whose name it has, and was only touched: its content is unchanged."""
     if step_names.is_named_after(record.path, step):
         return False
     others = (other for other in cache.recent if step_names.is_named_after(record.path, other.step))
@@ -238,7 +237,7 @@ def _versions() -> dict[str, str]:
 
 
 def _warn_of_overwritten(directory: SaveDirectory, committed: Manifest, before: Mapping[str, Stamp]) -> None:
-    """Warn once per file that saving it under the same name at every step leaves no older step to fall back to."""
+    """Warn about each file, once, that is saved under the same name at every step: no older step can be loaded then."""
     root, cache = directory.root, directory.cache
     overwritten = committed.paths & before.keys() - cache.warned
     for older in cache.recent:
@@ -312,8 +311,11 @@ def _delete_superseded(series: Series, durable: Manifest, directory: SaveDirecto
 
 
 def _replaces(series: Series, new: Manifest, other: Manifest) -> bool:
-    """Whether nothing of `other` is needed any more. True for at most one of two processes that save the same step. Of
-    two attempts it is true for the later one, because a machine that was given up may still be saving."""
+    """Whether nothing of `other` is needed any more.
+
+    If two processes save the same step, this is true for at most one of them. If these belong to two attempts, it is
+    true for the later one, because a machine that was given up may still be saving.
+    """
     if series.saves_whole_step:
         return other.order < new.order
     is_covered = other.paths <= new.paths

@@ -2,9 +2,8 @@
 
 Jobs of controllers elsewhere: see `ownership`.
 
-While a daemon holds the lock of the home, the previous daemon is dead. That is true only for the same lock file since
-this computer started: if the home was copied, or is on a volume that another computer also mounts, the previous daemon
-may be alive.
+A daemon that holds the lock of the home knows that the previous daemon is dead, if that daemon held the same lock file
+since this computer started. A home that was copied, or that another computer also mounts, proves nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The lease of a daemon. While the daemon renews it, no other daemon may claim its jobs.
 
-It also claims the jobs whose owners' leases have expired, for `ownership` to hand to the reconciler.
+It also runs the claims of `store.records.claims` (which decide whose jobs may be taken over) for `ownership`.
 """
 
 from __future__ import annotations

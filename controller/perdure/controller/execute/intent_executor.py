@@ -1,6 +1,7 @@
-"""Performs intents: the only place that carries them out.
+"""Performs intents: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
 
-Outside it, `maintenance.sweep` terminates orphans, and the preempt route (`api.routes.jobs`) simulates interruptions.
+Two other places call a cloud to change something: `maintenance.sweep` terminates orphans, and the preempt route
+(`api.routes.jobs`) simulates interruptions.
 
 Each intent runs on a thread of its cloud's pool. It ends in an `IntentOutcome`, which the reconciler records under the
 guard of the lease, or in a `RetryLater`. Nothing here sleeps or writes to the database.

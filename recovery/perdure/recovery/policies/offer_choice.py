@@ -140,7 +140,7 @@ def _available_at(avoided: _Avoided) -> float:
 
 
 def _early_retry_at(avoided: _Avoided) -> float:
-    """Like `_available_at`, but a preemption counts for a minute only: the last resort before waiting."""
+    """Like `_available_at`, but a preemption counts for a minute only. Used before a task would have to wait."""
     return max([min(u.until, u.at + EARLY_RETRY_S) if u.from_preemption else u.until for u in avoided.reasons])
 
 

@@ -19,7 +19,8 @@ from perdure.recovery.rules.backoff import recovery_allowed_at, recovery_debt
 from perdure.recovery.rules.evidence import evidence_of_loss
 from perdure.recovery.statuses import AttemptState, TaskState
 
-# Assumed loss of a run whose workload never reports what is durable. One that saves less often should report its saves.
+# Assumed loss of a run whose workload never reports what is durable. A workload that saves less often
+# should report its saves.
 _ASSUMED_LOSS_S = 3600.0
 
 # A wake time must lie in the future: one in the past would have the job evaluated in an endless loop.
@@ -92,7 +93,7 @@ def _new_nodes(num_nodes: int) -> tuple[NodeView, ...]:
 
 
 def give_up_attempt(task: TaskView, attempt: AttemptView, reason: Reason, until: float, now: float) -> TaskView:
-    """`task` with `attempt` wound down by `until`: it goes on with a replacement if there is one, else it waits."""
+    """Wind `attempt` down by `until`. The task goes on with its replacement if it has one; otherwise it waits."""
     task = _pause_work(task.with_attempt(wind_down(attempt, reason=reason, until=until)), now)
     if task.current is not None:
         return replace(task, state=TaskState.PROVISIONING, reason=reason, wake_at=None)
@@ -172,7 +173,7 @@ def record_loss(attempt: AttemptView, reason: Reason, ctx: Context) -> None:
 
 
 def record_survival(attempt: AttemptView, ctx: Context, *, started_s: float | None = None) -> None:
-    """Unless a machine is gone or about to be, the attempt's machines have lived until now."""
+    """Record that the attempt's machines have lived until now, unless one of them is gone or about to be."""
     if attempt.booted_at is None:
         return
     if all(n.gone_reason is None and n.notice_deadline is None for n in attempt.nodes):

@@ -55,7 +55,7 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
         case Unsatisfiable(why, request_at_fault):
             return _give_up(task, why, ctx, request_at_fault=request_at_fault)
         case Wait(until, why):
-            # `max` drops a NaN that does not come first.
+            # `until` comes last: `max` returns NaN only if NaN is its first argument.
             until = max(ctx.now + MIN_WAKE_DELAY_S, ctx.now + _backoff_s(task, ctx), until)
             if task.reason is not Reason.BACKING_OFF:
                 reason, message = Reason.BACKING_OFF, "no offer that fits is available now; waiting for the first one"

@@ -94,7 +94,7 @@ def find_claim(conn: Connection, job_id: int, owner: str) -> Claim | None:
 
 
 def update_guarded(conn: Connection, wanted: Sequence[tuple[Claim, Mapping[str, Any]]]) -> None:
-    """Write columns of these jobs, the same ones of each. At least one job is given.
+    """Write the same columns of each of these jobs. At least one job is given.
 
     Raises LeaseLost if a claim is no longer valid: then the caller rolls its transaction back.
     """
