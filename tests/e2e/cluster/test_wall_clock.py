@@ -42,6 +42,7 @@ def database(request: pytest.FixtureRequest) -> Database:
     )
 
 
+@pytest.mark.slow
 def test_wall_clock__set_back_stops_nothing(database: Database, tmp_path: Path) -> None:
     wall_clock = SettableWallClock(tmp_path / "wall-clock")
     wall_clock.set_ahead(0.0)

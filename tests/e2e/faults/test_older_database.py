@@ -123,6 +123,7 @@ def remove(home: Path) -> None:
         file.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, lose_wal, remove])
 def test_lost_database__is_no_new_installation(controller: Controller, damage: Callable[[Path], None]) -> None:
     job = launch(controller, "lost")

@@ -48,5 +48,6 @@ def test_task_counter__reads_only_an_index(past_jobs: PastJobs) -> None:
     plans = query_plans(past_jobs.engine, lambda: [past_jobs.counts(NOW, counter), past_jobs.counts(NOW, counter)])
     assert len(plans) == 3, "the past is counted once"
     for plan in plans:
-        assert "ix_task_ended" in plan, plan
+        # Without statistics, PostgreSQL may take the index that begins with the status.
+        assert "ix_task_ended" in plan or "ix_task_status_job" in plan, plan
         assert not FULL_SCAN.search(plan), plan
