@@ -24,6 +24,7 @@ from perdure.controller.execute.intent_executor import IntentExecutor
 from perdure.controller.maintenance import sweep
 from perdure.controller.nodes import connection, frames, node_spec, presence, session
 from perdure.controller.reconcile import inbox, intent_builder, loop, recorder, work_items
+from perdure.controller.runtime.security.incarnations import Incarnations
 from perdure.controller.store.logs import file_logs
 from perdure.controller.store.records import buckets, claims, intents, jobs, peer_messages
 from perdure.recovery import events, observe
@@ -83,7 +84,7 @@ def a_new_token_for_each_try(patch: Patch) -> None:
 
 @_mutation
 def the_same_token_for_every_attempt(patch: Patch) -> None:
-    patch.setattr(intent_builder.IntentBuilder, "_token", lambda self, job, task, generation: f"{job}-{task}")
+    patch.setattr(Incarnations, "launch_token", lambda self, controller, key: f"{key[0]}-{key[1]}")
 
 
 @_mutation
