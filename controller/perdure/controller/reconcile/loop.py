@@ -1,8 +1,7 @@
 """The reconcile loop: one thread that takes events one by one, asks `step`, records the result, and only then acts.
 
-Everything that changes a job passes through here, so no two decisions on a job are made at the same time. Waiting is
-data: a heap of wake times, rebuilt from the database. `recorder` writes decisions; `execute.dispatcher` takes their
-intents.
+Everything that changes a job passes through here, so no two decisions on it are made at the same time. Waiting is data:
+a heap of wake times, rebuilt from the database. `recorder` writes decisions; `execute.dispatcher` takes their intents.
 """
 
 from __future__ import annotations
