@@ -43,7 +43,8 @@ class Scenario:
         home.mkdir(mode=0o700)
         self.home = home
         self.world = world(home)
-        (home / "config.yaml").write_text(self.world.config)
+        # A job is preempted until the daemon has died often enough, so nothing limits how often it recovers.
+        (home / "config.yaml").write_text(self.world.config + "limits: {recoveries_per_hour: null}\n")
         self.orphan = orphan or self._kill_orphans_host
         self.jobs: dict[str, int] = {}
         self.task_ids: dict[str, str] = {}
