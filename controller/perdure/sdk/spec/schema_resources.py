@@ -70,8 +70,8 @@ JOB_RECOVERY_FIELDS = {
     "strategy": Field(
         choice(*STRATEGIES, "none"),
         "Policy that chooses where the task runs. Default: DEADLINE if there is a `deadline`; otherwise VALUE if the "
-        "cheapest spot offers that fit were observed within three days (one of them, if their prices differ), or else "
-        "CHEAPEST. `none` stands for the default too: recovery cannot be turned off.",
+        "cheapest spot offers that fit were observed within three days, or else CHEAPEST. `none` stands for the "
+        "default too: recovery cannot be turned off.",
     ),
     "max_restarts_on_errors": Field(
         Number(low=0), "How often the task is restarted after `setup` or `run` has failed. Default: 0."

@@ -16,9 +16,6 @@ from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 # VALUE relies on the history: this many of the cheapest offers must have been observed this recently.
 _OFFERS = 3
 _RECENT_S = 3 * 86400.0
-# One of them suffices if their prices differ by at least this factor: then moves to the cheaper ones are worth more
-# than lives are (docs/concepts/policies.md).
-_PRICES_DIFFER = 1.2
 _NEEDS = "VALUE needs observations from the last three days"
 
 
@@ -31,10 +28,6 @@ def default_strategy(task: TaskView, market: MarketView, now: float) -> tuple[st
     if first and seen == len(first):
         offers = "the only spot offer" if len(first) == 1 else f"the {len(first)} cheapest spot offers"
         return "VALUE", f"{offers} that fit{'s was' if len(first) == 1 else ' were'} seen within three days"
-    if seen and first[-1].price_per_hour >= _PRICES_DIFFER * first[0].price_per_hour:
-        were = "was" if seen == 1 else "were"
-        differ = f"the prices of the {len(first)} cheapest spot offers differ"
-        return "VALUE", f"{differ}, and {seen} of them {were} seen within three days"
     if not any(requirement.use_spot for requirement in task.requirements):
         return FALLBACK_STRATEGY, "on-demand machines, because the task does not set `use_spot: true`"
     if not first:
