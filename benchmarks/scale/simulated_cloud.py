@@ -156,7 +156,12 @@ def main() -> None:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     real = registry.descriptors()
-    simulated = replace(real[NAME], build=lambda context: SimulatedCloud(connection, float(launch_s), context.clock))
+    # The load generator simulates the machines on this computer, so they reach the controller's loopback address.
+    simulated = replace(
+        real[NAME],
+        build=lambda context: SimulatedCloud(connection, float(launch_s), context.clock),
+        is_remote=False,
+    )
     with patch.object(registry, "descriptors", return_value={**real, NAME: simulated}):
         serve(Path(home))
 
