@@ -195,4 +195,4 @@ def _job(node: Node) -> int:
 
 
 def _p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100)[98]
+    return statistics.quantiles(values, n=100)[98] if len(values) > 1 else max(values, default=0.0)
