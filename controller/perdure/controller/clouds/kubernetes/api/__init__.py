@@ -1,0 +1,1 @@
+"""The HTTP client of Kubernetes API servers: contexts, credentials, requests and watches."""

@@ -1,0 +1,98 @@
+"""A container as processes on this computer: its command is the first process of a PID namespace of its own.
+
+So it receives SIGTERM as a container's first process does, reaps orphans, and all processes end with it. Its emptyDir
+volumes are folders, mounted where the pod mounts them, in a mount namespace of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+Object = dict[str, Any]
+_UNSHARE = ["unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc"]
+
+
+class ContainerProcess:
+    """Starts at once. `folder` holds the pod's volumes, its home and its output."""
+
+    def __init__(self, pod: Object, folder: Path, env: dict[str, str], *, has_python: bool) -> None:
+        self._folder = folder
+        container = pod["spec"]["containers"][0]
+        folder.mkdir(parents=True)
+        home = folder / "home"
+        home.mkdir()
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        if has_python:
+            (bin_folder / "python3").symlink_to(sys.executable)
+        mounts = [self._mount(one, pod) for one in container.get("volumeMounts") or ()]
+        self.termination_log = folder / "termination-log"
+        self.termination_log.touch()
+        script = "\n".join(["set -e", *filter(None, mounts), "exec " + shlex.join(container["command"])])
+        path = (
+            f"{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            if has_python
+            else str(bin_folder)
+        )
+        if not has_python:
+            (bin_folder / "sh").symlink_to("/bin/sh")
+            for name in ("mkdir", "mount"):
+                (bin_folder / name).symlink_to(f"/bin/{name}")
+        self._output = open(folder / "output.log", "wb")  # noqa: SIM115 - closed with the container
+        self._process = subprocess.Popen(
+            [*(["unshare", "--user", "--map-root-user"] if os.geteuid() else []), *_UNSHARE, "/bin/sh", "-c", script],
+            env={"HOME": str(home), "PATH": path, "HOSTNAME": pod["metadata"]["name"], **env},
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=home,
+        )
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._output.close()
+        return 128 - code if code < 0 else code
+
+    def stop(self) -> None:
+        """SIGTERM to the container's first process."""
+        first = self._first_process()
+        if first is not None:
+            os.kill(first, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def output(self) -> str:
+        return (self._folder / "output.log").read_text(errors="replace")
+
+    def _first_process(self) -> int | None:
+        try:
+            children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        except OSError:
+            return None
+        return int(children[0]) if children else None
+
+    def _mount(self, mount: Object, pod: Object) -> str:
+        volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+        source = self._folder / "volumes" / volume["name"]
+        source.mkdir(parents=True, exist_ok=True)
+        if "emptyDir" not in volume:
+            raise ValueError(f"this fake mounts emptyDir volumes only, not {volume}")
+        target = mount["mountPath"]
+        parent = os.path.dirname(target)
+        hide = (
+            "" if os.path.isdir(target) else f"mount -t tmpfs none {shlex.quote(parent)}; mkdir {shlex.quote(target)}; "
+        )
+        return f"{hide}mount --bind {shlex.quote(str(source))} {shlex.quote(target)}"
