@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net boot postgres azurite frameworks clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net boot postgres azurite prometheus frameworks clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -24,7 +24,7 @@ help: ## this list
 demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after a minute of installing)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net postgres azurite ## the tests that every change must pass (under 8 minutes on 2 cores)
+test: $(INSTALLED) fuse net postgres azurite prometheus ## the tests that every change must pass (under 8 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not long and not api"
 
 test-api: $(INSTALLED) fuse ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
@@ -100,6 +100,9 @@ boot:
 
 postgres:
 	@scripts/ensure-postgres.sh
+
+prometheus:
+	@scripts/ensure-prometheus.sh
 
 azurite: $(INSTALLED)
 	@scripts/ensure-azurite.sh $(VENV)

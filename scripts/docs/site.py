@@ -42,6 +42,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/simulate.md",
             "guides/hosting.md",
             "guides/backup.md",
+            "guides/metrics.md",
             "guides/several-controllers.md",
             "guides/troubleshooting.md",
         ),

@@ -25,6 +25,7 @@ from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import backup_schedule, probes, retention, sweep
+from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.ticker import Ticker
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
@@ -43,8 +44,12 @@ from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime import endpoint_file
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
+from perdure.controller.runtime.metrics.event_loop import EventLoopLag
+from perdure.controller.runtime.metrics.process_stats import register_process_stats
 from perdure.controller.runtime.security.tls import load_tls
 from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
+from perdure.controller.store.engine import statement_times
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
 from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
@@ -68,6 +73,8 @@ class Daemon:
         alone = settings.is_single_controller
         self._tls = tls = load_tls(settings.listen, host=settings.host, clock=wall_clock)
         self.database = database = open_database(settings.database_address)
+        self._metrics = metrics = DaemonMetrics()
+        statement_times.measure(database, metrics.database_seconds, metrics.database_errors)
         with database.connect() as conn:
             database_check.check(settings, conn)
         self.socket = open_listen_socket(settings, database)
@@ -111,7 +118,7 @@ class Daemon:
             boot_failures=BootFailures(remote_clouds(settings.sections), endpoint),
         )
 
-        self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed)
+        self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, metrics)
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
         self._sessions = sessions = NodeSessions(
             inbox,
@@ -138,6 +145,7 @@ class Daemon:
             read_usage=usage_reader(database),
             on_result=sessions.on_result,
             may_act=member.lease.is_held,
+            on_call=metrics.on_cloud_call,
         )
         signal, outbox = WakeSignal(), None if alone else Outbox(database, clock)
         self.reconciler = Reconciler(
@@ -215,6 +223,7 @@ class Daemon:
             blobs=blobs,
             counts=TaskCounter(),
             controller_id=member.controller_id,
+            metrics=metrics,
             started_at=clock.now(),
             time_scale=time_scale,
             prober=self._prober,
@@ -227,9 +236,22 @@ class Daemon:
             launch_blocked_reason=self._pools.why_waiting,
             count_set_aside=partial(_count_set_aside, self.reconciler, outbox),
         )
+        register_process_stats(metrics.registry, settings.home)
+        register_gauges(
+            metrics,
+            inbox=inbox,
+            sessions=sessions,
+            launch_queues=self._pools.queue_depths,
+            has_lease=member.lease.is_held,
+            count_set_aside=self.api_context.count_set_aside,
+            clock=clock,
+            speed=time_scale.speed,
+            started_at=wall_clock.now(),
+        )
 
     async def run(self) -> None:
         """Serve until asked to stop."""
+        EventLoopLag(self._metrics.event_loop_lag)
         user_priority = self.api_context.submission_batcher.user_priority
         self._server = Server(application(self.api_context), self._tls, user_priority, on_startup=self._start)
         await self._server.serve(sockets=[self.socket])

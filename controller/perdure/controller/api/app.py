@@ -21,7 +21,8 @@ from starlette.types import ASGIApp
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import Gate
 from perdure.controller.api.node_endpoints import NodeEndpoints
-from perdure.controller.api.routes import agents, controller, jobs, logs, upgrade, uploads
+from perdure.controller.api.request_metrics import RequestMetrics
+from perdure.controller.api.routes import agents, controller, jobs, logs, metrics, upgrade, uploads
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.spec.problems import printable
 
@@ -40,6 +41,7 @@ def create_app(context: ApiContext) -> FastAPI:
     """The API. Handlers receive `context` by the dependencies of `auth`."""
     app = _with_routes()
     app.state.context = context
+    app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.add_middleware(Gate, hosts=context.settings.host_names, is_user=context.keyring.is_user_token)
     app.add_exception_handler(RequestRejected, _on_rejected)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -61,7 +63,7 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (controller, upgrade, jobs, logs, uploads, agents):
+    for module in (controller, metrics, upgrade, jobs, logs, uploads, agents):
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app

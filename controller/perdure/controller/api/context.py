@@ -18,6 +18,7 @@ from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.runtime.clock import Clock, TimeScale
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.logs.followers import JobUpdates
@@ -56,6 +57,8 @@ class ApiContext:
     request_stop: Callable[[], None]  # ends the daemon; jobs go on
     has_lease: Callable[[], bool]  # whether the daemon may act on its jobs
     watchdog: Watchdog  # whether the daemon keeps up with its jobs
+    #: What `/metrics` returns.
+    metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
     #: None unless config.yaml enables backups.
     backups: BackupSchedule | None = None
     #: Machines that the database does not know.

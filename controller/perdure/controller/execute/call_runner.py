@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,15 +41,21 @@ class CallRunner:
     on_result: ResultSink
     #: Whether the lease is held. Without it no intent is performed; it is retried soon.
     may_act: Callable[[], bool] = lambda: True
+    #: Called with each call that ended: its cloud, its kind, its outcome, and how many seconds it took.
+    on_call: Callable[[str, str, str, float], None] = lambda _cloud, _kind, _outcome, _seconds: None
 
     def __call__(self, call: CloudCall) -> CallFeedback:
+        started = time.perf_counter()
         match call:
             case PerformIntent():
-                return self._perform(call)
+                kind, (feedback, outcome) = call.intent.kind.value, self._perform(call)
             case DescribeAttempt():
-                return self._describe(call)
+                kind, (feedback, outcome) = "describe", self._describe(call)
+        self.on_call(call.pool, kind, "throttled" if feedback.is_throttled else outcome, time.perf_counter() - started)
+        return feedback
 
-    def _perform(self, call: PerformIntent) -> CallFeedback:
+    def _perform(self, call: PerformIntent) -> tuple[CallFeedback, str]:
+        """The feedback, and the outcome in a word."""
         result: IntentOutcome | RetryLater
         try:
             can_act = self.may_act()
@@ -56,14 +63,16 @@ class CallRunner:
         except Exception as error:  # noqa: BLE001 - classified and logged in _retry_after
             result = _retry_after(call.intent, error)
         self.on_result(IntentResult(call.intent, result))
-        return CallFeedback(result.is_throttled, may_exist=_may_exist(result))
+        outcome = result.result if isinstance(result, IntentOutcome) else "error" if result.error else "pending"
+        return CallFeedback(result.is_throttled, may_exist=_may_exist(result)), outcome
 
-    def _describe(self, call: DescribeAttempt) -> CallFeedback:
+    def _describe(self, call: DescribeAttempt) -> tuple[CallFeedback, str]:
+        """The feedback, and the outcome in a word."""
         described = self.executor.describe(call.key, call.offer, call.machines)
         if isinstance(described, Fault):
-            return CallFeedback(described.reason is Reason.THROTTLED)
+            return CallFeedback(described.reason is Reason.THROTTLED), "error"
         self.on_result(DescribeResult(call.key[0], described))
-        return CallFeedback()
+        return CallFeedback(), "described"
 
 
 def _retry_after(intent: Intent, error: Exception) -> RetryLater:

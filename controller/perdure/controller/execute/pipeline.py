@@ -31,11 +31,12 @@ def build_pipeline(
     read_usage: ReadUsage,
     on_result: ResultSink,
     may_act: Callable[[], bool],
+    on_call: Callable[[str, str, str, float], None],
 ) -> tuple[CloudPools, Dispatcher]:
-    """`on_result` receives every result, from any thread. `may_act`: whether the lease is held. The first arguments are
-    fields of `IntentExecutor`."""
+    """`on_result` receives every result, from any thread. `may_act`: whether the lease is held. `on_call`: as in
+    `CallRunner`. The first arguments are fields of `IntentExecutor`."""
     executor = IntentExecutor(
         clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines
     )
-    pools = CloudPools(quotas, read_usage, CallRunner(executor, on_result, may_act))
+    pools = CloudPools(quotas, read_usage, CallRunner(executor, on_result, may_act, on_call))
     return pools, Dispatcher(pools, on_result, clock)

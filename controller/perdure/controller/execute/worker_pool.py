@@ -79,6 +79,11 @@ class CloudPools:
                     return self._tracker.blocked_reason(cloud, launch)
         return None
 
+    def queue_depths(self) -> dict[str, int]:
+        """How many launches wait, by cloud."""
+        with self._lock:
+            return {cloud: len(pool.waiting) for cloud, pool in self._pools.items()}
+
     def shutdown(self) -> None:
         """Start no more calls, and wait for those that run."""
         for pool in list(self._pools.values()):

@@ -172,6 +172,10 @@ class NodeSessions:
         """The current connections. From any thread."""
         return list(self._connections.values())
 
+    @property
+    def num_connections(self) -> int:
+        return len(self._connections)
+
     async def serve(self, socket: WebSocket, place: Place) -> None:
         """Serve one node until its connection ends."""
         self._loop = asyncio.get_running_loop()

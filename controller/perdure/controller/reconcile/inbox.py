@@ -13,6 +13,7 @@ from perdure.controller.reconcile import work_items
 from perdure.controller.reconcile.event_queue import EventQueue
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.reconcile.outage import DatabaseOutage
+from perdure.controller.reconcile.reports.job_metrics import JobMetrics
 from perdure.controller.reconcile.work_items import (
     AdoptJobs,
     DescribeMachines,
@@ -24,6 +25,7 @@ from perdure.controller.reconcile.work_items import (
 )
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.store.records.claims import Claim
 from perdure.recovery import events
 from perdure.recovery.directive import Directive
@@ -46,16 +48,39 @@ def clamp_notice_deadline(deadline: float, now: float, speed: float) -> float:
     return min(max(deadline, now), now + MAX_NOTICE_S * speed)
 
 
+class OwnedJobs(dict[int, OwnedJob]):
+    """The jobs of this controller, by id. Metrics count what enters and leaves."""
+
+    def __init__(self, metrics: JobMetrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def __setitem__(self, job_id: int, owned: OwnedJob) -> None:
+        super().__setitem__(job_id, owned)
+        self._metrics.on_owned(owned.view)
+
+    def drop(self, job_id: int) -> None:
+        if self.pop(job_id, None) is not None:
+            self._metrics.on_dropped(job_id)
+
+
 class ReconcilerInbox:
     """The entrance to the reconcile loop. Every method may be called from any thread.
 
     The fields without an underscore belong to the reconcile thread. `speed`: of `clock`, relative to real time.
     """
 
-    def __init__(self, database: Engine, clock: Clock, market: MarketState, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        database: Engine,
+        clock: Clock,
+        market: MarketState,
+        speed: float = 1.0,
+        metrics: DaemonMetrics | None = None,
+    ) -> None:
         self.queue: EventQueue[WorkItem, TimedItem] = EventQueue(clock, speed, work_items.is_urgent)
-        #: The jobs of this controller, by id.
-        self.owned: dict[int, OwnedJob] = {}
+        self.job_metrics = JobMetrics(metrics or DaemonMetrics(), clock)
+        self.owned = OwnedJobs(self.job_metrics)
         self.outage = DatabaseOutage(database, clock, speed)
         self._clock = clock
         self._market = market

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from sqlalchemy import Connection, Engine
@@ -88,6 +90,14 @@ class Decision:
         }
 
 
+class DecisionObserver(Protocol):
+    """Sees what was recorded: it counts, and decides nothing."""
+
+    def on_recorded(self, decision: Decision, now: float, /) -> None: ...
+
+    def on_transaction(self, seconds: float, /) -> None: ...
+
+
 @dataclass(eq=False)
 class Recorder:
     """Records decisions and what follows from them."""
@@ -96,6 +106,7 @@ class Recorder:
     market: MarketState
     intent_builder: IntentBuilder
     has_open: Callable[[int, int | None], bool]  # (job, intent): whether the job has other open intents
+    observer: DecisionObserver
 
     def record(self, decisions: Sequence[Decision], now: float) -> list[list[Intent] | None]:
         """Record decisions, each on a different job, in one guarded transaction.
@@ -111,6 +122,7 @@ class Recorder:
 
     def _record(self, changed: Sequence[Decision], now: float) -> dict[int, list[Intent]]:
         """Returns the new intents of each job."""
+        started = time.perf_counter()
         with self.database.begin() as conn:
             writes = WriteBatch(conn)
             if not peer_messages.consume(conn, [d.event.message_id for d in changed if d.event.message_id is not None]):
@@ -133,6 +145,7 @@ class Recorder:
             writes.flush()
             notify.notify_all(conn, Topic.JOB, (d.step.job.id for d in changed if d.concerns_nodes))
             failpoint("event.recording")
+        self._observe(changed, now, time.perf_counter() - started)
         for decision in changed:
             failpoint("event.recorded")
             _reach_failpoints(decision.event)
@@ -144,6 +157,15 @@ class Recorder:
             log.error("cloud.held", cloud=offer.cloud, reason=offer.message)
             self.market.add_unavailable([offer], job_id)
         return added
+
+    def _observe(self, recorded: Sequence[Decision], now: float, seconds: float) -> None:
+        """The transaction is committed: a bug in the observer must not have it taken for a failure."""
+        try:
+            self.observer.on_transaction(seconds)
+            for decision in recorded:
+                self.observer.on_recorded(decision, now)
+        except Exception:
+            log.exception("metrics.failed")
 
     def record_retry(self, intent: Intent, retry: RetryLater, wake_at: float) -> None:
         """Record the error of a try whose result is not final. Best effort: the next try reports its error again."""

@@ -54,6 +54,7 @@ NOT_NOW = (401, 401, 409, 401, 401, 401, 401)
 TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/openapi.json"): ANYBODY,
     ("GET", "/healthz"): ANYBODY,
+    ("GET", "/metrics"): USERS,
     ("GET", "/api/v1/controller"): USERS,
     ("POST", "/api/v1/controller/stop"): USERS,
     ("PUT", "/api/v1/controller/software"): NOT_NOW,

@@ -7,6 +7,7 @@ listen:
   # tls: {cert: /etc/perdure/cert.pem, key: /etc/perdure/key.pem, pin: true}
   dns_names: [perdure.example.com] # accepted besides IP addresses and localhost
   trust_proxy_tls: true            # instead of `tls`: a proxy in front of the daemon terminates TLS
+  metrics: {token_file: metrics.token}  # a token that reads /metrics and nothing else
 ```
 """
 
@@ -65,6 +66,18 @@ LISTEN_KEYS = (
         "false",
         "Allows plain HTTP on a public address because a proxy in front of the daemon terminates TLS.",
     ),
+    ConfigKey(
+        "listen.metrics.token_file",
+        "path",
+        "none",
+        "A file with a token that reads /metrics and nothing else, relative to PERDURE_HOME. User tokens do, too.",
+    ),
+    ConfigKey(
+        "listen.metrics.open_on_loopback",
+        "true or false",
+        "false",
+        "Whether programs on the controller's own computer may read /metrics without a token.",
+    ),
 )
 
 
@@ -87,12 +100,21 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class MetricsAccess:
+    """Who may read /metrics, besides users."""
+
+    token_file: Path | None = None  # read at each scrape, so that it can be replaced
+    open_on_loopback: bool = False
+
+
+@dataclass(frozen=True)
 class ListenConfig:
     """How clients reach the daemon."""
 
     certificate: Certificate | None = None  # None: plain HTTP, for loopback or behind a proxy that terminates TLS
     dns_names: tuple[str, ...] = ()
     trust_proxy_tls: bool = False
+    metrics: MetricsAccess = MetricsAccess()
 
 
 def read_listen_config(listen: Mapping[str, Any], *, host: str, home: Path) -> ListenConfig:
@@ -100,7 +122,9 @@ def read_listen_config(listen: Mapping[str, Any], *, host: str, home: Path) -> L
     trust_proxy_tls = listen.get("trust_proxy_tls", False)
     if not isinstance(trust_proxy_tls, bool):
         raise ListenError("trust_proxy_tls", f"expected true or false, found {trust_proxy_tls!r}")
-    config = ListenConfig(_certificate(listen.get("tls"), home), _dns_names(listen.get("dns_names")), trust_proxy_tls)
+    metrics = _metrics_access(listen.get("metrics"), home, trust_proxy_tls)
+    certificate, names = _certificate(listen.get("tls"), home), _dns_names(listen.get("dns_names"))
+    config = ListenConfig(certificate, names, trust_proxy_tls, metrics)
     if config.certificate is None and not trust_proxy_tls and not is_loopback(host):
         raise ListenError(
             "host",
@@ -134,6 +158,24 @@ def _certificate(value: object, home: Path) -> Certificate | None:
         if not path.is_file():
             raise ListenError("tls", f"there is no file {path}: give the path of a PEM file")
     return Certificate(cert, key, pin=pin)
+
+
+def _metrics_access(value: object, home: Path, trust_proxy_tls: bool) -> MetricsAccess:
+    section = {} if value is None else value
+    if not isinstance(section, dict):
+        raise ListenError("metrics", f"expected a mapping with token_file and open_on_loopback, found {value!r}")
+    is_open, name = section.get("open_on_loopback", False), section.get("token_file")
+    if not isinstance(is_open, bool):
+        raise ListenError("metrics", f"open_on_loopback: expected true or false, found {is_open!r}")
+    if name is not None and not (isinstance(name, str) and name):
+        raise ListenError("metrics", f"token_file: expected the path of a file, found {name!r}")
+    if is_open and trust_proxy_tls:
+        raise ListenError(
+            "metrics",
+            "open_on_loopback: with trust_proxy_tls, a proxy on this computer would open the metrics to everybody; "
+            "use token_file",
+        )
+    return MetricsAccess(home / Path(name).expanduser() if name else None, is_open)
 
 
 def _dns_names(value: object) -> tuple[str, ...]:

@@ -284,6 +284,8 @@ def read_settings(home: Path, environ: Mapping[str, str] = os.environ) -> Settin
 
 
 def _listen_config(source: ConfigFile, listen: Mapping[str, Any], host: str) -> ListenConfig:
+    if isinstance(metrics := listen.get("metrics"), dict):
+        source.check(metrics, ("listen", "metrics"), child_names(SETTINGS_KEYS, "listen.metrics"))
     try:
         return read_listen_config(listen, host=host, home=source.path.parent)
     except ListenError as error:

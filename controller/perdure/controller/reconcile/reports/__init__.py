@@ -1,0 +1,1 @@
+"""What leaves the reconcile loop besides its decisions: counted here, for metrics."""

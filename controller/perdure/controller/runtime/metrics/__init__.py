@@ -1,0 +1,1 @@
+"""Metrics of the daemon in the text formats of Prometheus and OpenMetrics."""
