@@ -1,9 +1,7 @@
 """`Checkpointer`: saves a state and loads the newest whole one, in one line each.
 
-A save here (`_commit`) writes one part per process; all of them agree before the step is committed. Files that the
-user's function writes go through `save.transaction.save` instead. Both build the commit record with
-`transaction.build_manifest`, write it with `SaveDirectory.commit`, and end with `transaction.finish`. A load is
-carried out by `ranks.consensus`.
+A save here (`_commit`) writes one part per process; all of them agree before `save.commit` makes the step a checkpoint.
+Which step all processes load is decided by `ranks.step_to_load`.
 
 A training loop:
 
@@ -38,18 +36,18 @@ from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.loader import LoadResult
 from perdure.checkpoint.load.shards import Content
-from perdure.checkpoint.ranks.agreement import Agreement
 from perdure.checkpoint.ranks.collective import capture, gather_or_raise, raise_if_any_failed
-from perdure.checkpoint.ranks.consensus import load_agreed_step
+from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, detect_group
-from perdure.checkpoint.save import first_upload, transaction
+from perdure.checkpoint.ranks.step_to_load import load_agreed_step
+from perdure.checkpoint.save import commit, first_upload
 from perdure.checkpoint.save.background import Background
+from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.interval import SaveInterval
 from perdure.checkpoint.save.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.save.staging import Staging
-from perdure.checkpoint.save.transaction import Series
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.restore import restore_into
 from perdure.checkpoint.state.tree import flatten, uncollected
@@ -127,7 +125,7 @@ class Checkpointer:
             journal.set_total_steps(_validate_step(total_steps))
         self._staging = Staging()
         self._background = Background()
-        self._agreement = Agreement()
+        self._pace = ExchangePace()
         self._saves = 0
         self._saved_step: int | None = None
         self._written: list[str] = []  # this process's files of the last save
@@ -210,7 +208,7 @@ class Checkpointer:
     def _write_manifest(self, pending: _PendingSave, records: Sequence[FileRecord]) -> Manifest | None:
         if self._group.rank != 0:
             return None
-        new = transaction.build_manifest(self._series, pending.step, records, pending.metrics)
+        new = commit.build_manifest(self._series, pending.step, records, pending.metrics)
         committed = pending.directory.commit(new)
         self._written.append(manifest.path_of(self._root, committed.name))
         return committed
@@ -220,7 +218,7 @@ class Checkpointer:
         it."""
         if committed is not None:
             with pending.directory.cache.lock:
-                transaction.finish(self._series, committed, pending.directory)
+                commit.finish(self._series, committed, pending.directory)
         if pending.content is not None and not self._has_removed_leftovers:
             self._has_removed_leftovers = True  # a process that dies later leaves its part to its successor
             try:
@@ -244,11 +242,11 @@ class Checkpointer:
             return self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
         if self._interval.is_last(step) or (self._interval.every_steps is not None and self._interval.is_due(step)):
             return True
-        if not self._agreement.is_due():
+        if not self._pace.is_due():
             return False
         mine = self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
-        gathered = self._group.all_gather(f"due-{self._series.prefix}-{step}", [mine, self._agreement.call_s()])
-        self._agreement.conclude([call_s for _, call_s in gathered])
+        gathered = self._group.all_gather(f"due-{self._series.prefix}-{step}", [mine, self._pace.call_s()])
+        self._pace.conclude([call_s for _, call_s in gathered])
         return any(must_save for must_save, _ in gathered)
 
     def preempted(self) -> bool:

@@ -1,6 +1,6 @@
 """`save_checkpoint` and `load_checkpoint`: decorators over functions that write and read checkpoints themselves.
 
-The work is done in `save.step_parameter`, `save.transaction` and `load.loader`, which are imported when a function is
+The work is done in `save.step_parameter`, `save.function_save` and `load.loader`, which are imported when a function is
 first decorated or called.
 """
 
@@ -74,16 +74,16 @@ def save_checkpoint(
 
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
-            from perdure.checkpoint.save import transaction
+            from perdure.checkpoint.save import commit, function_save
             from perdure.checkpoint.save.keep import Keep
 
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
             keep = None if max_checkpoints is None else Keep(max_checkpoints)
-            series = transaction.Series(
+            series = commit.Series(
                 root, checkpoint_prefix, keep, metadata or {}, tuple(ignore), function=step_parameter.name_of(function)
             )
-            return transaction.save(
+            return function_save.save(
                 series, step, lambda: step_parameter.require_result(function(*args, **kwargs), function)
             )
 

@@ -32,7 +32,7 @@ def test_import__takes_at_most_25_ms(tmp_path: Path) -> None:
 def test_import__loads_only_the_standard_library(tmp_path: Path) -> None:
     everything = (
         "import sys, json; import perdure.checkpoint as c; [getattr(c, name) for name in c.__all__];"
-        "import perdure.checkpoint.__main__, perdure.checkpoint.save.transaction;"
+        "import perdure.checkpoint.__main__, perdure.checkpoint.save.function_save;"
         "print(json.dumps([m for m in sys.modules if m.partition('.')[0] not in sys.stdlib_module_names]))"
     )
     modules = json.loads(run(everything, cwd=tmp_path))

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from perdure.checkpoint.folders import Folders, step_of
 from perdure.checkpoint.notice import preempted
-from perdure.checkpoint.ranks.agreement import Agreement
+from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, detect_group
 from perdure.checkpoint.save.keep import Keep
 
@@ -43,7 +43,7 @@ class PerdureCallback(TrainerCallback):
         self._keep = keep
         self._folders: Folders | None = None
         self._group: Group | None = None
-        self._agreement = Agreement()
+        self._pace = ExchangePace()
         self._metrics: dict[str, float] = {}
         self._began_s: float | None = None  # when the step ended after which the Trainer may save
 
@@ -72,12 +72,12 @@ class PerdureCallback(TrainerCallback):
     ) -> TrainerControl:
         folders, group = self._set_up(args)
         self._began_s = time.monotonic()
-        if group.world_size > 1 and not self._agreement.is_due():
+        if group.world_size > 1 and not self._pace.is_due():
             return control
         must_stop = preempted()
-        mine = [must_stop, not must_stop or folders.final_save.can_commit(), self._agreement.call_s()]
+        mine = [must_stop, not must_stop or folders.final_save.can_commit(), self._pace.call_s()]
         votes = group.all_gather(f"notice-{state.global_step}", mine)
-        self._agreement.conclude([call_s for _, _, call_s in votes])
+        self._pace.conclude([call_s for _, _, call_s in votes])
         if any(must for must, _, _ in votes):
             control.should_save = all(can for _, can, _ in votes)
             control.should_training_stop = True

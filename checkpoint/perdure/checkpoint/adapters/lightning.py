@@ -24,10 +24,10 @@ from perdure.checkpoint.load.checkpoint import newest_first
 from perdure.checkpoint.load.loader import all_refused_message
 from perdure.checkpoint.load.verify import verify_and_mark
 from perdure.checkpoint.notice import is_noticed, preempted
-from perdure.checkpoint.save import transaction
+from perdure.checkpoint.save import function_save
+from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.save_directory import SaveDirectory
-from perdure.checkpoint.save.transaction import Series
 
 PREFIX = "lightning"
 _AT_NOTICE = "notice-"
@@ -55,7 +55,7 @@ class PerdureCheckpointIO(TorchCheckpointIO):
         began = time.monotonic()
         directory = SaveDirectory.open(root)
         _uncommit(directory, target.name)
-        transaction.save(series, step, write, directory)
+        function_save.save(series, step, write, directory)
         _final_save.commit_s = time.monotonic() - began
         if is_noticed():
             saved = [one for one in newest_first(root, PREFIX) if one.step == step]

@@ -1,7 +1,7 @@
 """Marks on checkpoints that were found damaged, so that they are not read again in vain and do not count in retention.
 
-`verify` and `ranks.consensus` set marks. A mark removes nothing, and is valid only as long as the files are unchanged:
-a checkpoint that was repaired, or that a stale listing had shown as damaged, is read again.
+`verify` and `ranks.step_to_load` set marks. A mark removes nothing, and is valid only as long as the files are
+unchanged: a checkpoint that was repaired, or that a stale listing had shown as damaged, is read again.
 
 A mark is the file `.perdure/<manifest's name>.damaged`: JSON with the reason, and the size and time of every file when
 the damage was found.

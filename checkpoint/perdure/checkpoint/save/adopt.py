@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from perdure.checkpoint.format import digest, file_changes, part_names, sampling
 from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.save.commit import Series, build_manifest
 from perdure.checkpoint.save.save_directory import SaveDirectory
-from perdure.checkpoint.save.transaction import Series, build_manifest
 
 
 def adopt(directory: SaveDirectory, prefix: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 What a function wrote is found by comparing the directory before and after its call, so another program that saves into
 the directory meanwhile must wait. On different machines, the manifests tell the files of the other one
-(`transaction._is_of_another_series`).
+(`function_save._is_of_another_series`).
 """
 
 from __future__ import annotations

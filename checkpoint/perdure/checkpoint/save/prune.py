@@ -2,7 +2,7 @@
 
 It never blocks training, and never fails a save.
 
-Other code deletes other things. `transaction.finish` removes other manifests of the step just saved
+Other code deletes other things. `commit.finish` removes other manifests of the step just saved
 (`_delete_superseded`, `_delete_unreadable`). `shards.remove_leftovers` removes unfinished parts of dead processes.
 `Folders` and the Lightning plugin remove the manifests of files that are written again or were removed.
 

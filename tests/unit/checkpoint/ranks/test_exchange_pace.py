@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from perdure.checkpoint.ranks.agreement import Agreement
+from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 def exchanges(step_s: list[list[float]]) -> list[tuple[int, float]]:
     """(call, time) of every exchange. `step_s`: per call the seconds that each process took before it."""
     clocks = [Clock() for _ in step_s[0]]
-    ranks = [Agreement(clock) for clock in clocks]
+    ranks = [ExchangePace(clock) for clock in clocks]
     found = []
     for number, durations in enumerate(step_s):
         for clock, duration in zip(clocks, durations, strict=True):
@@ -35,16 +35,16 @@ def exchanges(step_s: list[list[float]]) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.03, 0.4, 5.0, 50.0])
-def test_agreement__takes_place_within_a_second_or_at_the_next_step(step_s: float) -> None:
+def test_exchange__takes_place_within_a_second_or_at_the_next_step(step_s: float) -> None:
     times = [at for _, at in exchanges([[step_s, step_s * 0.9]] * 5000)]
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert max(gaps) <= max(1.0, step_s * 1.01)
 
 
-def test_agreement__costs_fast_steps_little() -> None:
+def test_exchange__costs_fast_steps_little() -> None:
     assert len(exchanges([[0.001, 0.001]] * 10_000)) <= 110
 
 
-def test_agreement__steps_that_become_slower_are_noticed() -> None:
+def test_exchange__steps_that_become_slower_are_noticed() -> None:
     found = exchanges([[0.01, 0.01]] * 500 + [[1.0, 0.2]] * 200)
     assert [number for number, _ in found[-3:]] == [697, 698, 699]

@@ -16,7 +16,7 @@ _MAX_CALLS = 100  # between two exchanges: the next steps may be much slower tha
 
 
 @dataclass
-class Agreement:
+class ExchangePace:
     """Counts the calls of one process. All processes call the same methods in the same order."""
 
     clock: Callable[[], float] = time.monotonic

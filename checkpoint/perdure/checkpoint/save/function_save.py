@@ -1,9 +1,7 @@
 """Saves what the user's function writes: call it once, find out which files it wrote, commit them.
 
-This is one of two paths to a checkpoint. `save` serves `@save_checkpoint` and the Lightning plugin, where other code
-writes the files. `Checkpointer._commit` writes the files itself, one part per process (`Folders._commit` is like it).
-All build the commit record with `build_manifest`, write it with `SaveDirectory.commit`, and end with `finish`,
-which reports the commit through `durability.journal`.
+This serves `@save_checkpoint` and the Lightning plugin, where other code writes the files. `Checkpointer` and `Folders`
+commit without it. What a commit is, and what follows it, is in `save.commit`.
 
 A save has three phases, each with its own failure. The call: its exception passes through, and the files it wrote stay
 uncommitted. The commit: CheckpointError; the call is not repeated. The clean-up (old checkpoints, superseded
@@ -16,51 +14,28 @@ write-back from rclone's own copy, since reading them through the mount would st
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from perdure.checkpoint.durability import journal
-from perdure.checkpoint.durability.file_version import MAX_GROWING_BYTES, FileVersion, have_replaced
+from perdure.checkpoint.durability.file_version import MAX_GROWING_BYTES, FileVersion
 from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable
 from perdure.checkpoint.format import digest, file_changes, manifest, part_names, sampling, step_names
 from perdure.checkpoint.format.file_changes import Stamp
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
-from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.directory_cache import DirectoryCache
 from perdure.checkpoint.load.verify import find_file_damage
-from perdure.checkpoint.save import first_upload, prune
+from perdure.checkpoint.save import first_upload
+from perdure.checkpoint.save.commit import Series, build_manifest, finish
 from perdure.checkpoint.save.exclusive import exclusive
-from perdure.checkpoint.save.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
 
 T = TypeVar("T")
 
-_JOB = re.compile(r"_(?P<id>\d+)-\d+$")  # the end of a task ID: the job's number and the task's index in it
 _MAX_READS = 3  # a file that differs every time it is read is still being written
-_FRAMEWORKS = ("torch", "jax", "tensorflow", "numpy", "safetensors")
-
-
-@dataclass(frozen=True)
-class Series:
-    """Checkpoints of one prefix in one directory."""
-
-    root: str
-    prefix: str
-    keep: Keep | None  # None: all
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    ignore: Sequence[str] = ()  # patterns of files that are no part of a checkpoint
-    function: str = ""  # whose steps retention counts; empty: those of every function
-    protected: set[int] = field(default_factory=set)  # steps that stay, whatever `keep` says
-    saves_whole_step: bool = False  # one save holds all of its step; otherwise several functions may save parts of it
 
 
 def save(series: Series, step: int, call: Callable[[], T], directory: SaveDirectory | None = None) -> T:
@@ -201,41 +176,6 @@ def _is_of_another_series(record: FileRecord, others: Mapping[str, Sequence[File
     return any(version is not None and version.matches(record.size, earliest) for version in versions)
 
 
-def build_manifest(
-    series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
-) -> Manifest:
-    """The commit record of `records`, with what is known of this process."""
-    generation, task_id = os.environ.get("PERDURE_GENERATION", ""), os.environ.get("SKYPILOT_TASK_ID")
-    world_size = os.environ.get("WORLD_SIZE", "")
-    return Manifest(
-        prefix=series.prefix,
-        step=step,
-        created_at=datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-        files=tuple(records),
-        metadata=json.loads(json.dumps(dict(series.metadata), default=str)),
-        written_by={
-            "task_id": task_id,
-            "job_id": int(job["id"]) if (job := _JOB.search(task_id or "")) else None,
-            "generation": int(generation) if generation.isdigit() else None,
-            "function": series.function or None,
-            "host": os.uname().nodename,
-            "pid": os.getpid(),
-            "world_size": int(world_size) if world_size.isdigit() else None,
-        },
-        versions=_versions(),
-        metrics=dict(metrics or {}),
-    )
-
-
-def _versions() -> dict[str, str]:
-    """Of the interpreter, and of the frameworks that the program has imported."""
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
-    return {
-        "python": sys.version.partition(" ")[0],
-        **{name: str(version) for name, version in loaded.items() if version is not None},
-    }
-
-
 def _warn_of_overwritten(directory: SaveDirectory, committed: Manifest, before: Mapping[str, Stamp]) -> None:
     """Warn about each file, once, that is saved under the same name at every step: no older step can be loaded then."""
     root, cache = directory.root, directory.cache
@@ -254,92 +194,3 @@ def _warn_of_overwritten(directory: SaveDirectory, committed: Manifest, before: 
                     "only the newest step can be loaded" if is_needed else "older steps are loaded without it",
                     os.path.basename(record.path),
                 )
-
-
-def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> None:
-    """Report the commit to the agent, remove other manifests of the step, then surplus checkpoints.
-
-    Raises nothing: the step is saved. Call it with the lock of `directory.cache` held.
-    """
-    root = series.root
-    manifest_path = manifest.path_of(root, committed.name)
-    files = {record.path: record.version for record in sorted(committed.files, key=lambda record: record.path)}
-    journal.record(committed.step, journal.COMMITTED, manifest_path, directory=root, files=files)
-    _forget_replaced(directory, committed)
-    directory.cache.pending_upload.append(committed)
-    try:
-        _delete_unreadable(directory, committed)
-        directory.delete_started(committed.prefix)
-        for durable in _pop_durable(directory):
-            _delete_superseded(series, durable, directory)
-    except (OSError, CheckpointUnavailable) as error:
-        logger.warning("removing what step %d replaces from %s: %s", committed.step, root, error)
-    if series.keep is not None:
-        prune.remove_surplus(
-            directory,
-            series.prefix,
-            just_saved=committed.step,
-            keep=series.keep,
-            function=series.function,
-            protected=series.protected,
-        )
-
-
-def _delete_unreadable(directory: SaveDirectory, committed: Manifest) -> None:
-    """Remove damaged manifests of the step that was saved anew: because of them a load would refuse the step."""
-    for entry in directory.entries():
-        if (entry.prefix, entry.step) == (committed.prefix, committed.step) and entry.name != committed.name:
-            try:
-                manifest.load(directory.root, entry.name, directory.mounts)
-            except manifest.ManifestDamaged:
-                directory.delete(entry.name)
-
-
-def _delete_superseded(series: Series, durable: Manifest, directory: SaveDirectory) -> None:
-    """Remove other saves of the same step, now that the bucket has the one that replaces them."""
-    for entry in directory.entries():
-        if (entry.prefix, entry.step) != (durable.prefix, durable.step) or entry.name == durable.name:
-            continue
-        try:
-            other = manifest.load(directory.root, entry.name, directory.mounts)
-        except manifest.ManifestDamaged:
-            continue
-        if entry.name in directory.cache.damaged or _replaces(series, durable, other):
-            directory.delete(entry.name)
-            if series.saves_whole_step:
-                prune.remove_files(directory, Checkpoint(directory.root, other.prefix, other.step, (other,)))
-
-
-def _replaces(series: Series, new: Manifest, other: Manifest) -> bool:
-    """Whether nothing of `other` is needed any more.
-
-    If two processes save the same step, this is true for at most one of them. If these belong to two attempts, it is
-    true for the later one, because a machine that was given up may still be saving.
-    """
-    if series.saves_whole_step:
-        return other.order < new.order
-    is_covered = other.paths <= new.paths
-    return is_covered and (other.order < new.order or not set(other.files) <= set(new.files))
-
-
-def _forget_replaced(directory: SaveDirectory, committed: Manifest) -> None:
-    """Forget the uploads of saves that were removed, or whose files `committed` has overwritten."""
-    root, cache = directory.root, directory.cache
-    new = committed.file_versions(root)
-    for one in list(cache.pending_upload):
-        if one.name not in cache.manifests or have_replaced(new, one.file_versions(root)):
-            cache.pending_upload.remove(one)
-
-
-def _pop_durable(directory: SaveDirectory) -> list[Manifest]:
-    """Of this process's saves, those that have reached the bucket since the last call. Off the mounts a save is durable
-    at once. The agent watches the uploads itself."""
-    cache = directory.cache
-    durable = []
-    for one in list(cache.pending_upload):
-        if directory.is_durable(one.file_versions(directory.root)):
-            cache.pending_upload.remove(one)
-            durable.append(one)
-            if directory.is_on_mount:
-                cache.durable.add(one.name)
-    return durable
