@@ -12,16 +12,15 @@ arrives before its data.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from perdure.agent import clock
+from perdure.agent.storage.snapshot import open_files
 from perdure.agent.storage.vfs_cache import PendingFile, VfsCache
 from perdure.checkpoint.durability.rclone_rc import Rc, RcError
 
@@ -250,7 +249,7 @@ class _MountFlush:
 
     def _holders(self, dirty: Sequence[PendingFile]) -> str:
         paths = {os.path.join(os.path.realpath(self.mount.path), file.name) for file in dirty}
-        return "; ".join(f"{path} is still open in process {pid}" for path, pid in _open_files(paths))
+        return "; ".join(f"{path} is still open in process {pid}" for path, pid in open_files(paths))
 
     def progress(self) -> str:
         dirty = self.mount.cache.dirty_files()
@@ -260,14 +259,6 @@ class _MountFlush:
 def _expiry(item: dict[str, Any]) -> float:
     """The queue is a heap by expiry: small before large, newest (highest id) first."""
     return (-2e9 if item["size"] <= SMALL_BYTES else -1e9) - float(item["id"])
-
-
-def _open_files(paths: set[str]) -> Iterator[tuple[str, int]]:
-    for descriptor in glob.iglob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            path = os.readlink(descriptor)
-            if path in paths:
-                yield path, int(descriptor.split("/")[2])
 
 
 def _flush_error(mounts: Sequence[Flushable], failed: dict[str, str]) -> FlushError:

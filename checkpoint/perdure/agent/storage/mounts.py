@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from perdure.agent.storage.durability_watcher import BucketMount
 from perdure.agent.storage.flush import FlushError, flush
 from perdure.agent.storage.fuse import fuse_problem
+from perdure.agent.storage.periodic_flush import PeriodicFlush
 from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import FuseMount, MountError, prepare_mountpoint, real_path, store_error
 from perdure.agent.storage.token_server import TokenServer, no_renewal
@@ -75,6 +76,7 @@ class Mounts:
         self._log = log
         self._fuse_problem = fuse_problem()
         self._buckets: list[_BucketAtPath] = []
+        self._periodic_flushes: list[PeriodicFlush] = []
         self.new_paths: list[str] = []
 
     @property
@@ -131,11 +133,25 @@ class Mounts:
         """
         flush([p for p in self._buckets if isinstance(p, FuseMount) and p.is_cached], deadline=deadline, log=self._log)
 
+    def start_periodic_flushes(self, log: Callable[[str], None]) -> None:
+        """From now on, upload files that stay in use (`periodic_flush`). `log`: the agent's own log."""
+        if not self._periodic_flushes:
+            cached = (bucket for bucket in self._buckets if isinstance(bucket, FuseMount) and bucket.is_cached)
+            self._periodic_flushes = [one for one in (mount.periodic_flush(log) for mount in cached) if one is not None]
+            for one in self._periodic_flushes:
+                one.start()
+
+    def stop_periodic_flushes(self, timeout_s: float) -> None:
+        """End them, at most in `timeout_s` each: before the last flush, which an older copy must not follow."""
+        for one in self._periodic_flushes:
+            one.stop(timeout_s)
+
     def unmount_all(self) -> None:
         """Remove every mount and rclone process, also those of an earlier agent. Does not flush.
 
         A cache that still holds dirty files stays on the disk.
         """
+        self.stop_periodic_flushes(0.0)
         for bucket in reversed(self._buckets or self._leftovers()):
             try:
                 bucket.unmount()

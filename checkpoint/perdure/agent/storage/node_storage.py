@@ -23,6 +23,7 @@ from perdure.agent.workload.environment import WORKDIR
 CHECK_INTERVAL_S = 1.0
 UNMOUNT_LOCK_TIMEOUT_S = 1.0
 LAST_POLL_TIMEOUT_S, URGENT_POLL_TIMEOUT_S = 30.0, 0.5  # a mount that hangs must not hold up the end of the node
+STOP_COPIES_S, URGENT_STOP_COPIES_S = 30.0, 0.5  # for the end of an upload of a file that is in use
 STORE_TIMEOUT_S, STORE_RETRY_S = 900.0, 5.0  # a store that does not answer is retried: the job may be far along
 
 
@@ -82,6 +83,7 @@ class NodeStorage:
     def watch(self, on_change: Callable[[list[dict[str, Any]], list[str]], None]) -> None:
         """Watch mounts and uploads until `flush`. `on_change(mounts, lost paths)` is called when lost paths change."""
         self._durability.start()  # without mounts, too: it finds those that an earlier agent or the user made
+        self._mounts.start_periodic_flushes(self._log)
         if self._spec.mounts:
             threading.Thread(target=self._check_mounts, args=(on_change,), name="mounts", daemon=True).start()
 
@@ -105,6 +107,7 @@ class NodeStorage:
     def flush(self, deadline: float | None) -> None:
         """Upload what was written, by `deadline` (time of `clock`). Raises StorageFailed."""
         self._checks_stopped.set()
+        self._mounts.stop_periodic_flushes(STOP_COPIES_S if deadline is None else URGENT_STOP_COPIES_S)
         with self._mounts_lock:
             try:
                 if not self._is_mounted:

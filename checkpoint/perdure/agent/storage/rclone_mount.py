@@ -7,13 +7,15 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from perdure.agent.storage import periodic_flush
 from perdure.agent.storage.durability_watcher import BucketMount
 from perdure.agent.storage.flush import PERMANENT_ERROR, CannotFlush, clean_error
 from perdure.agent.storage.fuse import is_dead, is_rclone_of, may_allow_other, mount_guard, mounts_by_path, unmount_ours
+from perdure.agent.storage.periodic_flush import PeriodicFlush
 from perdure.agent.storage.rclone import MountProcess, Remote
 from perdure.agent.storage.vfs_cache import VfsCache
 from perdure.checkpoint.durability.rclone_rc import Rc, RcError
@@ -98,6 +100,7 @@ class FuseMount:
         self._binary = binary
         self._rescue = home / "rescue"
         self._flags = _flags(spec, cached=self.is_cached)
+        self._flush_every_s = periodic_flush.interval_s(_options(spec)) if self.is_cached else None
         self._bucket_id: tuple[int, int] | None = None
         self.cache = VfsCache(home / "cache", remote.target)
         self._process = self._process_at(self._at)
@@ -253,6 +256,14 @@ class FuseMount:
             return len(self.cache.dirty_files())
         return int(stats["uploadsQueued"]) + int(stats["uploadsInProgress"])
 
+    def periodic_flush(self, log: Callable[[str], None]) -> PeriodicFlush | None:
+        """What uploads files that stay in use, not started yet; None if nothing does."""
+        if self._flush_every_s is None:
+            return None
+        cache = VfsCache(self.cache.directory, self._remote.target)
+        copies = self._home / "copies"
+        return PeriodicFlush(self, self._remote.url, cache, copies, every_s=self._flush_every_s, log=log)
+
     # The rest implements `flush.Flushable`.
 
     def is_alive(self) -> bool:
@@ -298,8 +309,13 @@ class FuseMount:
         return any(path == home or path.startswith(home + "/") for path in mounts_by_path())
 
 
+def _options(spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_CACHED_DEFAULTS, **(spec.get("options") or {})}
+
+
 def _flags(spec: Mapping[str, Any], *, cached: bool) -> list[str]:
     options = dict(spec.get("options") or {})
+    options.pop("flush_every", None)  # of `periodic_flush`, not of rclone
     read_only = bool(options.pop("read_only", False) or spec.get("read_only"))
     unknown = sorted(set(options) - set(_OPTION_FLAGS))
     if unknown:

@@ -105,6 +105,19 @@ class VfsCache:
             self._other.popitem(last=False)
         return UploadState.UNRECORDED
 
+    def find_record(self, name: str) -> CacheRecord | None:
+        """The record of the file `name`; None if there is none. One that is being rewritten is not uploaded."""
+        records = (_find_record(os.path.join(folder, name)) for folder in self._record_folders())
+        return next((record for record in records if record is not None), None)
+
+    def data_path(self, name: str) -> str | None:
+        """Where the cache has the content of the file `name`; None if it has none."""
+        for folder in self._record_folders():
+            path = os.path.join(self.directory, "vfs", os.path.relpath(folder, self.directory / "vfsMeta"), name)
+            if os.path.isfile(path):
+                return path
+        return None
+
     def _record_folders(self) -> list[str]:
         """The folders with the mount's records: usually one; several after the remote's name has changed."""
         records = self.directory / "vfsMeta"
@@ -125,7 +138,7 @@ class VfsCache:
         saved = []
         for path in _files_under(self.directory / "vfs"):
             record = self.directory / "vfsMeta" / os.path.relpath(path, self.directory / "vfs")
-            if not _is_readable(record) and _is_whole(path):
+            if not _is_readable(record) and os.stat(path).st_size and not has_holes(path):
                 _write_dirty_record(record, os.stat(path))
                 saved.append(self._name(str(record)))
         return sorted(saved)
@@ -212,11 +225,11 @@ def _is_readable(record: Path) -> bool:
     return False
 
 
-def _is_whole(path: str) -> bool:
-    """Whether the file has data and no hole before its end."""
+def has_holes(path: str) -> bool:
+    """Whether the file has a hole before its end: content that was not downloaded. Raises OSError."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return size > 0 and os.lseek(file.fileno(), 0, os.SEEK_HOLE) == size
+        return size > 0 and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
 
 
 def _write_dirty_record(record: Path, data: os.stat_result) -> None:

@@ -40,7 +40,7 @@ def parse_record(raw: bytes) -> CacheRecord:
     record = json.loads(raw)
     is_uploaded = record["Dirty"] is False and bool(record["Fingerprint"])
     size = record.get("Size")
-    return CacheRecord(is_uploaded, size if isinstance(size, int) else None, _nanoseconds(record.get("ModTime")))
+    return CacheRecord(is_uploaded, size if isinstance(size, int) else None, parse_time(record.get("ModTime")))
 
 
 def has_record_name(name: str) -> bool:
@@ -48,7 +48,7 @@ def has_record_name(name: str) -> bool:
     return _ENCODED.search(name) is None
 
 
-def _nanoseconds(moment: object) -> int | None:
+def parse_time(moment: object) -> int | None:
     """A time as Go writes it (RFC 3339, up to nine decimals), since the epoch; None for anything else."""
     match = _TIME.fullmatch(moment) if isinstance(moment, str) else None
     if match is None:

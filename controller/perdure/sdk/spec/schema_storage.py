@@ -51,6 +51,11 @@ MOUNT_CACHED = Record(
             _SIZE, "Size of the first part of a file that is requested, such as 32M. Default: that of `type`, or 128M."
         ),
         "vfs_write_back": Field(_DURATION, "How long after a file is closed its upload starts. Default: 1s."),
+        "flush_every": Field(
+            _DURATION,
+            "How long writes to a file that stays open, or is written again and again, may be missing in the bucket. "
+            "Default: 30s, or twice `vfs_write_back` if that is longer.",
+        ),
     }
 )
 MOUNT = Record(

@@ -165,6 +165,7 @@ EXAMPLES = {
     "file_mounts.*.config.mount_cached.vfs_read_ahead": CACHED.format("vfs_read_ahead: 1M"),
     "file_mounts.*.config.mount_cached.vfs_read_chunk_size": CACHED.format("vfs_read_chunk_size: 1M"),
     "file_mounts.*.config.mount_cached.vfs_write_back": CACHED.format("vfs_write_back: 5s"),
+    "file_mounts.*.config.mount_cached.flush_every": CACHED.format("flush_every: 10s"),
     "file_mounts.*.config.mount": "file_mounts: {/a: {name: abc, config: {mount: {read_only: true}}}}",
     "file_mounts.*.config.mount.read_only": "file_mounts: {/a: {name: abc, config: {mount: {read_only: true}}}}",
     "file_mounts.*.config.mount.hf_mount_args": "file_mounts: {/a: {name: abc, config: {mount: {hf_mount_args: [a]}}}}",
