@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.load.listing import StepInfo, latest, steps
     from perdure.checkpoint.load.loader import LoadResult
     from perdure.checkpoint.notice import deadline, exit_preempted, on_notice, preempted
-    from perdure.checkpoint.save.keep import Keep
+    from perdure.checkpoint.save.retention.keep import Keep
     from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 
 __all__ = [
@@ -49,7 +49,7 @@ _MODULES = {
     "CheckpointError": "errors",
     "CheckpointUnavailable": "errors",
     "Checkpointer": "checkpointer",
-    "Keep": "save.keep",
+    "Keep": "save.retention.keep",
     "LoadResult": "load.loader",
     "NoUsableCheckpoint": "errors",
     "Resumable": "state.resume",

@@ -19,8 +19,9 @@ from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import listing
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.verify import verify_and_mark
-from perdure.checkpoint.save import adopt, prune
-from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save import adopt
+from perdure.checkpoint.save.retention import prune
+from perdure.checkpoint.save.retention.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 _COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "REASON")

@@ -17,6 +17,7 @@ A training loop:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -36,16 +37,17 @@ from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.loader import LoadResult
 from perdure.checkpoint.load.shards import Content
-from perdure.checkpoint.ranks.collective import capture, gather_or_raise, raise_if_any_failed
+from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
-from perdure.checkpoint.ranks.group import Group, detect_group
+from perdure.checkpoint.ranks.group import Group, PeersMissing, detect_group
 from perdure.checkpoint.ranks.step_to_load import load_agreed_step
 from perdure.checkpoint.save import commit, first_upload
 from perdure.checkpoint.save.background import Background
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.interval import SaveInterval
-from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.leftovers import Leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
@@ -130,7 +132,7 @@ class Checkpointer:
         self._saved_step: int | None = None
         self._written: list[str] = []  # this process's files of the last save
         self._upload_wait_s = 0.0  # how long the last save waited for the bucket
-        self._has_removed_leftovers = False
+        self._leftovers = Leftovers(prefix)
         self.last_result: LoadResult | None = None
 
     # --- saving -------------------------------------------------------------------------------------------
@@ -179,14 +181,7 @@ class Checkpointer:
         topic = f"save-{self._series.prefix}-{pending.step}-{self._saves}"
         doing = f"saving step {pending.step} in {self._root}"
         with pending.directory.cache.lock:
-            parts = gather_or_raise(
-                self._group,
-                topic,
-                capture(lambda: self._write_part(pending)),
-                doing=doing,
-                encode=lambda record: None if record is None else vars(record),
-                decode=lambda row: None if row is None else FileRecord(**row),
-            )
+            parts = self._gather_parts(topic, capture(lambda: self._write_part(pending)), doing)
             records = [record for record in parts if record is not None]
             done = capture(lambda: self._write_manifest(pending, records))
             raise_if_any_failed(self._group, f"{topic}-committed", done, doing=doing)
@@ -194,6 +189,24 @@ class Checkpointer:
         self._interval.record_busy(took_s)
         self._final_save.commit_s = took_s
         return done.value
+
+    def _gather_parts(self, topic: str, mine: Outcome[FileRecord | None], doing: str) -> list[FileRecord | None]:
+        try:
+            return gather_or_raise(
+                self._group,
+                topic,
+                mine,
+                doing=doing,
+                encode=lambda record: None if record is None else vars(record),
+                decode=lambda row: None if row is None else FileRecord(**row),
+            )
+        except PeersMissing:
+            raise  # it is not known whether the others go on
+        except CheckpointError:
+            if mine.value is not None:  # all know that this step is not committed
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self._root, mine.value.path))
+            raise
 
     def _write_part(self, pending: _PendingSave) -> FileRecord | None:
         if pending.content is None:
@@ -219,12 +232,8 @@ class Checkpointer:
         if committed is not None:
             with pending.directory.cache.lock:
                 commit.finish(self._series, committed, pending.directory)
-        if pending.content is not None and not self._has_removed_leftovers:
-            self._has_removed_leftovers = True  # a process that dies later leaves its part to its successor
-            try:
-                shards.remove_leftovers(self._root, self._series.prefix)
-            except OSError as error:
-                logger.warning("removing unfinished parts of earlier saves from %s: %s", self._root, error)
+        if pending.content is not None:
+            self._leftovers.remove(pending.directory, committed.name if committed is not None else None)
 
     def _find_saved(self, step: int | None) -> Checkpoint | None:
         saved = checkpoint.newest_first(self._root, self._series.prefix)

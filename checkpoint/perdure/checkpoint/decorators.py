@@ -75,7 +75,7 @@ def save_checkpoint(
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
             from perdure.checkpoint.save import commit, function_save
-            from perdure.checkpoint.save.keep import Keep
+            from perdure.checkpoint.save.retention.keep import Keep
 
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)

@@ -36,7 +36,7 @@ from perdure.checkpoint.ranks.group import Group, SingleProcess
 from perdure.checkpoint.save import commit
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
-from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.retention.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")

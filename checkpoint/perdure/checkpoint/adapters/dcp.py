@@ -18,7 +18,7 @@ import torch.distributed.checkpoint as dcp
 from perdure.checkpoint.folders import Folder, Folders
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
 from perdure.checkpoint.ranks.group import Group, detect_group
-from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.retention.keep import Keep
 
 
 class DcpCheckpoints:

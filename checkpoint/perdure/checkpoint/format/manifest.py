@@ -133,6 +133,11 @@ def manifests_among(names: Iterable[str]) -> list[ManifestEntry]:
     return sorted(entries, key=lambda entry: (entry.step, entry.name), reverse=True)
 
 
+def temporaries_among(names: Iterable[str]) -> list[str]:
+    """The manifests in a listing that are being written, or that a killed process left unfinished."""
+    return [name for name in names if name.startswith(_TEMP_PREFIX)]
+
+
 def started_among(names: Iterable[str]) -> dict[str, int]:
     """The saves in a listing that began before there was any manifest: file name → step."""
     started = [name for name in names if name.endswith(_STARTED_SUFFIX)]

@@ -87,20 +87,6 @@ def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
     return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
-def remove_leftovers(root: str, prefix: str) -> None:
-    """Remove the unfinished parts of `prefix` whose writers are known to be dead (`Writer.is_dead`).
-
-    Parts that a living process may still be writing stay. Raises OSError.
-    """
-    observer = part_names.Writer.current()
-    with os.scandir(root) as entries:
-        for entry in entries:
-            writer = part_names.parse_temporary(entry.name, prefix)
-            if writer is not None and writer.is_dead(observer):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)
-
-
 def make_content(flat: Flat, layout: Layout) -> Content:
     """A state as a part. Arrays that are in memory in the form in which they are written are not copied."""
     return Content(layout.size, _pieces(flat, layout))

@@ -24,8 +24,8 @@ from perdure.checkpoint.errors import CheckpointUnavailable
 from perdure.checkpoint.format import manifest
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
 from perdure.checkpoint.load.checkpoint import Checkpoint
-from perdure.checkpoint.save import prune
-from perdure.checkpoint.save.keep import Keep
+from perdure.checkpoint.save.retention import prune
+from perdure.checkpoint.save.retention.keep import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")

@@ -52,6 +52,11 @@ class SaveDirectory:
         """Every manifest, newest step first. Raises CheckpointUnavailable when the directory cannot be read."""
         return manifest.manifests_among(self._names())
 
+    def unfinished_manifests(self) -> list[str]:
+        """The paths, relative to the directory, of manifests that are being written or that a kill has left. Raises
+        CheckpointUnavailable when the directory cannot be read."""
+        return [f"{OWN_DIR}/{name}" for name in manifest.temporaries_among(self._names())]
+
     def forget_listing(self) -> None:
         """The next use lists the manifests again, and sees what other processes have committed."""
         self._is_listed = False

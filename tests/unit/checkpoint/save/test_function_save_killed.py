@@ -12,7 +12,7 @@ import pytest
 from perdure.checkpoint import load_checkpoint, save_checkpoint, steps
 from perdure.checkpoint.decorators import LoadFunction
 from perdure.checkpoint.format import manifest
-from perdure.checkpoint.save import prune
+from perdure.checkpoint.save.retention import prune
 from unit.checkpoint.training_program import Restart
 
 

@@ -3,7 +3,7 @@
 It never blocks training, and never fails a save.
 
 Other code deletes other things. `commit.finish` removes other manifests of the step just saved
-(`_delete_superseded`, `_delete_unreadable`). `shards.remove_leftovers` removes unfinished parts of dead processes.
+(`_delete_superseded`, `_delete_unreadable`). `leftovers` removes parts that were never committed.
 `Folders` and the Lightning plugin remove the manifests of files that are written again or were removed.
 
 The rule is applied to the checkpoints that are whole and durable. Three kinds are kept: those that the rule selects,
@@ -25,7 +25,7 @@ from perdure.checkpoint.format import part_names, sampling, step_names
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.directory_cache import DirectoryCache
 from perdure.checkpoint.load.verify import find_damage
-from perdure.checkpoint.save.keep import Keep, RetentionCandidate, epoch_s, steps_to_keep
+from perdure.checkpoint.save.retention.keep import Keep, RetentionCandidate, epoch_s, steps_to_keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
