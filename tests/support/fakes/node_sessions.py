@@ -12,7 +12,7 @@ from typing import Any
 from perdure.controller.nodes.frames import NodeFrame, parse_text
 from perdure.controller.nodes.presence import WelcomeState
 from perdure.controller.nodes.session import NodeSessions
-from perdure.controller.reconcile.work_items import JobEvent
+from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.file_logs import FileLogStore
@@ -31,6 +31,7 @@ class FakeReconciler:
     def __init__(self, *, records: bool = False) -> None:
         self.events: list[events.Event] = []
         self.received: list[str] = []  # the names of the events and the kinds of the checkpoint messages
+        self.checkpoints: list[CheckpointReport] = []
         self.directive: Directive | None = None  # of every attempt
         self.outages: Iterator[bool] = iter(())  # the answers to `had_outage_within`; False after the last
         self._records = records  # whether checkpoints are recorded at once, or never
@@ -44,6 +45,7 @@ class FakeReconciler:
 
     def submit(self, event: JobEvent) -> Future[None]:
         assert event.checkpoint is not None
+        self.checkpoints.append(event.checkpoint)
         self.received.append(event.checkpoint.note.kind)
         recorded: Future[None] = Future()
         if self._records:

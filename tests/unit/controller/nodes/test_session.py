@@ -188,6 +188,12 @@ def test_checkpoints__are_read_no_faster_than_they_are_recorded(sessions: NodeSe
     assert asyncio.run(run()) == _MAX_INFLIGHT_CHECKPOINTS
 
 
+def test_checkpoint__has_a_bounded_path_in_the_timeline(sessions: NodeSessions, reconciler: FakeReconciler) -> None:
+    frame = frame_of({"type": "checkpoint", "seq": 1, "step": 1, "state": "saved", "path": "p" * 1025})
+    asyncio.run(sessions._on_frame(new_connection(), frame))
+    assert reconciler.checkpoints[0].note.data["path"] == "p" * 1024
+
+
 def test_log__is_held_while_the_disk_is_nearly_full(
     sessions: NodeSessions, reconciler: FakeReconciler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S
 from perdure.controller.clouds.registry import BrokenCloud
 from perdure.controller.execute.call_types import CloudCall
+from perdure.controller.reconcile.recorder import MAX_SHOWN_CHECKPOINTS
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.store.records import claims
 from perdure.controller.store.records.intents import Intents
@@ -179,6 +180,16 @@ def test_checkpoint_report__enters_the_timeline_once(world: World) -> None:
     world.post(JobEvent(job, checkpoint=report))
     world.post(JobEvent(job, checkpoint=report))
     assert world.kinds(job).count("checkpoint.committed") == 1
+
+
+def test_checkpoint_reports__of_one_node_are_bounded_in_the_timeline(world: World) -> None:
+    job = world.submit()
+    for seq in range(MAX_SHOWN_CHECKPOINTS - 1, MAX_SHOWN_CHECKPOINTS + 3):
+        entry = TimelineEntry("checkpoint.committed", 0, 1, 0, data={"step": seq})
+        world.post(JobEvent(job, checkpoint=CheckpointReport((job, 0, 1), 0, seq, entry)))
+    shown = world.timeline(job, "checkpoint.committed")
+    assert [entry["data"]["step"] for entry in shown] == [MAX_SHOWN_CHECKPOINTS - 1, MAX_SHOWN_CHECKPOINTS]
+    assert "shows no more of them" in shown[-1]["message"]
 
 
 def test_termination__is_retried_until_the_machine_is_gone(world: World) -> None:
