@@ -39,10 +39,13 @@ _TITLES: dict[Validator, str] = {record: title for title, _, record in SECTIONS}
 _TITLES[schema_resources.ONE_RESOURCES] = "resources"
 
 # Cloud → its name in `Field.acted_on`.
-CLOUDS = {"local": "local", "aws": "AWS", "gcp": "Google Cloud", "azure": "Azure"}
+CLOUDS = {"local": "local", "aws": "AWS", "gcp": "Google Cloud", "azure": "Azure", "kubernetes": "Kubernetes"}
 YES, NO_EFFECT, REFUSED = "yes", "no effect", "refused"
 # Fields whose values decide: path → the effect of the values.
-_BY_VALUE = {"resources.image_id": ("`docker:…`, `skypilot:…`", REFUSED), "config.hooks": ("only `stop`", REFUSED)}
+_BY_VALUE = {
+    "resources.image_id": ("`docker:…` without `infra: k8s`, `skypilot:…`", REFUSED),
+    "config.hooks": ("only `stop`", REFUSED),
+}
 
 
 def page() -> str:
@@ -100,7 +103,7 @@ def effects_by_cloud() -> dict[str, dict[str, str]]:
 def _effects(record: Record, place: str) -> Iterator[tuple[str, dict[str, str]]]:
     for name, field in record.fields.items():
         if isinstance(field.validator, Table) and field.validator.known:
-            yield from ((f"{place}{name}.{key}", dict.fromkeys(CLOUDS, YES)) for key in field.validator.known)
+            yield from ((f"{place}{name}.{key}", _effect_of_known(key)) for key in field.validator.known)
             yield f"{place}{name}.*", dict.fromkeys(CLOUDS, NO_EFFECT)
         else:
             yield f"{place}{name}", {cloud: _effect(field, title) for cloud, title in CLOUDS.items()}
@@ -109,6 +112,11 @@ def _effects(record: Record, place: str) -> Iterator[tuple[str, dict[str, str]]]
         for inner, prefix in _records_in(field.validator, f"{place}{name}"):
             inner_effects = _effects(inner, f"{prefix}.")
             yield from (one for one in inner_effects if not field.no_effect or REFUSED in one[1].values())
+
+
+def _effect_of_known(key: str) -> dict[str, str]:
+    """A key that is the name of a cloud has an effect there alone."""
+    return {cloud: YES if key not in CLOUDS or key == cloud else NO_EFFECT for cloud in CLOUDS}
 
 
 def _records_in(validator: Validator, path: str) -> Iterator[tuple[Record, str]]:

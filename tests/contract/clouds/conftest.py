@@ -18,6 +18,8 @@ from perdure.controller.clouds.contract_suite import TIMEOUT_S, CloudBench
 from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.clouds.gcp.cloud import GcpCloud
 from perdure.controller.clouds.gcp.settings import GcpSettings
+from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
+from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
 from perdure.controller.clouds.local.cloud import LocalCloud
 from perdure.controller.clouds.local.settings import LocalSettings
 from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
@@ -26,11 +28,13 @@ from support.fakes.azure import FakeAzure
 from support.fakes.ec2 import FakeEc2
 from support.fakes.ec2.fis import ROLE
 from support.fakes.gce import FakeGce
+from support.fakes.kube import FakeKube
+from support.fakes.kube.clusters import join_kubeconfigs
 
 SLEEPER = b"import signal\nwhile True: signal.pause()\n"
 
 
-@pytest.fixture(params=["fake", "local", "aws", "gcp", "azure"])
+@pytest.fixture(params=["fake", "local", "aws", "gcp", "azure", "kubernetes"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudBench]:
     make = {"fake": fake_bench, "local": lambda: local_bench(tmp_path)}
     made = make[request.param]() if request.param in make else request.getfixturevalue(f"{request.param}_bench")
@@ -106,3 +110,27 @@ def azure_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudBench]:
         cloud = AzureCloud(InMemoryOfferCache(SystemClock()), AzureSettings.from_mapping(azure.section), SystemClock())
         cloud.prices.refresh(TIMEOUT_S)
         yield CloudBench(cloud, azure.faults.capacity.__setitem__)
+
+
+@pytest.fixture
+def kubernetes_bench(tmp_path: Path) -> Iterator[CloudBench]:
+    """Two clusters. A zone has one on-demand node, and one spot node, where the capacity is limited."""
+    with FakeKube(context="east") as east, FakeKube(context="west") as west:
+        clusters = {"east": east, "west": west}
+        for context, kube in clusters.items():
+            kube.faults.stop_s = 0.05
+            for zone in (f"{context}-1", f"{context}-2"):
+                kube.add_node(f"{zone}-fixed", zone=zone)
+                kube.add_node(f"{zone}-spot", zone=zone, labels={"karpenter.sh/capacity-type": "spot"})
+        join_kubeconfigs(tmp_path / "kubeconfig", clusters.values())
+        section = {
+            "kubeconfig": str(tmp_path / "kubeconfig"),
+            "allowed_contexts": "all",
+            "context_configs": {"west": {"pricing": {"cpu": 0.08, "memory": 0.01}}},
+        }
+        cloud = KubernetesCloud(KubernetesSettings.from_mapping(section), SystemClock())
+
+        def set_capacity(zone: str, capacity: int) -> None:
+            clusters[zone.partition("-")[0]].limit_pods(f"{zone}-spot", capacity)
+
+        yield CloudBench(cloud, set_capacity)

@@ -154,7 +154,7 @@ def test_override__merges_settings(tmp_path: Path) -> None:
         "hooks": [{"run": "a"}],
     }
     assert [warning.partition(": accepted")[0] for warning in dag.warnings] == [
-        *("line 1: config.kubernetes", "line 1: config.gcp", "config.aws")
+        *("line 1: config.kubernetes.custom", "line 1: config.gcp", "config.aws")
     ]
 
 

@@ -103,6 +103,5 @@ def test_mingpt_task__machine_requirements() -> None:
 
 
 def test_reference_task__warns_of_fields_without_effect() -> None:
-    file = TASKS / "efa.yaml"
-    assert task("efa").warnings == (f"{file}:2: config.kubernetes: accepted, but has no effect in Perdure",)
+    assert task("efa").warnings == ()
     assert task("mingpt").warnings == ()

@@ -209,7 +209,7 @@ class CloudContract:
         bench.limit_capacity(zone, 0)
         bench.rejection(bench.request("t1"))
         bench.limit_capacity(zone, 1)
-        assert bench.launch("t1")[0].state is InstanceState.RUNNING
+        assert bench.launch("t1")[0].state in (InstanceState.PENDING, InstanceState.RUNNING)
 
     def test_launch__reuses_capacity_of_ended_machines(self, bench: CloudBench) -> None:
         bench.limit_capacity(bench.offer().zone, 1)

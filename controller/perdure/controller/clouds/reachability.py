@@ -40,7 +40,7 @@ def report_unreachable(
         return {}
     fix = _FIX.format(home / "config.yaml")
     reason = f"its machines cannot reach this controller at {endpoint}, {problem}: {fix}"
-    names = [name for name in sorted(remote_clouds(sections)) if not _is_on_this_computer(sections[name])]
+    names = [name for name in sorted(remote_clouds(sections)) if not _has_own_way(sections[name])]
     for name in names:
         log.error("cloud.unreachable", cloud=name, reason=reason)
     return dict.fromkeys(names, reason)
@@ -63,7 +63,10 @@ def _problem(endpoint: str, *, is_advertised: bool) -> str | None:
     return None
 
 
-def _is_on_this_computer(section: object) -> bool:
-    """Whether the cloud's API is served by this computer: so are its machines."""
-    url = section.get("endpoint_url") if isinstance(section, Mapping) else None
-    return isinstance(url, str) and _problem(url, is_advertised=True) is not None
+def _has_own_way(section: object) -> bool:
+    """Whether the cloud's machines do not need the endpoint: they run on this computer, or have a URL of their own."""
+    if not isinstance(section, Mapping):
+        return False
+    url = section.get("endpoint_url")
+    is_here = isinstance(url, str) and _problem(url, is_advertised=True) is not None
+    return is_here or isinstance(section.get("controller_url"), str)

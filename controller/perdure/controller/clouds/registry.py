@@ -38,10 +38,6 @@ from perdure.sdk.installed_clouds import cloud_entry_points
 
 log = structlog.get_logger(__name__)
 
-# Accepted in config.yaml and in tasks, but without an implementation.
-NOT_IMPLEMENTED = ("kubernetes",)
-
-_NOT_IMPLEMENTED = "this version of Perdure cannot use {} yet: choose another cloud"
 _NOT_CONFIGURED = "it is not configured: add a section `{}:` to {} (see docs/guides/clouds)"
 _TURNED_OFF = "`{}: false` in config.yaml turns it off: jobs do not run on the controller's own computer"
 _NOT_SHARED = (
@@ -100,7 +96,7 @@ def time_speed(sections: Mapping[str, object], home: Path) -> float | None:
 
 def real_time_clouds() -> tuple[str, ...]:
     """The clouds that always run in real time."""
-    return (*(d.name for d in descriptors().values() if d.time_speed is None), *NOT_IMPLEMENTED)
+    return tuple(d.name for d in descriptors().values() if d.time_speed is None)
 
 
 def build_clouds(
@@ -120,8 +116,7 @@ def build_clouds(
     `time_scale`: of `clock`. `cache`: stores offers (default: in memory). Raises SettingsError, which names the field,
     for an invalid section: one line for each section that is invalid.
     """
-    clouds: dict[str, Cloud] = {name: UnavailableCloud(name, _NOT_IMPLEMENTED.format(name)) for name in NOT_IMPLEMENTED}
-    clouds |= {name: BrokenCloud(name, reason) for name, reason in broken_packages().items()}
+    clouds: dict[str, Cloud] = {name: BrokenCloud(name, reason) for name, reason in broken_packages().items()}
     cache, errors = cache or InMemoryOfferCache(clock), ErrorCollector()
     for name, descriptor in descriptors().items():
         if not _is_enabled(descriptor, sections):

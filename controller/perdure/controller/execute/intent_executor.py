@@ -178,6 +178,7 @@ class IntentExecutor:
             network_tier=data.get("network_tier"),
             image_id=data.get("image_id"),
             labels=data.get("labels") or {},
+            settings=data.get("settings") or {},
         )
 
     # --- terminate ------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ def hosting_cloud(home: Path, name: str, region: str | None, clock: Clock) -> Cl
     """The cloud that will host the machine, as `home` configures it. Raises SettingsError if it cannot."""
     settings = read_settings(home)
     sections = dict(settings.sections)
-    if region is not None and isinstance(sections.get(name), dict) and not shares_computer(name):
+    has_regions = registry.hosting_support(name) is not None and not shares_computer(name)
+    if region is not None and isinstance(sections.get(name), dict) and has_regions:
         sections[name] = {**sections[name], "regions": [region]}
     clouds = build_clouds(sections, home, clock, local_home=settings.local_home)
     cloud = clouds.get(name)

@@ -82,6 +82,7 @@ class IntentBuilder:
             "name": f"perdure-{row.name}-{job.id}-{action.task}-{action.generation}",
             "queue": _queue_key(job, row),
             **_machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
+            **_cloud_settings(row.spec, action.offer.cloud),
         }
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
@@ -104,6 +105,12 @@ def _machine_options(
         return dict(spec.get("machine", {}))
     index = fitted_requirement(requirements, offer)
     return {} if index is None else dict(spec["machines"][index])
+
+
+def _cloud_settings(spec: Mapping[str, Any], cloud: str) -> dict[str, Any]:
+    """The task's own settings of the cloud, for a cloud that has any."""
+    settings = spec.get("cloud_settings", {}).get(cloud)
+    return {"settings": settings} if settings else {}
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:

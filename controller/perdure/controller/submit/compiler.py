@@ -13,6 +13,8 @@ from typing import Any
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import StorageError
+from perdure.controller.clouds.base.config_section import SectionError
+from perdure.controller.clouds.base.protocol import HasTaskSettings
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import mask_secrets
@@ -36,6 +38,8 @@ _MASKED_MOUNT_FIELDS = ("path", "prefix")
 # Field of `job_recovery` → the strategies that use it. The others are used by all; `work` by forecasts, too.
 _USED_BY = {"patience": ("VALUE",), "move_cost": ("VALUE", "DEADLINE")}
 _HOOK_TIMEOUT_S = 3600  # as in SkyPilot
+# The clouds with settings of their own in a task's `config`.
+_CLOUDS_WITH_SETTINGS = {"kubernetes"}
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 # Field of a launch request → the field of a task's resources that it comes from.
@@ -95,7 +99,31 @@ class Compiler:
             for field, names in sorted(clouds.items()):
                 where = " and ".join(sorted(names))
                 warnings.append(f"resources.{field}: accepted, but has no effect on {where}")
+            warnings += self._settings_warnings(task, [cloud.name for cloud in usable])
         return tuple(dict.fromkeys(warnings))
+
+    def _settings_warnings(self, task: Task, usable: Sequence[str]) -> Iterator[str]:
+        """What the clouds say about their settings in the task. Raises RequestRejected for invalid ones."""
+        for cloud in _CLOUDS_WITH_SETTINGS & (task.to_yaml_config().get("config") or {}).keys():
+            named = {candidate.requirement.cloud for candidate in candidates(task.resources)}
+            if cloud not in usable or not named & {None, cloud}:
+                yield f"config.{cloud}: accepted, but has no effect: the task cannot run on {cloud}"
+        for cloud, settings in self._cloud_settings(task.to_yaml_config()).items():
+            checker = self.market.clouds[cloud]
+            assert isinstance(checker, HasTaskSettings)
+            try:
+                yield from (f"config.{cloud}.{warning}" for warning in checker.check_settings(settings))
+            except SectionError as error:
+                raise RequestRejected(error.message, where=error.where, fix=error.fix) from error
+
+    def _cloud_settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Cloud → the task's `config.<cloud>`, for the clouds that have such settings."""
+        given = config.get("config") or {}
+        return {
+            name: given[name]
+            for name, cloud in self.market.clouds.items()
+            if given.get(name) and isinstance(cloud, HasTaskSettings)
+        }
 
     def _deadline_warnings(self, tasks: Sequence[NewTask], now: float) -> tuple[str, ...]:
         """A warning for each task that would miss its deadline even without preemptions, or whose work is unknown.
@@ -152,6 +180,7 @@ class Compiler:
             "buckets": [bucket.to_json() for bucket in storage.buckets],
             "resources": _resources_summary(view),
             "machines": [_machine_options(candidate) for candidate in placements],
+            "cloud_settings": self._cloud_settings(config),
             "strategy_reason": why,
             "hooks": [_hook(hook) for hook in config.get("config", {}).get("hooks", ())],
         }

@@ -69,6 +69,13 @@ GIT_WORKDIR = Record(
 )
 MANAGED_SECRET = Record({"mount_path": Field(TEXT, "Path of the file that holds the secret.")})
 
+# Their content is checked by the controller, which knows the fields of a pod.
+POD_SETTINGS = (
+    *("pod_config", "provision_timeout", "custom_metadata", "kueue", "quota", "dws", "remote_identity"),
+    "set_pod_resource_limits",
+)
+KUBERNETES = Table(TEXT, Anything(), no_effect=NO_EFFECT, known=dict.fromkeys(POD_SETTINGS, Anything()))
+
 TASK_FIELDS = {
     "name": Field(_NAME, "Name of the task. Default: the job's name; in a pipeline, `<job>-<index>`."),
     "workdir": Field(
@@ -114,8 +121,9 @@ TASK_FIELDS = {
         no_effect="accepted, but has no effect: Perdure keeps no secrets; use `secrets` and --secret",
     ),
     "config": Field(
-        Table(TEXT, Anything(), no_effect=NO_EFFECT, known={"hooks": HOOKS}),
-        "`hooks`: commands to run before a machine goes away. The other settings of SkyPilot's client have no effect.",
+        Table(TEXT, Anything(), no_effect=NO_EFFECT, known={"hooks": HOOKS, "kubernetes": KUBERNETES}),
+        "`hooks`: commands to run before a machine goes away. `kubernetes`: settings of pods, such as `pod_config`. "
+        "The other settings of SkyPilot's client have no effect.",
     ),
     "service": Field(Table(TEXT, Anything(), nullable=True), "A service to deploy.", refused=_JOBS_ONLY),
     "pool": Field(Table(TEXT, Anything(), nullable=True), "A pool of workers.", refused=_JOBS_ONLY),

@@ -34,7 +34,7 @@ Config = dict[str, Any]
 STRATEGIES = ("FAILOVER", "EAGER_NEXT_REGION", "CHEAPEST", "SPREAD", "VALUE", "DEADLINE")
 DISK_TIERS = ("low", "medium", "high", "ultra", "best", "none")
 
-_SUPPORTED_CLOUDS = "local, AWS, Google Cloud, Azure, and the clouds of installed packages"
+_SUPPORTED_CLOUDS = "local, AWS, Google Cloud, Azure, Kubernetes, and the clouds of installed packages"
 _RENTED_CLOUDS = "AWS, Google Cloud, Azure"
 _ALWAYS_TERMINATED = "accepted, but has no effect: a job's machines are always terminated when it ends"
 NOT_MOUNTED = "it is not mounted, so what is written there is lost with the machine; use `file_mounts` with a bucket"
@@ -230,7 +230,7 @@ RESOURCE_FIELDS = {
     "disk_size": Field(
         Parsed(quantities.disk_gib, "GiB above 0 such as 100, or 100GB", _NUMBER_OR_TEXT),
         "Size of the boot disk in GiB. Default: 100.",
-        acted_on=_RENTED_CLOUDS,
+        acted_on=f"{_RENTED_CLOUDS}, Kubernetes",
     ),
     "ephemeral_storage": Field(
         Parsed(quantities.disk_gib, "GiB above 0 such as 50, or 50GB", _NUMBER_OR_TEXT),
@@ -265,10 +265,10 @@ RESOURCE_FIELDS = {
     ),
     "image_id": Field(
         OneOf(TEXT, Table(TEXT, TEXT, allowed="a mapping from region to image")),
-        "Image to boot: `ami-…` on AWS, `projects/…/global/images/…` on Google Cloud, `publisher:offer:sku:version` or "
-        "a resource ID on Azure. Default: the image in `config.yaml`, or else Ubuntu, with NVIDIA's driver if the "
-        "machine has GPUs. With a mapping from region to image, only the regions that it names are used.",
-        acted_on=_RENTED_CLOUDS,
+        "Image: `ami-…` on AWS, `projects/…/global/images/…` on Google Cloud, `publisher:offer:sku:version` or an ID "
+        "on Azure, `docker:…` on Kubernetes. Default: that of `config.yaml`, or else Ubuntu, with NVIDIA's driver if "
+        "the machine has GPUs. With a mapping from region to image, only the regions that it names are used.",
+        acted_on=f"{_RENTED_CLOUDS}, Kubernetes",
     ),
     "autostop": Field(
         OneOf(
@@ -314,16 +314,16 @@ def canonical_resources(config: Config, _raw: dict[Any, Any], path: FieldPath, r
         config["infra"] = place
     if "job_recovery" in config:
         config["job_recovery"] = _canonical_recovery(config["job_recovery"])
-    if why := unsupported_image(config.get("image_id")):
+    if why := unsupported_image(config.get("image_id"), infra.parts(config.get("infra"))[0]):
         report.add_unsupported((*path, "image_id"), why)
     return config
 
 
-def unsupported_image(image_id: str | dict[str, str] | None) -> str:
-    """Why no cloud can boot an image, or one of several; empty if a cloud may."""
+def unsupported_image(image_id: str | dict[str, str] | None, cloud: str | None) -> str:
+    """Why `cloud` (None: any) cannot boot an image, or one of several; empty if it may."""
     images = image_id.values() if isinstance(image_id, dict) else [image_id or ""]
-    if any(image.lower().startswith("docker:") for image in images):
-        return "container images are not supported yet, so the task would run outside its container"
+    if cloud != "kubernetes" and any(image.lower().startswith("docker:") for image in images):
+        return "container images are not supported yet without `infra: k8s`: the task would run outside its container"
     if any(image.lower().startswith("skypilot:") for image in images):
         return "SkyPilot's image tags are not supported; write an image of the cloud"
     return ""

@@ -144,6 +144,14 @@ class FakeKube:
             self.store.update("nodes", "", node)
             self._settle()
 
+    def limit_pods(self, name: str, count: int) -> None:
+        """How many pods the node takes."""
+        with self.store.lock:
+            node = copy.deepcopy(self.store.get("nodes", "", name))
+            node["status"]["allocatable"]["pods"] = str(count)
+            self.store.update("nodes", "", node)
+            self._settle()
+
     def taint(self, name: str, key: str, effect: str = "NoSchedule") -> None:
         self.change_node(
             name, taints=[*self.store.get("nodes", "", name)["spec"]["taints"], {"key": key, "effect": effect}]

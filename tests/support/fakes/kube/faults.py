@@ -24,4 +24,6 @@ class Faults:
     slow_watch_s: float = 0.0  # how late events reach watches
     cut_watches: int = 0  # how many of the next watch events break their connection in the middle
     silent: bool = False  # the server accepts connections and answers nothing
+    #: How long a container that is no process takes to end after SIGTERM; an evicted one takes all of its grace.
+    stop_s: float = float("inf")
     no_kubelet: set[str] = field(default_factory=set)  # nodes whose kubelet does nothing any more

@@ -116,6 +116,9 @@ class Kubelets:
     def _stop(self, pod: Object, container: ContainerProcess | None) -> bool:
         uid, grace_s = pod["metadata"]["uid"], pod["metadata"].get("deletionGracePeriodSeconds") or 0
         now = time.monotonic()
+        is_evicted = any(one["type"] == "DisruptionTarget" for one in pod["status"].get("conditions") or ())
+        if container is None and not is_evicted:
+            grace_s = min(grace_s, self._faults.stop_s)
         if uid not in self._kill_at:
             self._kill_at[uid] = now + grace_s
             if container is not None:

@@ -263,7 +263,7 @@ def test_options__git_repository_and_settings(perdure: RunPerdure, server: Contr
     task = submitted(server)["tasks"][0]
     assert task["workdir"] == {"url": url, "ref": "v1"}
     assert task["config"] == {"kubernetes": {"custom": 1}, "aws": {"vpc_name": "v"}}
-    assert launched.stderr.count("config.kubernetes: accepted, but has no effect") == 1
+    assert launched.stderr.count("config.kubernetes.custom: accepted, but has no effect") == 1
     result = perdure("jobs", "launch", "-d", "-y", "--git-url", url, "--workdir", ".", "true")
     assert result.exit_code == 2
     assert "--workdir excludes --git-url" in result.stderr

@@ -26,7 +26,7 @@ def _own_signals() -> Iterator[None]:
         ("--infra aws", "", "name a cloud and its region"),
         ("--infra mars/x", "", "unknown cloud 'mars'"),
         ("--infra aws/us-east-1", "", "add a section `aws:`"),
-        ("--infra kubernetes/mine", "kubernetes: {}", "choose another cloud"),
+        ("--infra kubernetes/mine", "kubernetes: {}", "cannot use kubernetes yet"),
         ("--infra local", "local: false", "turns it off"),
         ("--infra local/nowhere", "", "sells nothing in local/nowhere"),
         ("--infra local --instance-type big", "", "choose among local-1"),

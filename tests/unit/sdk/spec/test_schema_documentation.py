@@ -17,6 +17,7 @@ from perdure.controller.clouds.azure.cloud import AzureCloud
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.clouds.gcp.cloud import GcpCloud
+from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.local.cloud import LocalCloud
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import ManualClock
@@ -94,7 +95,7 @@ def test_page__tables_are_valid_markdown(yaml_reference: ModuleType) -> None:
 def test_page__says_why_a_field_has_no_effect(yaml_reference: ModuleType) -> None:
     page = yaml_reference.page()
     assert "| no effect: a job's machines are always terminated when it ends |" in page
-    assert re.search(r"^\| `disk_size` \|.*\| AWS, Google Cloud, Azure \|$", page, flags=re.MULTILINE)
+    assert re.search(r"^\| `disk_size` \|.*\| AWS, Google Cloud, Azure, Kubernetes \|$", page, flags=re.MULTILINE)
 
 
 CACHED = "file_mounts: {{/a: {{name: abc, mode: MOUNT_CACHED, config: {{mount_cached: {{{}}}}}}}}}"
@@ -184,7 +185,8 @@ EXAMPLES = {
     "secrets": "secrets: {A: b}",
     "managed_secrets": "managed_secrets: [{HF_TOKEN: {mount_path: /a}}]",
     "config.hooks": "config: {hooks: [{run: a}]}",
-    "config.*": "config: {kubernetes: {pod_config: {}, custom: 1}}",
+    "config.kubernetes": "config: {kubernetes: {pod_config: {}}}",
+    "config.*": "config: {docker: {run_options: [a]}}",
     "config.hooks.run": "config: {hooks: [{run: a}]}",
     "config.hooks.events": "config: {hooks: [{run: a, events: [preemption]}]}",
     "config.hooks.timeout": "config: {hooks: [{run: a, timeout: 5}]}",
@@ -216,7 +218,7 @@ def test_cloud_table__has_an_example_of_each_field(yaml_reference: ModuleType) -
     assert list(yaml_reference.effects_by_cloud()) == list(EXAMPLES)
 
 
-@pytest.mark.parametrize("cloud", [LocalCloud, AwsCloud, GcpCloud, AzureCloud])
+@pytest.mark.parametrize("cloud", [LocalCloud, AwsCloud, GcpCloud, AzureCloud, KubernetesCloud])
 def test_cloud_table__says_what_the_controller_does(
     yaml_reference: ModuleType, storage: StorageService, cloud: type[Cloud]
 ) -> None:

@@ -17,7 +17,7 @@ def error_of(text: str) -> str:
 
 
 ANY_ACCELERATOR = "allowed: A100, A100:8, 80GB+, {A100: 8}, a list, or several keys"
-CLOUDS = "Perdure can use aws, azure, gcp, local"
+CLOUDS = "Perdure can use aws, azure, gcp, kubernetes, local"
 SCHEMES = "allowed: s3://, gs://, r2://, https://, cos://, oci://, nebius://, cw://, vastdata://, hf://, local://"
 NAME = "a string of letters, digits, dots, dashes and underscores, with a letter or digit at both ends"
 BUCKET = "use 3 to 63 lower-case letters, digits, dots, dashes or underscores, with a letter or digit at both ends"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from perdure.recovery.market.history import Advice
 from perdure.recovery.market.unavailable import FaultKind
@@ -65,6 +65,7 @@ class LaunchRequest:
     network_tier: str | None = None  # as in the task
     image_id: str | None = None  # as in the task
     labels: dict[str, str] = field(default_factory=dict)  # the user's; set beside the owner's tags
+    settings: dict[str, Any] = field(default_factory=dict)  # the task's `config.<cloud>`, as it is written
 
 
 class InstanceState(StrEnum):
@@ -93,6 +94,8 @@ class Instance:
     #: Why the machine is ENDING or GONE, if the cloud reports it. ENDING with NO_CAPACITY: the cloud accepted the
     #: machine but found no capacity for it. It never ran and must still be terminated.
     gone_reason: Reason | None = None
+    #: In the cloud's words, with what to do where that is known; "" if the reason says it all.
+    gone_message: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,15 @@ class HasLocalBuckets(Protocol):
 
     def buckets_on_node(self) -> str:
         """The path of the buckets' folder on a machine."""
+        ...
+
+
+@runtime_checkable
+class HasTaskSettings(Protocol):
+    """A cloud with settings of its own in a task: `config.<cloud>`."""
+
+    def check_settings(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Check a task's settings, without calling the cloud. Returns warnings; raises SectionError."""
         ...
 
 

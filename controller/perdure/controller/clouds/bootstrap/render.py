@@ -30,11 +30,12 @@ class RankSource:
     token_header: str = ""  #: the header of the request that carries the token
 
 
-def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource, **environment: str) -> str:
+def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource | None, **environment: str) -> str:
     """The first program of a machine: Python 3.9, a few kilobytes.
 
-    `rank`: of the machine, or where the machine finds it. `environment`: more variables for the program, such as
-    PERDURE_STATE_DIR, PERDURE_POWER_OFF (a shell command), or PERDURE_FOREGROUND (do not become a background process).
+    `rank`: of the machine, or where the machine finds it; None: its environment has PERDURE_RANK. `environment`: more
+    variables for the program, such as PERDURE_STATE_DIR, PERDURE_POWER_OFF (a shell command), or PERDURE_FOREGROUND (do
+    not become a background process).
     """
     settings = {
         "PERDURE_ENDPOINT": bootstrap.endpoint,
@@ -44,7 +45,7 @@ def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource, **environm
     }
     if isinstance(rank, RankSource):
         settings["PERDURE_RANK_FROM"] = json.dumps(asdict(rank))
-    else:
+    elif rank is not None:
         settings["PERDURE_RANK"] = str(rank)
     if fingerprint := bootstrap.fingerprint:
         settings["PERDURE_FINGERPRINT"] = fingerprint

@@ -232,7 +232,6 @@ SETTINGS_KEYS = (
         "local, or s3 without a local cloud",
         "The store of buckets for which a task gives only a name.",
     ),
-    ConfigKey("kubernetes", "mapping", "none", "Accepted but unused: this version cannot launch on Kubernetes."),
     ConfigKey("jobs", "mapping", "none", "Accepted but unused: SkyPilot's settings of its jobs controller."),
 )
 

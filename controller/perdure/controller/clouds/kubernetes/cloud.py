@@ -1,0 +1,168 @@
+"""Kubernetes as a `Cloud`. Every call is made once, with a time-out; `faults` classifies failures."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import structlog
+
+from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.protocol import Fault, Instance, LaunchRequest
+from perdure.controller.clouds.kubernetes import faults
+from perdure.controller.clouds.kubernetes.api.kubeconfig import Kubeconfig
+from perdure.controller.clouds.kubernetes.cluster import Cluster
+from perdure.controller.clouds.kubernetes.nodes import offers
+from perdure.controller.clouds.kubernetes.nodes.offer_list import OfferList
+from perdure.controller.clouds.kubernetes.pods import launch, machines, names, pod_config
+from perdure.controller.clouds.kubernetes.settings import KubernetesSettings, task_options
+from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.view import Offer
+
+log = structlog.get_logger(__name__)
+
+NAME = "kubernetes"
+MAX_CONCURRENT_CONTEXTS = 16
+
+T = TypeVar("T")
+
+
+class KubernetesCloud:
+    """A `Cloud` whose regions are the contexts of a kubeconfig."""
+
+    ignores: frozenset[str] = frozenset({"disk_tier", "network_tier"})
+
+    def __init__(
+        self, settings: KubernetesSettings, clock: Clock, *, name: str = NAME, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self._clock = clock
+        self._kubeconfig = Kubeconfig(environ, [settings.kubeconfig] if settings.kubeconfig else [])
+        self._lock = threading.Lock()
+        self._clusters: dict[str, Cluster] = {}
+        self._offers: dict[str, OfferList] = {}  # by context
+
+    # ---- the Cloud protocol ----
+
+    def notes(self) -> Sequence[str]:
+        found = [f"kubernetes.{key}: accepted, but has no effect" for key in self.settings.without_effect()]
+        for context in self._known_contexts():
+            cluster = self.cluster(context)
+            if cluster.nodes_problem:
+                found.append(
+                    f"the nodes of {context} cannot be listed, so offers come from kubernetes.node_types and notices "
+                    "from pods alone"
+                )
+            if not cluster.settings.pricing:
+                found.append(f"prices of {context} are those of its nodes' cloud, or estimates: see kubernetes.pricing")
+        return found
+
+    def unusable(self) -> str | None:
+        try:
+            missing = [context for context in self.contexts() if context not in self._kubeconfig.contexts()]
+        except CloudRejected as error:
+            return f"{error}: correct the kubeconfig"
+        if not self.contexts():
+            where = self._kubeconfig.description()
+            return f"there is no context in {where}: set kubernetes.kubeconfig, or run the controller in a pod"
+        if missing:
+            have = ", ".join(self._kubeconfig.contexts()) or "none"
+            return f"there is no context {missing[0]!r}: correct kubernetes.allowed_contexts; the kubeconfig has {have}"
+        return None
+
+    def offers(self) -> Sequence[Offer]:
+        """The offers of all contexts. One that does not answer keeps its last ones."""
+        lists = []
+        with self._lock:
+            for context in self._known_contexts():
+                if context not in self._offers:
+                    self._offers[context] = self._make_offer_list(context)
+                lists.append(self._offers[context])
+        return [offer for one in lists for offer in one.offers()]
+
+    def launch(self, request: LaunchRequest) -> Sequence[Instance]:
+        cluster = self.cluster(request.offer.region)
+        pods = launch.launch(cluster, request)
+        launched = [one for pod in pods if (one := machines.to_instance(cluster, self.name, pod)) is not None]
+        missing = {names.pod_name(request.owner, rank) for rank in range(request.num_nodes)}
+        missing -= {one.id for one in launched}
+        return [*launched, *machines.describe(cluster, self.name, sorted(missing))]
+
+    def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
+        return machines.describe(self.cluster(region), self.name, ids) if ids else []
+
+    def list_owned(self, controller: str) -> Sequence[Instance]:
+        listed = self._for_all_contexts(
+            lambda context: machines.list_owned(self.cluster(context), self.name, controller)
+        )
+        return [instance for found in listed for instance in found]
+
+    def terminate(self, region: str, ids: Sequence[str]) -> None:
+        machines.terminate(self.cluster(region), ids)
+
+    def classify(self, error: Exception) -> Fault:
+        return faults.classify(error)
+
+    # ---- the optional protocols ----
+
+    def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
+        """Evict the pod with that grace, as an interruption of its node does. Raises ApiError for one that ended."""
+        cluster = self.cluster(region)
+        pod = cluster.find("pods", instance_id) if names.anchor_of(instance_id) else None
+        if pod is None or machines.current_status(cluster, pod).ended_at is not None:
+            raise CloudRejected("NoSuchPod", f"there is no pod {instance_id!r} in {region} that runs")
+        grace_s = 0 if notice_s is None else math.ceil(notice_s)
+        machines.evict(cluster, pod, grace_s)
+
+    def check_settings(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Check a task's `config.kubernetes`. Returns warnings. Raises SectionError."""
+        for context in self._known_contexts() or [""]:
+            task_options(self.settings.of_context(context).options, settings)
+        config = settings.get("pod_config")
+        return pod_config.repaired(config)[1] if isinstance(config, Mapping) else []
+
+    # ---- private ----
+
+    def contexts(self) -> Sequence[str]:
+        """The contexts in use: the configured ones, all, or the current one."""
+        allowed = self.settings.allowed_contexts
+        if allowed is None:
+            return self._kubeconfig.contexts()
+        if allowed:
+            return allowed
+        current = self._kubeconfig.current()
+        return [current] if current else []
+
+    def cluster(self, context: str) -> Cluster:
+        with self._lock:
+            if context not in self._clusters:
+                settings = self.settings.of_context(context)
+                self._clusters[context] = Cluster(context, self._kubeconfig, settings, self._clock)
+            return self._clusters[context]
+
+    def _known_contexts(self) -> list[str]:
+        try:
+            return list(self.contexts())
+        except CloudRejected:
+            return []
+
+    def _make_offer_list(self, context: str) -> OfferList:
+        def read_offers() -> Sequence[Offer]:
+            cluster = self.cluster(context)
+            return offers.offers_of(self.name, context, cluster.nodes(), cluster.settings)
+
+        def on_error(error: Exception) -> None:
+            fault = self.classify(error)
+            log.warning("kubernetes.no_offers", context=context, code=fault.code, error=fault.message)
+
+        return OfferList(read_offers, on_error, self._clock)
+
+    def _for_all_contexts(self, function: Callable[[str], T]) -> list[T]:
+        """The results for all contexts. Raises the first error, once all have been called."""
+        with ThreadPoolExecutor(MAX_CONCURRENT_CONTEXTS, thread_name_prefix="kubernetes") as pool:
+            return list(pool.map(function, self.contexts()))

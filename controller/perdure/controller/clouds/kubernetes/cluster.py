@@ -1,0 +1,153 @@
+"""One context: its client, its settings, and what is known of its nodes and pods. Every method is one or two calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from perdure.controller.clouds.kubernetes.api.client import ApiClient
+from perdure.controller.clouds.kubernetes.api.errors import ApiError
+from perdure.controller.clouds.kubernetes.api.kubeconfig import ClusterAccess, Kubeconfig
+from perdure.controller.clouds.kubernetes.api.watch import Object, list_objects
+from perdure.controller.clouds.kubernetes.nodes import markets
+from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView, reduce_node, view_of
+from perdure.controller.clouds.kubernetes.pods import names
+from perdure.controller.clouds.kubernetes.settings import ContextSettings
+from perdure.controller.runtime.clock import Clock
+
+NODES = "/api/v1/nodes"
+NODES_AGE_S = 15.0
+# An autoscaler's event that says that a node is on its way, and those that say that none will come.
+SCALE_UP_EVENTS = ("TriggeredScaleUp", "Nominated")
+SCALE_UP_S = 900.0
+
+
+class Cluster:
+    """A context. Thread-safe."""
+
+    def __init__(self, context: str, kubeconfig: Kubeconfig, settings: ContextSettings, clock: Clock) -> None:
+        self.context = context
+        self.settings = settings
+        self._kubeconfig = kubeconfig
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._client: tuple[ClusterAccess, ApiClient] | None = None
+        self._nodes: tuple[float, list[NodeView]] | None = None
+        self._unschedulable_since: dict[str, float] = {}
+        #: Returns the nodes of a running watch; None if there is none.
+        self.watched_nodes: Callable[[], list[Object] | None] = lambda: None
+        #: The namespace admits only pods that run without root. Learned from a rejection.
+        self.is_restricted = False
+        #: Why the nodes cannot be listed, if the caller lacks the right to.
+        self.nodes_problem: str | None = None
+
+    @property
+    def client(self) -> ApiClient:
+        """The client with the kubeconfig as it is now. Raises CloudRejected."""
+        access = self._kubeconfig.access(self.context)
+        with self._lock:
+            if self._client is None or self._client[0] is not access:
+                self._client = (access, ApiClient(access))
+            return self._client[1]
+
+    @property
+    def namespace(self) -> str:
+        return self.settings.namespace or self.client.access.namespace or "default"
+
+    def path(self, resource: str, name: str = "", *, sub: str = "") -> str:
+        """The path of a resource of the core API in the namespace."""
+        parts = [f"/api/v1/namespaces/{self.namespace}/{resource}", name, sub]
+        return "/".join(filter(None, parts))
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    # ---- nodes ----
+
+    def nodes(self, max_age_s: float = NODES_AGE_S) -> list[NodeView]:
+        """The nodes, from a watch or a list of that age; empty without the right to list them. Raises ApiError."""
+        now = self._clock.now()
+        with self._lock:
+            known = self._nodes
+        if known is not None and now - known[0] < max_age_s:
+            return known[1]
+        watched = self.watched_nodes()
+        listed = watched if watched is not None else self._list_nodes()
+        marks = markets.marks(self.settings.spot_label)
+        views = [view_of(node, marks) for node in listed]
+        with self._lock:
+            self._nodes = (now, views)
+        return views
+
+    def _list_nodes(self) -> list[Object]:
+        try:
+            listed, _ = list_objects(self.client, NODES)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            self.nodes_problem = error.message
+            return []
+        self.nodes_problem = None
+        return [reduce_node(node) for node in listed]
+
+    def find_node(self, name: str) -> Object | None:
+        """The node as it is now; None if it does not exist, or the caller may not see it."""
+        watched = self.watched_nodes()
+        if watched is not None:
+            return next((node for node in watched if node["metadata"]["name"] == name), None)
+        try:
+            return reduce_node(self.client.get(f"{NODES}/{name}"))
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            return None
+
+    # ---- pods and anchors ----
+
+    def pods(self, selector: str) -> list[Object]:
+        """The pods of the namespace that the label selector selects."""
+        return list_objects(self.client, self.path("pods"), labelSelector=selector)[0]
+
+    def all_pods(self) -> list[Object]:
+        """All pods of the cluster, or of the namespace if the caller may see no others."""
+        try:
+            return list_objects(self.client, "/api/v1/pods")[0]
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return list_objects(self.client, self.path("pods"))[0]
+
+    def anchors(self, controller: str) -> list[Object]:
+        selector = f"{names.CONTROLLER}={names.controller_label(controller)},{names.KIND}={names.ANCHOR_KIND}"
+        return list_objects(self.client, self.path("secrets"), labelSelector=selector)[0]
+
+    def find(self, resource: str, name: str) -> Object | None:
+        try:
+            return self.client.get(self.path(resource, name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    # ---- waiting pods ----
+
+    def unschedulable_since(self, pod: str) -> float:
+        """Since when the pod is known to wait for a node."""
+        with self._lock:
+            if len(self._unschedulable_since) > 10_000:
+                self._unschedulable_since.clear()
+            return self._unschedulable_since.setdefault(pod, self._clock.now())
+
+    def note_scheduled(self, pod: str) -> None:
+        with self._lock:
+            self._unschedulable_since.pop(pod, None)
+
+    def is_scaling_up(self, pod: Object) -> bool:
+        """Whether an autoscaler has said that it adds a node for the pod."""
+        query = {"fieldSelector": f"involvedObject.uid={pod['metadata'].get('uid')}"}
+        try:
+            events: list[dict[str, Any]] = list_objects(self.client, self.path("events"), **query)[0]
+        except ApiError:
+            return False
+        return any(event.get("reason") in SCALE_UP_EVENTS for event in events)

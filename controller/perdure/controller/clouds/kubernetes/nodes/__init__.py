@@ -1,0 +1,1 @@
+"""What a cluster offers: its nodes, their accelerators, markets and prices."""

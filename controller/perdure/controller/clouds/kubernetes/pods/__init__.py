@@ -1,0 +1,1 @@
+"""The pods of an attempt: how they are written, created, read and ended."""
