@@ -22,7 +22,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -39,19 +39,21 @@ from perdure.checkpoint.load.loader import LoadResult
 from perdure.checkpoint.load.shards import Content
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
-from perdure.checkpoint.ranks.group import Group, PeersMissing, detect_group
-from perdure.checkpoint.ranks.step_to_load import load_agreed_step
+from perdure.checkpoint.ranks.group import Group, PeersMissing, TorchGroup, detect_group
+from perdure.checkpoint.ranks.step_to_load import Choice, load_agreed_step
 from perdure.checkpoint.save import commit, first_upload
 from perdure.checkpoint.save.background import Background
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.handle import SaveHandle
 from perdure.checkpoint.save.interval import SaveInterval
 from perdure.checkpoint.save.retention.keep import Keep
 from perdure.checkpoint.save.retention.leftovers import Leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
-from perdure.checkpoint.state.restore import restore_into
+from perdure.checkpoint.state.pytree import require_no_nodes
+from perdure.checkpoint.state.restore import Differences, restore_into
 from perdure.checkpoint.state.tree import flatten, uncollected
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -83,18 +85,12 @@ class Checkpointer:
     `total_steps`: the last step of the run, if it is known. It is always saved, and the controller derives from it how
     much work is left.
 
-    With several processes (torch.distributed if it is initialised, else RANK and WORLD_SIZE) all call the same methods
-    in the same order. `sharded`: each process saves and loads its own part; otherwise rank 0 saves for all. A
-    checkpoint is committed when every part is there. All processes load the same step, one that all of them can verify.
+    With several processes (those of `process_group`, else all of torch.distributed if it is initialised, else RANK and
+    WORLD_SIZE) all call the same methods in the same order. `sharded`: each process saves and loads its own part;
+    otherwise rank 0 saves for all. A checkpoint is committed when every part is there. All processes load the same
+    step, one that all of them can verify.
 
     Raises ValueError for invalid arguments.
-
-        with Checkpointer("/checkpoints", every=100) as checkpointer:
-            state = checkpointer.load() or {"step": 0, "model": initial()}
-            for step in range(state["step"] + 1, steps + 1):
-                train(state)
-                if checkpointer.should_save(step):
-                    checkpointer.save(step, {**state, "step": step})
     """
 
     def __init__(
@@ -110,6 +106,7 @@ class Checkpointer:
         total_steps: int | None = None,
         sharded: bool = False,
         group: Group | None = None,
+        process_group: Any = None,
     ) -> None:
         if not isinstance(every, int) and every != "auto":
             raise ValueError(f'every is a number of steps or "auto", not {every!r}; for seconds use every_s')
@@ -118,6 +115,10 @@ class Checkpointer:
         self._series = Series(self._root, prefix, rule, dict(metadata or {}), saves_whole_step=True)
         self._asynchronous = asynchronous
         self._sharded = sharded
+        if process_group is not None:
+            if group is not None:
+                raise ValueError("give either group or process_group, not both")
+            group = TorchGroup(process_group=process_group)
         self._group = detect_group(self._root) if group is None else group
         self._final_save = FinalSave()
         self._interval = SaveInterval(
@@ -137,8 +138,13 @@ class Checkpointer:
 
     # --- saving -------------------------------------------------------------------------------------------
 
-    def save(self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None) -> None:
+    def save(
+        self, step: int, state: Any, *, metrics: Mapping[str, float] | None = None, wait: bool | None = None
+    ) -> SaveHandle[Manifest | None]:
         """Commit `state` as the checkpoint of `step` (an int, 0 or more).
+
+        `wait`: whether to return only once the step is committed; None: unless saves are `asynchronous`. The returned
+        handle has `result(timeout)`, which waits for the commit, and `durable`.
 
         `state`: dicts, lists and tuples of numbers, strings and arrays (NumPy, PyTorch, JAX). An object with
         `state_dict` is saved as what that returns. `metrics`: numbers that `Keep(best=…)` may choose by.
@@ -154,26 +160,33 @@ class Checkpointer:
         began = time.monotonic()
         directory = SaveDirectory.open(self._root)
         step = _validate_step(step)
+        is_asynchronous = self._asynchronous if wait is None else not wait
         content: Content | None = None
         if self._sharded or self._group.rank == 0:
             with uncollected():
                 flat = flatten(state)
                 layout = container.plan_layout(flat)
             content = shards.make_content(flat, layout)
-            if self._asynchronous:
+            if is_asynchronous:
                 content = Content(layout.size, [self._staging.copy(flat, layout)])
         pending = _PendingSave(step, content, dict(metrics or {}), began, directory)
-        if self._asynchronous:
-            self._background.start(lambda: self._finish(pending, self._commit(pending)))
+        handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
+        if is_asynchronous:
+            self._background.start(lambda: self._finish(pending, handle.run(lambda: self._commit(pending))), handle)
         else:
-            committed = self._commit(pending)
-            self._background.start(lambda: self._finish(pending, committed))
+            committed = handle.run(lambda: self._commit(pending))
+            self._background.start(lambda: self._finish(pending, committed), handle)
         self._saved_step = step
-        self._interval.record_save(time.monotonic() - began - (0.0 if self._asynchronous else self._upload_wait_s))
+        self._interval.record_save(time.monotonic() - began - (0.0 if is_asynchronous else self._upload_wait_s))
         if notice.is_noticed():
             # Each process uploads its own files: a mount on another machine cannot be controlled from here.
             self._background.wait()
             self._final_save.upload_if_mounted(self._root, self._saved_step, self._written)
+        return handle
+
+    def _is_durable(self, step: int) -> bool | None:
+        saved = self._find_saved(step)
+        return False if saved is None else status.is_durable(saved.file_versions)
 
     def _commit(self, pending: _PendingSave) -> Manifest | None:
         """Write the part and commit the step; returns the manifest in the process that wrote it."""
@@ -316,26 +329,54 @@ class Checkpointer:
 
     # --- loading ------------------------------------------------------------------------------------------
 
-    def load(self, into: Any = None, *, verify: str = sampling.FULL) -> Any:
+    def load(
+        self,
+        into: Any = None,
+        *,
+        step: int | None = None,
+        best: str | None = None,
+        mode: str | None = None,
+        strict: bool = True,
+        verify: str = sampling.FULL,
+    ) -> Any:
         """The newest whole state, every byte of it verified; None if nothing was saved yet.
+
+        `step`: this one instead of the newest. `best`: the one with the best value of this metric; `mode` is "min" or
+        "max", by default that of the `keep` rule if it has the metric, else "min". A damaged one is skipped in favor of
+        the second best.
 
         `into`: a structure like the one that was saved. Its objects with `load_state_dict` and its arrays receive the
         content; it is returned with everything else replaced. Nothing is changed unless the checkpoint is whole.
-        `last_result` has the step and why newer ones were skipped. `verify`: "full" compares every byte with what was
-        saved; "sampled" and "size" are faster and miss damage (`format.sampling`).
+        `strict=False` accepts keys that only one of them has; `last_result` lists them. It also has the step, and why
+        others were skipped. `verify`: "full" compares every byte with what was saved; "sampled" and "size" are faster
+        and miss damage (`format.sampling`).
 
         Raises NoUsableCheckpoint when there are checkpoints and all are damaged, CheckpointUnavailable when they cannot
-        be read now, CheckpointError for one that another number of processes sharded or that does not fit `into`.
+        be read now, CheckpointError for one that another number of processes sharded, that does not fit `into`, or if
+        there is no such `step` or metric.
         """
         sampling.check_mode(verify)
         self._background.wait()
         mounts.require_mounted(self._root)
-        rank = self._group.rank if self._sharded else 0
-        world = self._group.world_size if self._sharded else 1
-        self.last_result, state = load_agreed_step(self._root, self._series.prefix, self._group, rank, world, verify)
-        if into is None or self.last_result.step is None:
+        rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
+        rule = self._series.keep
+        direction = mode or (rule.mode if rule is not None and rule.metric == best else "min")
+        choice = Choice(None if step is None else _validate_step(step), best, direction)
+        self.last_result, state = load_agreed_step(
+            self._root, self._series.prefix, self._group, rank, world, verify=verify, choice=choice
+        )
+        if self.last_result.step is None:
             return state
-        return restore_into(into, state)
+        if into is None:
+            require_no_nodes(state)
+            return state
+        differences = None if strict else Differences()
+        restored = restore_into(into, state, differences=differences)
+        if differences is not None:
+            self.last_result = replace(
+                self.last_result, missing=tuple(differences.missing), unexpected=tuple(differences.unexpected)
+            )
+        return restored
 
     def latest(self) -> int | None:
         """The newest committed step whose files are all there in full size; None if there is none. Raises as `wait`."""

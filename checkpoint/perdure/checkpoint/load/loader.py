@@ -36,6 +36,8 @@ class LoadResult:
     step: int | None  # None: nothing was saved yet, and the function was not called
     skipped: tuple[tuple[int, str], ...] = ()  # (step, reason) of each newer checkpoint that was refused, newest first
     files: tuple[str, ...] = ()  # absolute paths
+    missing: tuple[str, ...] = ()  # of `into`: what the checkpoint does not have (`strict=False`)
+    unexpected: tuple[str, ...] = ()  # of the checkpoint: what `into` does not have (`strict=False`)
 
 
 @dataclass(frozen=True)

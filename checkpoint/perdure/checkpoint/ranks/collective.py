@@ -37,6 +37,7 @@ def gather_or_raise(
     doing: str,
     encode: Callable[[T | None], Any],
     decode: Callable[[Any], T],
+    advice: str = "The step is not saved; make room or repair the disk, then save again.",
 ) -> list[T]:
     """What the work of every process returned, in the order of ranks.
 
@@ -47,7 +48,7 @@ def gather_or_raise(
     failures = [f"rank {rank}: {one.failure}" for rank, one in enumerate(outcomes) if one.failure is not None]
     if failures:
         what = "; ".join(failures) if len(outcomes) > 1 else failures[0].partition(": ")[2]
-        raise CheckpointError(f"{doing}: {what}. The step is not saved; make room or repair the disk, then save again.")
+        raise CheckpointError(f"{doing}: {what}. {advice}".rstrip())
     return [decode(one.value) for one in outcomes]
 
 

@@ -53,14 +53,25 @@ class SingleProcess:
 
 
 class TorchGroup:
-    """The processes of torch.distributed. They use a gloo group of their own, so that a save in the background does not
-    mix with the collectives of training. All ranks construct it at the same point."""
+    """The processes of torch.distributed, or those of one of its process groups. They use a gloo group of their own, so
+    that a save in the background does not mix with the collectives of training. All members construct it at the same
+    point.
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    Raises ValueError if this process is no member of `process_group`.
+    """
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, process_group: Any = None) -> None:
         dist = sys.modules["torch"].distributed
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        if self.rank < 0:
+            raise ValueError("this process is not a member of process_group: only its members save and load with it")
         self._dist: Any = dist
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self._group = dist.new_group(
+            ranks=None if process_group is None else dist.get_process_group_ranks(process_group),
+            backend="gloo",
+            timeout=timedelta(seconds=timeout_s),
+            use_local_synchronization=process_group is not None,
+        )
 
     def all_gather(self, topic: str, mine: Any) -> list[Any]:
         gathered: list[Any] = [None] * self.world_size

@@ -2,6 +2,9 @@
 
 Each process searches for the newest step that it can use. Then all processes exchange their steps. Those whose step is
 newer than the oldest one search again from the oldest one, until all processes have the same step.
+
+For a certain step, or the one with the best metric, rank 0 lists the steps to try, and the first one counts that all
+processes can use.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.checkpoint.durability import journal
@@ -26,12 +29,39 @@ from perdure.checkpoint.load import (
 )
 from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.loader import LoadResult, all_refused_message
+from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise
 from perdure.checkpoint.ranks.group import Group
+from perdure.checkpoint.save.retention.keep import is_number
 from perdure.checkpoint.state import streams
 
 logger = logging.getLogger("perdure.checkpoint")
 
 _UNUSABLE_ELSEWHERE = "another process cannot use it"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to load instead of the newest step. Raises ValueError for a contradiction."""
+
+    step: int | None = None
+    metric: str | None = None  # the step with its best value
+    mode: str = "min"  # or "max": which value is the best
+
+    def __post_init__(self) -> None:
+        if self.step is not None and self.metric is not None:
+            raise ValueError("give either step or best, not both")
+        if self.mode not in ("min", "max"):
+            raise ValueError(f'mode is "min" or "max", not {self.mode!r}')
+
+    def steps(self, root: str, prefix: str) -> list[int]:
+        """The steps to try, in their order. Raises CheckpointError if there are none."""
+        if self.metric is not None:
+            return _best_first(root, prefix, self.metric, self.mode)
+        assert self.step is not None
+        return _only_step(root, prefix, self.step)
+
+
+NEWEST = Choice()
 
 
 @dataclass(frozen=True)
@@ -44,17 +74,27 @@ class _Report:
 
 
 def load_agreed_step(
-    root: str, prefix: str, group: Group, rank: int, world_size: int, verify: str = sampling.FULL
+    root: str,
+    prefix: str,
+    group: Group,
+    rank: int,
+    world_size: int,
+    *,
+    verify: str = sampling.FULL,
+    choice: Choice = NEWEST,
 ) -> tuple[LoadResult, Any]:
-    """Load part `rank` of `world_size` of the newest step that every process can use; returns the result and the state.
+    """Load part `rank` of `world_size` of the newest step that every process can use, or of the first such step of
+    `choice`; returns the result and the state.
 
     `verify`: a mode of `sampling`.
 
-    Raises, in every process, NoUsableCheckpoint when there are checkpoints and each was refused by a process, and
-    CheckpointUnavailable when some see no checkpoints where others do.
+    Raises, in every process, NoUsableCheckpoint when there are checkpoints and each was refused by a process,
+    CheckpointUnavailable when some see no checkpoints where others do, and CheckpointError when `choice` names none.
     """
     mount_refresh.refresh(root)
     search = _Search(root, prefix, rank, world_size, verify)
+    if choice != replace(NEWEST, mode=choice.mode):
+        return _load_chosen(search, root, prefix, group, choice)
     bound: int | None = None
     for number in itertools.count():
         search.advance(bound)
@@ -69,6 +109,47 @@ def load_agreed_step(
             _raise_disagreement(root, reports, search.skipped)
         bound = min(step for step in steps if step is not None)
     return search.result(reports)
+
+
+def _load_chosen(search: _Search, root: str, prefix: str, group: Group, choice: Choice) -> tuple[LoadResult, Any]:
+    mine = capture(lambda: choice.steps(root, prefix)) if group.rank == 0 else Outcome[list[int]]([])
+    (steps, *_) = gather_or_raise(
+        group, f"choose-{prefix}", mine, doing=f"loading from {root}", encode=lambda one: one, decode=list, advice=""
+    )
+    for step in steps:
+        search.advance_to(step)
+        gathered = group.all_gather(f"load-{prefix}-step-{step}", vars(search.report()))
+        reports = [_Report(**one) for one in gathered]
+        if failures := [one.failure for one in reports if one.failure]:
+            raise search.failure or CheckpointError(failures[0])
+        if all(one.step == step for one in reports):
+            return search.result(reports)
+        search.give_up()
+    raise NoUsableCheckpoint(all_refused_message(root, prefix, search.skipped), search.skipped)
+
+
+def _best_first(root: str, prefix: str, metric: str, mode: str) -> list[int]:
+    """The steps that were saved with `metric`, the best first; of equals the newest. Raises CheckpointError."""
+    saved = list(checkpoint.newest_first(root, prefix))
+    metrics = {one.step: one.manifests[-1].metrics for one in saved if one.manifests}
+    values = {step: those[metric] for step, those in metrics.items() if is_number(those.get(metric))}
+    if not values:
+        known = sorted(set().union(*metrics.values())) if metrics else []
+        raise CheckpointError(
+            f"no checkpoint in {root} (prefix {prefix!r}) was saved with the metric {metric!r}; known are: "
+            f"{', '.join(known) or 'none'}. Pass it to save(step, state, metrics={{{metric!r}: …}})"
+        )
+    sign = 1 if mode == "min" else -1
+    return sorted(values, key=lambda step: (sign * float(values[step]), -step))
+
+
+def _only_step(root: str, prefix: str, step: int) -> list[int]:
+    """`step` alone. Raises CheckpointError if it was not saved."""
+    saved = [one.step for one in checkpoint.newest_first(root, prefix)]
+    if step not in saved:
+        shown = ", ".join(map(str, saved[:10])) + (", …" if len(saved) > 10 else "")
+        raise CheckpointError(f"step {step} is not in {root} (prefix {prefix!r}); saved are: {shown or 'none'}")
+    return [step]
 
 
 def _raise_disagreement(root: str, reports: Sequence[_Report], skipped: list[tuple[int, str]]) -> None:
@@ -99,9 +180,7 @@ class _Search:
         """Find the newest usable step that is not above `bound`. A candidate that satisfies this stays."""
         if self.failure is not None or (self.candidate is not None and (bound is None or self.candidate.step <= bound)):
             return
-        if self.candidate is not None:
-            self.skipped.append((self.candidate.step, _UNUSABLE_ELSEWHERE))
-        self.candidate = self.state = None
+        self.give_up()
         try:
             self._search(bound)
             if self.candidate is None and self._trust_marks and self.skipped:
@@ -113,6 +192,20 @@ class _Search:
                 lost_manifests.refuse(
                     self._root, self._prefix, lambda name: part_names.parse_part(name, self._prefix) is not None
                 )
+        except CheckpointError as error:
+            self.failure = error
+
+    def give_up(self) -> None:
+        """Another process cannot use the candidate, if there is one."""
+        if self.candidate is not None:
+            self.skipped.append((self.candidate.step, _UNUSABLE_ELSEWHERE))
+        self.candidate = self.state = None
+
+    def advance_to(self, step: int) -> None:
+        """Use `step` if it is whole, whether or not it is marked as damaged."""
+        self._trust_marks = False
+        try:
+            self._use(checkpoint.read_step(self._root, self._prefix, step))
         except CheckpointError as error:
             self.failure = error
 

@@ -6,6 +6,9 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
+
+from perdure.checkpoint.save.handle import SaveHandle
 
 logger = logging.getLogger("perdure.checkpoint")
 
@@ -17,10 +20,15 @@ class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._handle: SaveHandle[Any] | None = None
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Start `work` once the previous work has ended. Raises the error of the previous work."""
+    def start(self, work: Callable[[], None], handle: SaveHandle[Any]) -> None:
+        """Start `work` once the previous work has ended. Raises the error of the previous work.
+
+        `handle`: of the save that the work belongs to; an error that it has raised is not raised again.
+        """
         self.wait()
+        self._handle = handle
 
         def run() -> None:
             try:
@@ -39,7 +47,7 @@ class Background:
             thread.join()
             atexit.unregister(self._at_exit)
         error, self._error = self._error, None
-        if error is not None:
+        if error is not None and not (self._handle is not None and self._handle.was_raised):
             raise error
 
     def _at_exit(self) -> None:

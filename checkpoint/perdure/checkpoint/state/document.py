@@ -10,6 +10,7 @@ from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.state.arrays import require_module
+from perdure.checkpoint.state.pytree import SavedNode
 
 # Of subclasses of these, only their content could be saved, not what the subclass adds.
 BUILTINS = (bool, int, float, complex, str, bytes, bytearray, dict, list, tuple, set, frozenset)
@@ -146,5 +147,6 @@ _READERS: dict[str, Callable[[Any, Rebuild], Any]] = {
     "counter": _counter,
     "defaultdict": _defaultdict,
     "namedtuple": _namedtuple,
+    "pytree": lambda content, rebuilt: SavedNode(content[0], {key: rebuilt(one) for key, one in content[1]}),
     "torch.Size": lambda content, _: require_module("torch").Size(content),
 }

@@ -11,24 +11,36 @@ import contextlib
 import copy
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.state.pytree import SavedNode, as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
 
-def restore_into(into: Any, state: Any) -> Any:
+@dataclass
+class Differences:
+    """Keys that only one of two structures has. Places such as `state['model']['layer.weight']`."""
+
+    missing: list[str] = field(default_factory=list)  # of `into`: what the checkpoint does not have
+    unexpected: list[str] = field(default_factory=list)  # of the checkpoint: what `into` does not have
+
+
+def restore_into(into: Any, state: Any, *, differences: Differences | None = None) -> Any:
     """`into` with the content of `state`. Objects with `load_state_dict` receive their part, tensors and NumPy arrays
     are filled in place, containers are traversed, and everything else is replaced.
 
+    `differences`: accept keys of dicts and of modules that only one of them has, and add them to it. What the
+    checkpoint does not have stays as it is; what `into` does not have is left out.
+
     Raises CheckpointError when they do not match, or an object rejects its part. Nothing is changed then.
     """
-    objects = list(_compare(into, state, "state"))
+    objects = list(_Comparison(differences).compare(into, state, "state"))
     _restore_objects([one for one in objects if not one.is_compared])
     for one in objects:
         if one.is_compared:
-            one.target.load_state_dict(one.part)
+            one.load()
     return _restore(into, state)
 
 
@@ -40,51 +52,91 @@ class _Object:
     part: Any  # what the checkpoint has for it
     place: str
     is_compared: bool  # whether it is known that it accepts its part
+    is_partial: bool = False  # a module that may lack keys, or have others
+
+    def load(self) -> None:
+        if self.is_partial:
+            self.target.load_state_dict(self.part, strict=False)
+        else:
+            self.target.load_state_dict(self.part)
 
 
-def _compare(into: Any, state: Any, place: str) -> Iterator[_Object]:
-    """Compare `into` with `state`; yields the objects with `load_state_dict`."""
-    if _has_state(into):
-        target = unwrap(into)
-        yield _Object(target, state, place, _compare_object(target, state, place))
-    elif isinstance(into, dict):
-        if not isinstance(state, dict):
-            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a dict")
-        _compare_keys(into, state, place)
-        for key, value in into.items():
-            yield from _compare(value, state[key], f"{place}[{key!r}]")
-    elif isinstance(into, (list, tuple)):
+class _Comparison:
+    """Compares a program's structure with a loaded one. `differences`: None if there may be none."""
+
+    def __init__(self, differences: Differences | None) -> None:
+        self._differences = differences
+
+    def compare(self, into: Any, state: Any, place: str) -> Iterator[_Object]:
+        """Compare `into` with `state`; yields the objects with `load_state_dict`. Raises CheckpointError."""
+        if _has_state(into):
+            yield self._compare_object(unwrap(into), state, place)
+        elif isinstance(into, dict):
+            if not isinstance(state, dict):
+                raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a dict")
+            self._compare_keys(into, state, place)
+            for key, value in into.items():
+                if key in state:
+                    yield from self.compare(value, state[key], f"{place}[{key!r}]")
+        elif isinstance(into, (list, tuple)):
+            yield from self._compare_items(into, state, place)
+        elif _is_array(into):
+            _compare_array(into, state, place)
+        elif isinstance(state, SavedNode):
+            yield from self._compare_node(into, state, place)
+
+    def _compare_items(self, into: Any, state: Any, place: str) -> Iterator[_Object]:
         if not isinstance(state, (list, tuple)):
             raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a list or tuple")
         if len(into) != len(state):
             raise CheckpointError(f"{place}: the checkpoint has {len(state)} items instead of {len(into)}")
         for index, (value, saved) in enumerate(zip(into, state)):
-            yield from _compare(value, saved, f"{place}[{index}]")
-    elif _is_array(into):
-        _compare_array(into, state, place)
+            yield from self.compare(value, saved, f"{place}[{index}]")
 
+    def _compare_node(self, into: Any, state: SavedNode, place: str) -> Iterator[_Object]:
+        node = as_node(into)
+        if node is None or node.kind != state.kind:
+            saved, own = state.kind.partition(":")[2], type(into).__qualname__
+            raise CheckpointError(f"{place}: the checkpoint has a {saved} instead of a {own}")
+        yield from self.compare(dict(node.children), dict(state.children), place)
 
-def _compare_object(target: Any, state: Any, place: str) -> bool:
-    """Whether it could be compared with its part from outside, and fits."""
-    if _loads_as_torch_does(target, "nn", "Module"):
-        try:
-            _compare_module(target, state, place)
-        except CheckpointError:
-            if any(module._load_state_dict_pre_hooks for module in target.modules()):
-                return False  # a hook may convert what an earlier version of the program saved
-            raise
-        return True
-    if _loads_as_torch_does(target, "optim", "Optimizer"):
-        _compare_optimizer(target, state, place)
-        return True
-    return False
+    def _compare_object(self, target: Any, state: Any, place: str) -> _Object:
+        """The object, and whether it could be compared with its part from outside, and fits."""
+        if _loads_as_torch_does(target, "nn", "Module"):
+            is_partial = self._differences is not None
+            try:
+                self._compare_module(target, state, place)
+            except CheckpointError:
+                if any(module._load_state_dict_pre_hooks for module in target.modules()):
+                    # A hook may convert what an earlier version of the program saved.
+                    return _Object(target, state, place, is_compared=False, is_partial=is_partial)
+                raise
+            return _Object(target, state, place, is_compared=True, is_partial=is_partial)
+        if _loads_as_torch_does(target, "optim", "Optimizer"):
+            _compare_optimizer(target, state, place)
+            return _Object(target, state, place, is_compared=True)
+        return _Object(target, state, place, is_compared=False)
 
-
-def _compare_keys(into: Any, state: Any, place: str) -> None:
-    if into.keys() != state.keys():
+    def _compare_keys(self, into: Any, state: Any, place: str) -> None:
         missing = sorted(map(repr, into.keys() - state.keys()))
         extra = sorted(map(repr, state.keys() - into.keys()))
-        raise CheckpointError(f"{place}: the checkpoint lacks {missing} and has {extra} in addition")
+        if not missing and not extra:
+            return
+        if self._differences is None:
+            raise CheckpointError(
+                f"{place}: the checkpoint lacks {missing} and has {extra} in addition; strict=False accepts that"
+            )
+        self._differences.missing += [f"{place}[{key}]" for key in missing]
+        self._differences.unexpected += [f"{place}[{key}]" for key in extra]
+
+    def _compare_module(self, module: Any, state: Any, place: str) -> None:
+        if not isinstance(state, dict):
+            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a module's state")
+        own = module.state_dict()
+        self._compare_keys(own, state, place)
+        for name, value in own.items():
+            if _is_array(value) and name in state:
+                _compare_array(value, state[name], f"{place}[{name!r}]")
 
 
 def _compare_array(into: Any, state: Any, place: str) -> None:
@@ -99,16 +151,6 @@ def _compare_array(into: Any, state: Any, place: str) -> None:
             f"{place}: the checkpoint has elements of {_dtype(state)} instead of {_dtype(into)}, and a conversion "
             "would change numbers. Load without `into`, convert what is returned, and pass it on yourself."
         )
-
-
-def _compare_module(module: Any, state: Any, place: str) -> None:
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a module's state")
-    own = module.state_dict()
-    _compare_keys(own, state, place)
-    for name, value in own.items():
-        if _is_array(value):
-            _compare_array(value, state[name], f"{place}[{name!r}]")
 
 
 def _compare_optimizer(optimizer: Any, state: Any, place: str) -> None:
@@ -144,7 +186,7 @@ def _restore_objects(objects: list[_Object]) -> None:
         try:
             if callable(getattr(one.target, "state_dict", None)):
                 before.append((one.target, copy.deepcopy(one.target.state_dict())))
-            one.target.load_state_dict(one.part)
+            one.load()
         except Exception as error:
             for target, previous in reversed(before):
                 with contextlib.suppress(Exception):
@@ -159,7 +201,7 @@ def _restore(into: Any, state: Any) -> Any:
     if _has_state(into):
         return into
     if isinstance(into, dict):
-        for key in into:
+        for key in into.keys() & state.keys():
             into[key] = _restore(into[key], state[key])
         return into
     if isinstance(into, list):
@@ -170,6 +212,8 @@ def _restore(into: Any, state: Any) -> Any:
         return tuple.__new__(type(into), restored)
     if _is_array(into) and _can_be_filled(into):
         return _filled(into, state)
+    if isinstance(state, SavedNode) and (node := as_node(into)) is not None:
+        return node.rebuild([_restore(child, state.children.get(key, child)) for key, child in node.children.items()])
     return state
 
 

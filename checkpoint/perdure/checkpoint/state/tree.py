@@ -2,7 +2,8 @@
 
 Supported are None, bool, int, float, complex, str, arrays, bytes and bytearray, and as containers dict (keys: str, int,
 bool, float, None), OrderedDict, Counter, defaultdict, list, tuple, deque, set, frozenset, torch.Size and namedtuples.
-Objects with `state_dict` are saved as what it returns. Anything else is rejected with its place in the state, including
+Objects with `state_dict` are saved as what it returns, and containers that are registered with JAX or PyTorch as their
+content (`pytree`). Anything else is rejected with its place in the state, including
 subclasses of these types: a value that cannot be represented exactly must not be saved in part.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from perdure.checkpoint.state.arrays import Array, as_array
 from perdure.checkpoint.state.document import BUILTINS, CONTAINERS, dump, rebuild
+from perdure.checkpoint.state.pytree import as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
 __all__ = ["Flat", "UnsupportedValue", "flatten", "rebuild"]
@@ -88,6 +90,10 @@ class _Flattener:
             return {"array": self._number(array, value, place)}
         if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
             return self.document(unwrap(value).state_dict(), place)
+        node = None if isinstance(value, (type, *BUILTINS)) else as_node(value)
+        if node is not None:
+            children = [[key, self.document(child, (*place, key))] for key, child in node.children.items()]
+            return {"pytree": [node.kind, children]}
         raise UnsupportedValue(f"{_format_place(place)} {_rejection(value)}")
 
     def _number(self, array: Array, value: Any, place: tuple[Any, ...]) -> int:

@@ -61,14 +61,15 @@ def steps_to_keep(keep: Keep, candidates: Sequence[RetentionCandidate]) -> set[i
         spans = {int(one.created_at // (60 * keep.every_minutes)): one.step for one in candidates}
         kept |= set(spans.values())  # the oldest comes last, so the first of each span wins
     if keep.best and keep.metric is not None:
-        measured = [one for one in candidates if _is_number(one.metrics.get(keep.metric))]
+        measured = [one for one in candidates if is_number(one.metrics.get(keep.metric))]
         sign = 1 if keep.mode == "min" else -1
         measured.sort(key=lambda one: (sign * float(one.metrics[str(keep.metric)]), -one.step))
         kept |= {one.step for one in measured[: keep.best]}
     return kept
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be compared: not a bool, not NaN."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
