@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import socket
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration.frameworks.programs import needs, run
 from perdure.checkpoint.folders import Folders
-from support.helpers.timing import scaled
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 Runs = dict[str, dict[str, Any]]  # what each run of the Trainer printed, by its name
-
-
-def needs(*modules: str) -> None:
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} is not installed")
-
-
-def run(program: str, *arguments: object, **env: str) -> Any:
-    """The last line that the program prints, as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **env},
-        capture_output=True,
-        text=True,
-        timeout=scaled(560),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 TRAINER = """

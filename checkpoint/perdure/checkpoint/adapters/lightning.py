@@ -9,12 +9,14 @@ Lightning restarts an epoch's data unless its loader stores its position, as `pe
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
@@ -28,9 +30,13 @@ from perdure.checkpoint.save import function_save
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.save_directory import SaveDirectory
+from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
+
+logger = logging.getLogger("perdure.checkpoint")
 
 PREFIX = "lightning"
 _AT_NOTICE = "notice-"
+_RANDOM = "perdure_random_states"  # in a checkpoint: of every rank
 _final_save = FinalSave()  # the plugin measures saves, and the callback decides by the measurement
 
 
@@ -96,7 +102,11 @@ def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
 
 
 class SaveAtNotice(pl.Callback):
-    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, if time permits, and ends the training."""
+    """On a notice: saves `notice-step=<step>.ckpt` into `dirpath`, if time permits, and ends the training.
+
+    It also adds every rank's random numbers to each checkpoint, and restores them: a resumed run computes the same
+    numbers to the last bit. A checkpoint of another number of processes or GPUs is loaded without them.
+    """
 
     def __init__(self, dirpath: str | os.PathLike[str]) -> None:
         self._dirpath = os.fspath(dirpath)
@@ -106,6 +116,40 @@ class SaveAtNotice(pl.Callback):
             if trainer.strategy.reduce_boolean_decision(_final_save.can_commit(), all=True):
                 trainer.save_checkpoint(os.path.join(self._dirpath, f"{_AT_NOTICE}step={trainer.global_step}.ckpt"))
             trainer.should_stop = True
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        states = [random_state()]
+        if trainer.world_size > 1:
+            states = [{} for _ in range(trainer.world_size)]
+            torch.distributed.all_gather_object(states, random_state())
+        checkpoint[_RANDOM] = states
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        _begin_next_epoch(checkpoint)
+        states = checkpoint.get(_RANDOM, ())
+        if len(states) != trainer.world_size:
+            logger.warning(
+                "the checkpoint has the random numbers of %d processes, and %d are running: other numbers follow",
+                *(len(states), trainer.world_size),
+            )
+            return
+        try:
+            set_random_state(states[trainer.global_rank])
+        except CheckpointError as error:
+            logger.warning("the random numbers are not restored, and other numbers follow: %s", error)
+
+
+def _begin_next_epoch(checkpoint: dict[str, Any]) -> None:
+    """If it was saved after the last batch of an epoch, have `Resumable` loaders begin with the next one.
+
+    Lightning takes that epoch for completed, and requests the batches of the next.
+    """
+    loop = checkpoint.get("loops", {}).get("fit_loop", {})
+    if not loop.get("epoch_loop.batch_progress", {}).get("is_last_batch"):
+        return
+    for state in loop.get("state_dict", {}).get("combined_loader", ()):
+        if isinstance(state, dict) and state.keys() >= Resumable.STATE_KEYS and state["batches"]:
+            state.update(epoch=state["epoch"] + 1, batches=0, began=None, loader=None)
 
 
 def _uncommit(directory: SaveDirectory, name: str) -> None:

@@ -79,15 +79,19 @@ class Resumable(Generic[T]):
 
     Wraps any loader whose order depends only on the global random numbers (a PyTorch DataLoader with `shuffle=True`, a
     list …). To resume, it repeats the beginning of the epoch with the random numbers that it began with, and skips the
-    batches that were seen. The caller restores the random numbers drawn since then (`set_random_state`, before or after
-    `load_state_dict`).
+    batches that were seen. A loader that stores its position itself, such as torchdata's StatefulDataLoader, skips them
+    without repeating anything. The caller restores the random numbers drawn since then (`set_random_state`, before or
+    after `load_state_dict`).
     """
+
+    STATE_KEYS = frozenset({"epoch", "batches", "began", "loader"})
 
     def __init__(self, loader: EpochIterable[T]) -> None:
         self._loader = loader
         self.epoch = 0  # epochs completed
         self.batches = 0  # batches of this epoch that were returned
         self._began: dict[str, Any] | None = None  # the random state at the beginning of the epoch
+        self._position: Any = None  # what the loader itself stored; None if it does not
         self._resumes = False
 
     def __len__(self) -> int:
@@ -113,8 +117,10 @@ class Resumable(Generic[T]):
             return self._start_epoch()
         now = random_state()
         set_random_state(self._began)
+        if self._position is not None:
+            self._loader.load_state_dict(self._position)  # type: ignore[attr-defined]
         items = iter(self._loader)
-        for seen in range(self.batches):
+        for seen in range(0 if self._position is not None else self.batches):
             if next(items, self) is self:
                 raise CheckpointError(
                     f"the data has only {seen} batches, of which {self.batches} were seen: it is not the data that the "
@@ -124,10 +130,19 @@ class Resumable(Generic[T]):
         return items
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "batches": self.batches, "began": self._began}
+        is_stateful = callable(getattr(self._loader, "load_state_dict", None)) and self._began is not None
+        position = self._loader.state_dict() if is_stateful else None  # type: ignore[attr-defined]
+        return {"epoch": self.epoch, "batches": self.batches, "began": self._began, "loader": position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume where `state` was taken. Raises CheckpointError if this loader cannot use its loader's position."""
         self.epoch, self.batches, self._began = state["epoch"], state["batches"], state["began"]
+        self._position = state.get("loader")
+        if self._position is not None and not callable(getattr(self._loader, "load_state_dict", None)):
+            raise CheckpointError(
+                f"the checkpoint holds the position of a loader that stores it, and {type(self._loader).__qualname__} "
+                "does not: use the same loader as before"
+            )
         self._resumes = True
 
 
