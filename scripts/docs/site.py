@@ -43,6 +43,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/hosting.md",
             "guides/backup.md",
             "guides/metrics.md",
+            "guides/notifications.md",
             "guides/several-controllers.md",
             "guides/troubleshooting.md",
         ),

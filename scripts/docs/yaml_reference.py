@@ -28,6 +28,7 @@ SECTIONS: tuple[tuple[str, str, Record], ...] = (
     ("Git repository", "`workdir` as a repository.", schema.GIT_WORKDIR),
     ("Upload", "What the client puts in place of a local path before it submits a task. Files do not contain it.",
      schema_storage.UPLOADED),
+    ("notify", "`notify` with events. [Notifications](../guides/notifications.md) explains channels.", schema.NOTIFY),
     ("Pipeline header", "The first document of a pipeline, if the job has a name of its own.", schema.HEADER),
     ("autostop", _SKYPILOT, schema_resources.AUTOSTOP),
     ("hooks entry", "`config.hooks`: commands to run on the nodes before they go away.", schema_resources.HOOK),

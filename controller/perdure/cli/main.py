@@ -15,6 +15,9 @@ COMMANDS = {
     "check": LazyCommand("perdure.cli.check:check", "Check which clouds are usable, and how to fix the others."),
     "gpus": LazyCommand("perdure.cli.gpus:gpus", "List accelerators with their clouds, regions and prices."),
     "controller": LazyCommand("perdure.cli.controller.group:controller", "Start, stop and inspect the controller."),
+    "notify": LazyCommand(
+        "perdure.cli.controller.notifications:notify", "List notifications, and test their channels."
+    ),
     "simulate": LazyCommand(
         "perdure.cli.simulate.command:simulate", "Compare recovery policies on recorded spot markets."
     ),

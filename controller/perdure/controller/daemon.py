@@ -26,6 +26,9 @@ from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import backup_schedule, probes, retention, sweep
 from perdure.controller.maintenance.gauges import register_gauges
+from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
+from perdure.controller.maintenance.notify.channels import build_channels
+from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.ticker import Ticker
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
@@ -38,11 +41,17 @@ from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
 from perdure.controller.reconcile.market_state import load_market
+from perdure.controller.reconcile.reports.job_metrics import JobMetrics
+from perdure.controller.reconcile.reports.notification_outbox import NotificationOutbox
+from perdure.controller.reconcile.reports.reports import DecisionReports
 from perdure.controller.reconcile.watchdog import INTERVAL_S as WATCHDOG_INTERVAL_S
 from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime import endpoint_file
 from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.config.config_file import ConfigFile
+from perdure.controller.runtime.config.listen import is_loopback
+from perdure.controller.runtime.config.notify_config import CALLBACK, read_notify_config
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.metrics.event_loop import EventLoopLag
@@ -118,7 +127,24 @@ class Daemon:
             boot_failures=BootFailures(remote_clouds(settings.sections), endpoint),
         )
 
-        self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, metrics)
+        is_private = is_loopback(settings.host) and not settings.listen.trust_proxy_tls
+        notify = read_notify_config(ConfigFile.load(settings.home), listens_on_loopback=is_private)
+        channels = dict(build_channels(notify, wall_clock))
+        if notify.runs_callbacks:
+            channels[CALLBACK] = CallbackChannel(database, settings.home / "callbacks")
+        self._notifications = NotificationSender(
+            notify,
+            channels,
+            database,
+            clock,
+            owner=member.owner,
+            speed=time_scale.speed,
+            is_alone=alone,
+            metrics=metrics,
+        )
+        outbox = NotificationOutbox(notify, member.controller_id, self._notifications.wake)
+        reports = DecisionReports(JobMetrics(metrics, clock), outbox)
+        self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, reports)
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
         self._sessions = sessions = NodeSessions(
             inbox,
@@ -147,7 +173,7 @@ class Daemon:
             may_act=member.lease.is_held,
             on_call=metrics.on_cloud_call,
         )
-        signal, outbox = WakeSignal(), None if alone else Outbox(database, clock)
+        signal, peer_outbox = WakeSignal(), None if alone else Outbox(database, clock)
         self.reconciler = Reconciler(
             inbox=inbox,
             dispatcher=dispatcher,
@@ -156,7 +182,7 @@ class Daemon:
             market=market,
             timeouts=scale_timeouts(settings.timeouts, time_scale),
             intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
-            forward=outbox.forward if outbox else complete,
+            forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
             on_job_changed=job_updates.publish_job,
             speed=time_scale.speed,
@@ -166,14 +192,14 @@ class Daemon:
         self._ownership = JobOwnership(member.lease, inbox)
         self._peer_inbox = InboxReader(database, member.owner, inbox.submit, on_capacity=signal.wake)
         self._peers = None
-        if outbox is not None:
+        if peer_outbox is not None:
             from perdure.controller.cluster.peers import Peers  # it needs the extra [postgres]
 
             self._peers = Peers(
                 database=database,
                 inbox=inbox,
                 peer_inbox=self._peer_inbox,
-                outbox=outbox,
+                outbox=peer_outbox,
                 signal=signal,
                 presence=presence,
                 sessions=sessions,
@@ -184,7 +210,7 @@ class Daemon:
                 if isinstance(self._logs, SqlLogStore)
                 else lambda _process_id: False,
             )
-        compiler = Compiler(keyring, market, storage)
+        compiler = Compiler(keyring, market, storage, notify)
         max_jobs = settings.quotas.max_jobs_per_user
         submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, max_jobs)
         record_job = member.watermark.record_job
@@ -224,6 +250,7 @@ class Daemon:
             counts=TaskCounter(),
             controller_id=member.controller_id,
             metrics=metrics,
+            notifications=self._notifications,
             started_at=clock.now(),
             time_scale=time_scale,
             prober=self._prober,
@@ -234,7 +261,7 @@ class Daemon:
             has_lease=member.lease.is_held,
             watchdog=self._watchdog,
             launch_blocked_reason=self._pools.why_waiting,
-            count_set_aside=partial(_count_set_aside, self.reconciler, outbox),
+            count_set_aside=partial(_count_set_aside, self.reconciler, peer_outbox),
         )
         register_process_stats(metrics.registry, settings.home)
         register_gauges(
@@ -259,6 +286,7 @@ class Daemon:
     def close(self) -> None:
         """Stop deciding and acting. The next daemon resolves the calls that are under way."""
         self._ticker.stop()
+        self._notifications.stop()
         for consumer in self._notice_consumers:
             consumer.stop()
         self.reconciler.stop()
@@ -281,6 +309,7 @@ class Daemon:
         if self._peers is not None:
             self._peers.start(self.settings.database_address)
         self._schedule()
+        self._notifications.start()
         for consumer in self._notice_consumers:
             consumer.start()
         self._ticker.start()

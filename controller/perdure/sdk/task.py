@@ -57,6 +57,7 @@ class Task:
         volumes: dict[str, Any] | None = None,
         resources: Resources | Iterable[Resources] | None = None,
         event_callback: str | None = None,
+        notify: str | Sequence[str] | Mapping[str, Any] | None = None,
         api_server_access: bool | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
@@ -73,6 +74,7 @@ class Task:
             "envs": dict(envs) if envs else None,
             "secrets": dict(secrets) if secrets else None,
             "event_callback": event_callback,
+            "notify": notify,
             "api_server_access": api_server_access,
             "config": config,
         }

@@ -22,6 +22,7 @@ from integration.api.daemons import Daemon
 from perdure.controller.api.app import create_app
 from perdure.controller.api.context import ApiContext
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from support.helpers.timing import scaled
 
 pytestmark = pytest.mark.api
@@ -46,7 +47,8 @@ def operations() -> dict[str, Operation]:
     """Every operation of the document, by its label such as `GET /healthz`."""
     load_all_checks()
     keyring = SimpleNamespace(is_user_token=lambda _token: False)
-    context = cast(ApiContext, SimpleNamespace(settings=Settings(Path("nowhere")), keyring=keyring))
+    settings, metrics = Settings(Path("nowhere")), DaemonMetrics()
+    context = cast(ApiContext, SimpleNamespace(settings=settings, keyring=keyring, metrics=metrics))
     document = schemathesis.openapi.from_dict(create_app(context).openapi())
     return {operation.ok().label: operation.ok() for operation in document.get_all_operations()}
 

@@ -18,8 +18,13 @@ from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
 from perdure.controller.reconcile.market_state import MarketState, load_market
+from perdure.controller.reconcile.reports.job_metrics import JobMetrics
+from perdure.controller.reconcile.reports.notification_outbox import NotificationOutbox
+from perdure.controller.reconcile.reports.reports import DecisionReports
 from perdure.controller.reconcile.work_items import JobEvent, complete
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.notify_config import NotifyConfig
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import open_database
@@ -83,6 +88,7 @@ class World:
     has_lease: bool = True
     forward: Callable[[JobEvent], None] = complete  # of events for jobs of other controllers
     max_machines: dict[str, int] = field(default_factory=dict)
+    notify: NotifyConfig | None = None
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock)
@@ -104,7 +110,9 @@ class World:
             unavailable=market.unavailable_offers,
             max_machines=self.max_machines,
         )
-        inbox = ReconcilerInbox(self.database, self.clock, market)
+        outbox = NotificationOutbox(self.notify, "test") if self.notify else None
+        reports = DecisionReports(JobMetrics(DaemonMetrics(), self.clock), outbox)
+        inbox = ReconcilerInbox(self.database, self.clock, market, reports=reports)
         run = CallRunner(executor, inbox.on_result, lambda: self.has_lease)
         dispatcher = Dispatcher(InlineCalls(run), inbox.on_result, self.clock)
         reconciler = Reconciler(
@@ -139,13 +147,13 @@ class World:
     def reconciler(self) -> Reconciler:
         return self.current.reconciler
 
-    def submit(self, *, nodes: int = 1, tasks: int = 1, **changes: Any) -> int:
+    def submit(self, *, nodes: int = 1, tasks: int = 1, spec: dict[str, Any] | None = None, **changes: Any) -> int:
         now = self.clock.now()
         need = MachineRequirement(cpus=Amount(4))
         views = [
             TaskView(i, (need,), num_nodes=nodes, wake_at=now if i == 0 else None, **changes) for i in range(tasks)
         ]
-        new = [NewTask(v, f"t{v.index}", {}, {"resources": "cpus=4"}, None) for v in views]
+        new = [NewTask(v, f"t{v.index}", {}, {"resources": "cpus=4"} | (spec or {}), None) for v in views]
         with self.database.begin() as conn:
             columns = {"name": "job", "user": "", "priority": 0, "num_tasks": tasks, "submitted_at": now}
             (job_id,) = jobs.insert_batch(conn, columns | {"idempotency_key": None, "owner": self.owner})

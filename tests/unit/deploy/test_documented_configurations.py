@@ -11,11 +11,13 @@ import pytest
 from perdure.controller.buckets.configured import configured_stores
 from perdure.controller.clouds.registry import build_clouds
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.config_file import ConfigFile
+from perdure.controller.runtime.config.notify_config import read_notify_config
 from perdure.controller.runtime.config.settings import read_settings
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SECTIONS = r"(listen|database|limits|timeouts|nodes|retention|probes|local|aws|gcp|azure|s3|gcs|r2):"
+SECTIONS = r"(listen|notify|database|limits|timeouts|nodes|retention|probes|local|aws|gcp|azure|s3|gcs|r2):"
 CONFIGURATIONS = [
     pytest.param(textwrap.dedent(block), id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
@@ -37,3 +39,4 @@ def test_documented_configuration__is_valid(tmp_path: Path, text: str) -> None:
     clouds = build_clouds(sections, tmp_path, ManualClock(), local_home=settings.local_home)
     assert all("not configured" not in (clouds[name].unusable() or "") for name in clouds if name in sections)
     configured_stores(settings, buckets_on_node=None)
+    read_notify_config(ConfigFile.load(tmp_path), listens_on_loopback=True)

@@ -136,9 +136,9 @@ def test_dag_block__passes_the_users_error_on() -> None:
 
 
 def test_dag_warnings__include_all_tasks() -> None:
-    dag = Dag.from_yaml("name: p\n---\nevent_callback: a\n---\ninputs: {a: 1}\n")
+    dag = Dag.from_yaml("name: p\n---\noutputs: {a: 1}\n---\ninputs: {a: 1}\n")
     assert dag.warnings == (
-        "line 3: event_callback: accepted, but has no effect: follow `perdure jobs queue` instead",
+        "line 3: outputs: accepted, but has no effect in Perdure",
         "line 5: inputs: accepted, but has no effect in Perdure",
     )
 

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.cluster.peer_messages import InboxReader
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
+from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.probes import Prober
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
@@ -59,6 +60,8 @@ class ApiContext:
     watchdog: Watchdog  # whether the daemon keeps up with its jobs
     #: What `/metrics` returns.
     metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
+    #: None in tests that send nothing.
+    notifications: NotificationSender | None = None
     #: None unless config.yaml enables backups.
     backups: BackupSchedule | None = None
     #: Machines that the database does not know.

@@ -14,6 +14,7 @@ from perdure.controller.reconcile.event_queue import EventQueue
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.reconcile.outage import DatabaseOutage
 from perdure.controller.reconcile.reports.job_metrics import JobMetrics
+from perdure.controller.reconcile.reports.reports import DecisionReports
 from perdure.controller.reconcile.work_items import (
     AdoptJobs,
     DescribeMachines,
@@ -76,11 +77,11 @@ class ReconcilerInbox:
         clock: Clock,
         market: MarketState,
         speed: float = 1.0,
-        metrics: DaemonMetrics | None = None,
+        reports: DecisionReports | None = None,
     ) -> None:
         self.queue: EventQueue[WorkItem, TimedItem] = EventQueue(clock, speed, work_items.is_urgent)
-        self.job_metrics = JobMetrics(metrics or DaemonMetrics(), clock)
-        self.owned = OwnedJobs(self.job_metrics)
+        self.reports = reports or DecisionReports(JobMetrics(DaemonMetrics(), clock))
+        self.owned = OwnedJobs(self.reports.job_metrics)
         self.outage = DatabaseOutage(database, clock, speed)
         self._clock = clock
         self._market = market

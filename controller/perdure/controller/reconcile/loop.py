@@ -81,7 +81,7 @@ class Reconciler:
         self._on_directive, self._on_job_changed = on_directive, on_job_changed
         self._speed = speed
         self._batch_size = batch_size
-        self._recorder = Recorder(database, market, intent_builder, dispatcher.has_open, inbox.job_metrics)
+        self._recorder = Recorder(database, market, intent_builder, dispatcher.has_open, inbox.reports)
         self._suspend_detector = SuspendDetector(clock, speed)
         #: What cannot be recorded or handled although the database works.
         self.failed = FailedEvents(lambda s, item: self._schedule(clock.now() + s * speed, item), inbox.submit)

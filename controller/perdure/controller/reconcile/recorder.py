@@ -91,7 +91,9 @@ class Decision:
 
 
 class DecisionObserver(Protocol):
-    """Sees what was recorded: it counts, and decides nothing."""
+    """Sees what is recorded: it counts and tells, and decides nothing."""
+
+    def on_recording(self, conn: Connection, decisions: Sequence[Decision], now: float, /) -> None: ...
 
     def on_recorded(self, decision: Decision, now: float, /) -> None: ...
 
@@ -143,6 +145,7 @@ class Recorder:
             record_unavailable(writes, unavailable, now)
             record_observations(writes, [observation for d in changed for observation in d.observations], now)
             writes.flush()
+            self.observer.on_recording(conn, changed, now)
             notify.notify_all(conn, Topic.JOB, (d.step.job.id for d in changed if d.concerns_nodes))
             failpoint("event.recording")
         self._observe(changed, now, time.perf_counter() - started)

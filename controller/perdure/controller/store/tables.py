@@ -345,3 +345,28 @@ class BlobChunkRow(SQLModel, table=True):
     digest: str = Field(primary_key=True)
     number: int = Field(primary_key=True)
     data: bytes
+
+
+class NotificationRow(SQLModel, table=True):
+    """An event on its way to one channel: inserted by the transaction that records the event (the outbox)."""
+
+    __tablename__ = "notification"
+    __table_args__ = (
+        UniqueConstraint("event_id", "channel"),
+        Index("ix_notification_pending", "channel", "id", sqlite_where=text("done_at IS NULL")),  # partial, as above
+        Index("ix_notification_done", "done_at"),
+    )
+    id: int | None = Field(default=None, sa_column=Column(_BigId, primary_key=True))
+    event_id: str
+    channel: str
+    kind: str
+    job_id: int | None = None
+    at: float
+    body: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    try_count: int = 0
+    wake_at: float
+    leased_by: str | None = None
+    leased_until: float = 0.0
+    done_at: float | None = None
+    outcome: str | None = None
+    error: str | None = Field(default=None, sa_column=Column(Text))

@@ -16,6 +16,7 @@ from perdure.controller.buckets.stores import StorageError
 from perdure.controller.clouds.base.config_section import SectionError
 from perdure.controller.clouds.base.protocol import HasTaskSettings
 from perdure.controller.reconcile.market_state import MarketState
+from perdure.controller.runtime.config.notify_config import NO_NOTIFICATIONS, NotifyConfig
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import mask_secrets
 from perdure.controller.store.records.jobs import NewTask
@@ -69,6 +70,7 @@ class Compiler:
     keyring: Keyring
     market: MarketState
     storage: StorageService
+    notify: NotifyConfig = NO_NOTIFICATIONS
 
     def compile(self, name: str | None, configs: Sequence[Mapping[str, Any]], now: float) -> CompiledJob:
         """Compile a job of these tasks; a task without a name is named after the job. Raises RequestRejected."""
@@ -82,6 +84,7 @@ class Compiler:
             *self._warnings(tasks),
             *_unused_by_strategy(tasks, strategies),
             *self._deadline_warnings(compiled, now),
+            *self._callback_warnings(compiled),
         )
         return CompiledJob(job_name, compiled, priority, tuple(dict.fromkeys(warnings)))
 
@@ -146,6 +149,27 @@ class Compiler:
                 )
         return tuple(warnings)
 
+    def _callback_warnings(self, tasks: Sequence[NewTask]) -> tuple[str, ...]:
+        if self.notify.runs_callbacks or not any(task.spec["event_callback"] for task in tasks):
+            return ()
+        return (
+            "event_callback: accepted, but has no effect: this controller runs no commands of users; its administrator "
+            "can allow it with notify.event_callback, or use `notify` with a channel",
+        )
+
+    def _notify(self, value: Any) -> dict[str, Any] | None:
+        """The task's `notify` as a mapping with `to`, and `when` if it is given. Raises RequestRejected."""
+        given = value if isinstance(value, Mapping) else {"to": value} if value else {}
+        for channel in given.get("to", ()):
+            if channel not in self.notify.channels:
+                known = ", ".join(sorted(self.notify.channels)) or "none"
+                raise RequestRejected(
+                    f"there is no notification channel {describe(channel)}",
+                    where="notify",
+                    fix=f"channels: {known}; they are defined in notify.channels of the controller's config.yaml",
+                )
+        return dict(given) or None
+
     def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
@@ -183,6 +207,8 @@ class Compiler:
             "cloud_settings": self._cloud_settings(config),
             "strategy_reason": why,
             "hooks": [_hook(hook) for hook in config.get("config", {}).get("hooks", ())],
+            "notify": self._notify(config.get("notify")),
+            "event_callback": config.get("event_callback"),
         }
         for digest in upload_digests(spec):
             if not _SHA256.fullmatch(digest):

@@ -248,3 +248,25 @@ class Installed(TypedDict):
 
     version: str
     is_new: bool  # False: the controller already ran this version, and does not restart
+
+
+class Notification(TypedDict):
+    """An event on its way to a channel, or one that has arrived."""
+
+    event_id: str
+    event: str  # such as job.failed
+    channel: str
+    job_id: int | None
+    at: str
+    tries: int
+    next_try_at: str | None  # None once it is done
+    outcome: str | None  # "sent", "dead" (given up), or None while it waits
+    detail: str | None  # the receiver's answer, or the last error
+
+
+class NotificationTest(TypedDict):
+    """The result of sending a test message."""
+
+    channel: str
+    delivered: bool
+    detail: str

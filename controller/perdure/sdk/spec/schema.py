@@ -6,9 +6,11 @@ The page "Task YAML" of the documentation is generated from these modules.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
-from perdure.sdk.spec.problems import InvalidValue, describe
+from perdure.sdk.notify.events import EVENTS
+from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
 from perdure.sdk.spec.schema_resources import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
 from perdure.sdk.spec.schema_storage import FILE_MOUNTS, UPLOADED
 from perdure.sdk.spec.validators import (
@@ -52,6 +54,12 @@ def _managed_secret(value: str) -> str:
     return _variable_name(name)
 
 
+def _event(value: str) -> str:
+    if not any(fnmatchcase(event, value) for event in EVENTS):
+        raise InvalidValue(f"unknown event {describe(value)}", choice_fix(value, tuple(EVENTS)))
+    return value
+
+
 # A value may be any YAML scalar, and becomes its text. Null means that the caller has to give the value.
 _VARIABLE_NAME = Parsed(_variable_name, "letters, digits and underscores, no digit first", (str, int))
 _VARIABLE_VALUE = Parsed(str, "text, a number or a boolean", (str, int, float, bool))
@@ -66,6 +74,20 @@ GIT_WORKDIR = Record(
     },
     "a mapping with the url and ref of a git repository",
     required=("url",),
+)
+_CHANNELS = Items(TEXT, allow_single=True, unique=True, at_least=1)
+NOTIFY = Record(
+    {
+        "to": Field(_CHANNELS, "Names of channels."),
+        "when": Field(
+            Items(Parsed(_event, f"one of {', '.join(EVENTS)}, or `job.*`", (str,)), allow_single=True, at_least=1),
+            "Events to be told of; `job.*` stands for all. Default: the end, waiting, being late or stuck, and the "
+            "budget.",
+        ),
+    },
+    "a mapping with `to`",
+    required=("to",),
+    marker="to",
 )
 MANAGED_SECRET = Record({"mount_path": Field(TEXT, "Path of the file that holds the secret.")})
 
@@ -129,8 +151,13 @@ TASK_FIELDS = {
     "pool": Field(Table(TEXT, Anything(), nullable=True), "A pool of workers.", refused=_JOBS_ONLY),
     "event_callback": Field(
         TEXT,
-        "Shell commands to run when the job's status changes.",
-        no_effect="accepted, but has no effect: follow `perdure jobs queue` instead",
+        "Shell commands that the controller runs when the job's status changes, with SkyPilot's variables such as "
+        "`JOB_STATUS`. A controller that others can reach does so only with `notify.event_callback`. Default: none.",
+    ),
+    "notify": Field(
+        OneOf(_CHANNELS, NOTIFY),
+        "Notification channels of the controller's `config.yaml` that receive the events of the job: names, or a "
+        "mapping with `to` and `when`. Default: none.",
     ),
     "inputs": Field(Table(TEXT, Number(low=0, whole=False)), "Input data and its size in GB.", no_effect=NO_EFFECT),
     "outputs": Field(Table(TEXT, Number(low=0, whole=False)), "Output data and its size in GB.", no_effect=NO_EFFECT),

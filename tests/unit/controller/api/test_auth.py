@@ -55,6 +55,8 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/openapi.json"): ANYBODY,
     ("GET", "/healthz"): ANYBODY,
     ("GET", "/metrics"): USERS,
+    ("GET", "/api/v1/notifications"): USERS,
+    ("POST", "/api/v1/notifications/test"): BAD_INPUT,
     ("GET", "/api/v1/controller"): USERS,
     ("POST", "/api/v1/controller/stop"): USERS,
     ("PUT", "/api/v1/controller/software"): NOT_NOW,

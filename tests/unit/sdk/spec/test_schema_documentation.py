@@ -21,6 +21,7 @@ from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.local.cloud import LocalCloud
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.notify_config import ChannelConfig, NotifyConfig
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.errors import RequestRejected
@@ -193,6 +194,9 @@ EXAMPLES = {
     "service": "service: {replicas: 1}",
     "pool": "pool: {workers: 1}",
     "event_callback": "event_callback: a",
+    "notify": "notify: ops",
+    "notify.to": "notify: {to: [ops]}",
+    "notify.when": "notify: {to: ops, when: job.failed}",
     "inputs": "inputs: {a: 1}",
     "outputs": "outputs: {a: 1}",
     "api_server_access": "api_server_access: true",
@@ -226,7 +230,8 @@ def test_cloud_table__says_what_the_controller_does(
     clock = ManualClock()
     seller = FakeCloud(clock, name=name)
     seller.ignores = cloud.ignores
-    compiler = Compiler(Keyring(b"k" * 32, "user"), MarketState({name: seller}, clock), storage)
+    notify = NotifyConfig({"ops": ChannelConfig("ops", "slack", "https://example.com")}, runs_callbacks=True)
+    compiler = Compiler(Keyring(b"k" * 32, "user"), MarketState({name: seller}, clock), storage, notify)
 
     def effect(text: str) -> str:
         config = Task.from_yaml_str(text.replace("CLOUD", name).replace("@", "0" * 64)).to_yaml_config()

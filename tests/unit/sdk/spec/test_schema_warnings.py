@@ -54,7 +54,6 @@ def test_warnings__name_each_field_once_with_its_line() -> None:
         "line 8: resources.priority_class",
         "line 13: managed_secrets",
         "line 15: config.aws",
-        "line 19: event_callback",
         "line 20: inputs",
         "line 21: outputs",
         "line 22: api_server_access",

@@ -17,6 +17,7 @@ log_level: info
 retention: {events_days: 90}            # when data of ended jobs is deleted; default: never
 probes: {…}                             # off without this section: see `maintenance.probes`
 backup: {…}                             # off without this section: see `maintenance.backup_schedule`
+notify: {…}                             # where notifications go: see `notify_config`
 default_store: s3                       # of buckets that have only a name; default: the local store
 local: {…}                              # one section per cloud; `local: false` turns the local cloud off
 r2: {…}                                 # one section per store: see docs/guides/buckets.md
@@ -51,7 +52,19 @@ STORES = ("local", "s3", "gcs", "azure", "r2", "nebius", "oci", "coreweave", "va
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 _STORES_WITHOUT_SECTION = ("local", "s3", "gcs", "azure")
 # Sections whose keys other modules describe and read, besides the sections of the installed clouds.
-OTHER_SECTIONS = ("probes", "backup", "s3", "gcs", "azure_blob", "r2", "nebius", "oci", "coreweave", "vastdata")
+OTHER_SECTIONS = (
+    "probes",
+    "backup",
+    "notify",
+    "s3",
+    "gcs",
+    "azure_blob",
+    "r2",
+    "nebius",
+    "oci",
+    "coreweave",
+    "vastdata",
+)
 _MAX_PORT = 65_535
 _MIN_HEARTBEAT_INTERVAL_S = 0.1
 _MIN_LEASE_DURATION_S, _MAX_LEASE_DURATION_S = 1.0, 3600.0

@@ -109,6 +109,9 @@ class DaemonMetrics:
             "perdure_http_request_seconds", "Time to the start of the response.", REQUESTS_S, "route"
         )
 
+        self.notifications = counter("perdure_notifications", "Events sent to a channel.", "channel", "outcome")
+        self.notifications_due = gauge("perdure_notifications_due", "Events that could be sent to their channel now.")
+
         self.nodes = gauge("perdure_nodes_connected", "Nodes that are connected to this controller.")
         self.rejected_frames = gauge("perdure_rejected_frames", "Invalid frames of nodes since the start.")
 

@@ -13,7 +13,7 @@ from unit.controller.world import World
 
 def samples(world: World) -> dict[str, float]:
     """What a scrape returns: sample with labels → value."""
-    text = world.inbox.job_metrics.metrics.registry.render()
+    text = world.inbox.reports.job_metrics.metrics.registry.render()
     return {
         key: float(value) for key, _, value in (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
     }
@@ -130,7 +130,7 @@ def test_bug_in_the_observer__does_not_fail_the_decision(world: World, monkeypat
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(world.inbox.job_metrics.metrics.launches, "inc", fail)
+    monkeypatch.setattr(world.inbox.reports.job_metrics.metrics.launches, "inc", fail)
     job = world.submit()
     world.run(job)
     assert world.job(job)["status"] == "RUNNING"

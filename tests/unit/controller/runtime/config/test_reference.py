@@ -14,8 +14,9 @@ from perdure.controller.clouds.registry import build_clouds
 from perdure.controller.maintenance.backup_schedule import read_backup_config
 from perdure.controller.maintenance.probes import read_probe_config
 from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.runtime.config.config_file import SettingsError
+from perdure.controller.runtime.config.config_file import ConfigFile, SettingsError
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
+from perdure.controller.runtime.config.notify_config import read_notify_config
 from perdure.controller.runtime.config.reference import config_keys
 from perdure.controller.runtime.config.settings import OTHER_SECTIONS, read_settings
 from perdure.recovery.job import Timeouts
@@ -45,6 +46,7 @@ def read_all(home: Path, config: dict[str, Any]) -> None:
     read_backup_config(settings)
     build_clouds(settings.sections, home, ManualClock(), local_home=settings.local_home)
     configured_stores(settings, buckets_on_node="/buckets")
+    read_notify_config(ConfigFile.load(home), listens_on_loopback=True)
 
 
 def nest(path: str, value: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Sends notifications from the outbox to their channels."""
