@@ -65,6 +65,10 @@ audit: $(INSTALLED) ## no locked package is withdrawn, has another hash, or is k
 sbom: $(INSTALLED) ## the bill of materials of a controller (CycloneDX), in build/sbom.cdx.json
 	@$(BIN)/python -m scripts.supply_chain sbom
 
+wheels: $(INSTALLED) ## the wheels `perdure` and `perdure-checkpoint` (the library alone, for training images), in dist
+	@$(BIN)/pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist . ./checkpoint
+	@ls dist/*.whl
+
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
