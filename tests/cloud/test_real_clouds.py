@@ -5,7 +5,7 @@ Optional: PERDURE_REAL_CAP_USD (1) and PERDURE_REAL_REGION (us-east-1, us-centra
 the controller finds them.
 
 AWS: PERDURE_REAL_FIS_ROLE for an interruption by EC2. Google: GOOGLE_CLOUD_PROJECT, if the credentials name none.
-Azure: AZURE_SUBSCRIPTION_ID, and AZURE_STORAGE_ACCOUNT for a container; the new resource group perdure-test-REGION
+Azure: AZURE_SUBSCRIPTION_ID, and AZURE_STORAGE_ACCOUNT for a container; the new resource group test-of-perdure-REGION
 stays, and costs nothing.
 """
 

@@ -31,7 +31,7 @@ from perdure.controller.clouds.gcp.settings import GcpSettings
 from perdure.controller.runtime.clock import SystemClock
 from support.worlds.jobs_on_clouds import keys_in
 
-LABEL = "perdure-test"
+LABEL = "test-of-perdure"  # labels that begin with "perdure" are reserved
 Sections = Mapping[str, Mapping[str, Any]]
 
 

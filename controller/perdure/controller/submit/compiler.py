@@ -258,8 +258,11 @@ def parse_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:
     try:
         tasks = [Task.from_yaml_config(dict(config)) for config in configs]
     except TaskError as error:
-        where = error.problems[0].field
-        raise RequestRejected(str(error), where=where, fix="correct the task and launch it again") from error
+        first = error.problems[0]
+        if len(error.problems) == 1:
+            fix = first.fix or "correct the task and launch it again"
+            raise RequestRejected(first.message, where=first.field or None, fix=fix) from error
+        raise RequestRejected(str(error), where=first.field, fix="correct the task and launch it again") from error
     for field in (field for task in tasks for field in task.unsupported):
         fix = f"leave the field out; `perdure jobs launch` does it with --ignore {field.option}"
         raise RequestRejected(field.message, where=field.field, fix=fix)

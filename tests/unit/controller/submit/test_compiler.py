@@ -14,7 +14,7 @@ from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.submit.compiler import Compiler
+from perdure.controller.submit.compiler import Compiler, parse_tasks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Submission, SubmissionService
 from perdure.recovery.job import Timeouts
@@ -157,3 +157,10 @@ def test_launch__selects_gpus_by_memory(world: World) -> None:
     assert launched_with(world, "{accelerators: '16GB+', use_spot: true}")["region"] == "fake-1"
     (id,) = world.living()
     assert world.cloud._machines[id].request.offer.accelerators == ("V100", 1.0)
+
+
+def test_error__names_its_field_once() -> None:
+    with pytest.raises(RequestRejected) as error:
+        parse_tasks([{"run": "true", "resources": {"labels": {"perdure-x": "1"}}}])
+    assert error.value.where == "resources.labels[perdure-x]"
+    assert "resources.labels" not in error.value.message
