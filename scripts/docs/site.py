@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
         {"en": "Guides", "zh": "指南"},
         (
             "guides/training.md",
+            "guides/clusters.md",
             "guides/checkpoints.md",
             "guides/buckets.md",
             "guides/from-skypilot.md",

@@ -19,6 +19,7 @@ from perdure.agent.config import Config
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, StopNow
 from perdure.agent.lifecycle.notice_handler import NoticeHandler
+from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
 from perdure.agent.link.channel import Backoff, Channel
 from perdure.agent.link.checkpoint_stream import CheckpointStream
@@ -124,10 +125,11 @@ class Agent:
             notices=[file.state.notice] if file.state.notice else [],
             sizes=lambda: {"logs": {"size": logs.size()}, "checkpoints": {"seq": checkpoints.newest_seq()}},
         )
+        host = self._slot_host(spec, outbox)
         channel = Channel(
             self._client,
             outbox,
-            (logs, checkpoints),
+            (logs, checkpoints) if host is None else (logs, checkpoints, host),
             on_directive=desired.apply_directive,
             on_revoked=desired.revoke,
             log=log,
@@ -142,7 +144,11 @@ class Agent:
             before_end=lambda: (checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S), logs.wait_sent(STREAM_SEND_TIMEOUT_S)),
             log=log,
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
+            slot_host=host,
         )
+        if host is not None:
+            host.last_contact = lambda: channel.last_contact
+            host.restore()
         supervisor.restore()
         for thread in (channel, logs, checkpoints):
             thread.start()
@@ -167,6 +173,11 @@ class Agent:
         logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)
         return 0
+
+    def _slot_host(self, spec: NodeSpec, outbox: Outbox) -> SlotHost | None:
+        if not spec.is_host:
+            return None
+        return SlotHost(self._paths, outbox, library=library_dir(self._paths.root), environ=os.environ, log=log)
 
     def _poll_notices(self, spec: NodeSpec, handler: NoticeHandler) -> None:
         if spec.notice is None:

@@ -48,6 +48,7 @@ class NodeSpec:
     drain_s: float
     power_off_after_s: float
     hooks: tuple[Hook, ...] = ()
+    is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeSpec:
@@ -77,4 +78,5 @@ class NodeSpec:
             hooks=tuple(
                 Hook(str(hook["run"]), tuple(hook["events"]), float(hook["timeout_s"])) for hook in raw.get("hooks", ())
             ),
+            is_host=bool(raw.get("host", False)),
         )

@@ -11,9 +11,19 @@ from perdure.cli import interrupt
 from perdure.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "launch": LazyCommand("perdure.cli.clusters.launch:launch", "Launch machines that stay, and run a task on them."),
+    "exec": LazyCommand("perdure.cli.clusters.launch:execute", "Run a task on a cluster that is up."),
+    "status": LazyCommand("perdure.cli.clusters.status:status", "List clusters."),
+    "queue": LazyCommand("perdure.cli.clusters.status:queue", "List the jobs of clusters."),
+    "logs": LazyCommand("perdure.cli.clusters.logs:logs", "Show the logs of a cluster's job."),
+    "cancel": LazyCommand("perdure.cli.clusters.lifecycle:cancel", "Cancel jobs of a cluster."),
+    "stop": LazyCommand("perdure.cli.clusters.lifecycle:stop", "End the machines of clusters; their queues stay."),
+    "start": LazyCommand("perdure.cli.clusters.lifecycle:start", "Launch machines for clusters that are stopped."),
+    "down": LazyCommand("perdure.cli.clusters.lifecycle:down", "End clusters."),
+    "autostop": LazyCommand("perdure.cli.clusters.lifecycle:autostop", "Stop idle clusters by themselves."),
     "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
-    "check": LazyCommand("perdure.cli.check:check", "Check which clouds are usable, and how to fix the others."),
-    "gpus": LazyCommand("perdure.cli.gpus:gpus", "List accelerators with their clouds, regions and prices."),
+    "check": LazyCommand("perdure.cli.clouds.check:check", "Check which clouds are usable, and how to fix the others."),
+    "gpus": LazyCommand("perdure.cli.clouds.gpus:gpus", "List accelerators with their clouds, regions and prices."),
     "controller": LazyCommand("perdure.cli.controller.group:controller", "Start, stop and inspect the controller."),
     "notify": LazyCommand(
         "perdure.cli.controller.notifications:notify", "List notifications, and test their channels."
@@ -27,24 +37,13 @@ COMMANDS = {
 }
 
 
-_NO_CLUSTERS = "there are no clusters to develop on, only jobs; use `perdure jobs launch`"
 _NO_SERVICES = "services are not supported yet"
 # Commands of SkyPilot, and what to do here instead.
 ELSEWHERE = {
-    "launch": "use `perdure jobs launch`",
-    "exec": _NO_CLUSTERS,
-    "status": "use `perdure jobs queue`",
-    "queue": "use `perdure jobs queue`",
-    "logs": "use `perdure jobs logs`",
-    "cancel": "use `perdure jobs cancel`",
-    "stop": "use `perdure jobs cancel`; a job's machines end with it",
-    "down": "use `perdure jobs cancel`; a job's machines end with it",
-    "start": _NO_CLUSTERS,
-    "autostop": "a job's machines end with it",
     "show-gpus": "use `perdure gpus`",
     "cost-report": "use `perdure jobs queue`, whose COST column has the cost of each job",
     "optimize": "use `perdure jobs launch --dryrun`",
-    "ssh": _NO_CLUSTERS,
+    "ssh": "it is not supported yet; `perdure exec CLUSTER COMMAND` runs a command",
     "serve": _NO_SERVICES,
     "storage": "buckets belong to your account; use the tools of the cloud",
     "volumes": "volumes are not supported; use `file_mounts` with a bucket",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -12,11 +14,13 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.server.http import Server
 from perdure.controller.api.server.listen_socket import open_listen_socket
 from perdure.controller.buckets.configured import build_storage
+from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
+from perdure.controller.clouds.cluster_slots import ClusterSlots
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
-from perdure.controller.cluster import membership
+from perdure.controller.cluster import membership, peer_messages
 from perdure.controller.cluster.home import database_check, watermark
 from perdure.controller.cluster.ownership import JobOwnership
 from perdure.controller.cluster.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
@@ -24,12 +28,13 @@ from perdure.controller.cluster.time_scale import scale_timeouts
 from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
-from perdure.controller.maintenance import backup_schedule, probes, retention, sweep
+from perdure.controller.maintenance import backup_schedule, cluster_watch, probes, retention, sweep
 from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
 from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.ticker import Ticker
+from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.notice_queues import make_consumers
@@ -37,6 +42,7 @@ from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unknown_machines import UnknownMachines
 from perdure.controller.reconcile.boot_failures import BootFailures
+from perdure.controller.reconcile.cluster_queue import ClusterQueue
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -53,13 +59,14 @@ from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.listen import is_loopback
 from perdure.controller.runtime.config.notify_config import CALLBACK, read_notify_config
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.metrics.event_loop import EventLoopLag
 from perdure.controller.runtime.metrics.process_stats import register_process_stats
 from perdure.controller.runtime.security.tls import load_tls
 from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
 from perdure.controller.store.engine import statement_times
-from perdure.controller.store.engine.database import open_database
+from perdure.controller.store.engine.database import UNAVAILABLE, open_database
 from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
 from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
 from perdure.controller.store.logs.followers import JobUpdates
@@ -67,9 +74,12 @@ from perdure.controller.store.logs.open_logs import open_logs
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import RENEW_S, TaskCounter
 from perdure.controller.store.queries.usage import usage_reader
-from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt
+from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
+from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
+from perdure.recovery.events import CancelRequested
+from perdure.recovery.market.slots import SLOT_CLOUD
 
 log = structlog.get_logger(__name__)
 
@@ -145,6 +155,9 @@ class Daemon:
         outbox = NotificationOutbox(notify, member.controller_id, self._notifications.wake)
         reports = DecisionReports(JobMetrics(metrics, clock), outbox)
         self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, reports)
+        queue = ClusterQueue(database, clock, market, inbox, self._refresh_slots)
+        self._cluster_queue = queue
+        machines: dict[str, Cloud] = {**clouds, SLOT_CLOUD: ClusterSlots(database, clock, queue.host_changed)}
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
         self._sessions = sessions = NodeSessions(
             inbox,
@@ -156,9 +169,10 @@ class Daemon:
             time_scale=time_scale,
             blocking_io=Batched(logs, presence),
             on_log=job_updates.publish_log,
+            host_slots=HostSlots(database, clock, keyring),
         )
         self._pools, dispatcher = build_pipeline(
-            clouds=clouds,
+            clouds=machines,
             keyring=keyring,
             storage=storage,
             clock=clock,
@@ -184,7 +198,7 @@ class Daemon:
             intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
-            on_job_changed=job_updates.publish_job,
+            on_job_changed=partial(_publish_job, job_updates, queue),
             speed=time_scale.speed,
             recoveries_per_hour=bounds.recoveries_per_hour,
         )
@@ -219,8 +233,13 @@ class Daemon:
         )
         unknown_machines = UnknownMachines()
         views, describe = inbox.owned_views, inbox.request_describe
-        self._sweep = sweep.Sweep(clouds, member.controller_id, database, views, describe, unknown_machines)
+        self._sweep = sweep.Sweep(machines, member.controller_id, database, views, describe, unknown_machines)
         self._retention = retention.Retention(settings.retention, database, clock, logs, blobs)
+        accept = partial(accept_and_adopt, submissions, inbox, record_job)
+        cluster_service = ClusterService(
+            database, clock, keyring, partial(accept_one, accept), partial(self._cancel_jobs, settings), queue.job_added
+        )
+        self._cluster_watch = cluster_watch.ClusterWatch(database, clock, cluster_service)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         backups = backup_schedule.read_backup_config(settings)
         run_backup = backup_schedule.run_in_child(settings)
@@ -243,9 +262,8 @@ class Daemon:
             node_specs=NodeSpecBuilder(keyring, storage, digests, settings.timeouts, settings.nodes.power_off_after_s),
             compiler=compiler,
             submissions=submissions,
-            submission_batcher=SubmissionBatcher(
-                partial(accept_and_adopt, submissions, inbox, record_job), inbox.backlog
-            ),
+            submission_batcher=SubmissionBatcher(accept, inbox.backlog),
+            cluster_service=cluster_service,
             blobs=blobs,
             counts=TaskCounter(),
             controller_id=member.controller_id,
@@ -289,6 +307,7 @@ class Daemon:
         self._notifications.stop()
         for consumer in self._notice_consumers:
             consumer.stop()
+        self._cluster_queue.stop()
         self.reconciler.stop()
         if self._peers is not None:
             self._peers.stop()
@@ -305,6 +324,7 @@ class Daemon:
         if isinstance(self._blobs, SqlBlobs):
             publish_artifacts(self._blobs, [self._artifacts["agent"]])
         self.reconciler.start(self.api_context.submission_batcher.user_priority)
+        self._cluster_queue.start()
         adopted = self._ownership.start()
         if self._peers is not None:
             self._peers.start(self.settings.database_address)
@@ -332,6 +352,7 @@ class Daemon:
         every(watermark.INTERVAL_S, self._advance_watermark)
         every(WATCHDOG_INTERVAL_S, self._watchdog.check)
         every(sweep.INTERVAL_S, self._sweep.run)
+        every(cluster_watch.INTERVAL_S, self._cluster_watch.tick)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
         every(retention.TICK_S, self._retention.tick)
         self._ticker.refresh_prices(self._clouds.values())
@@ -339,6 +360,18 @@ class Daemon:
             every(backup_schedule.TICK_S, self._backups.tick, at_start=True)
         if self._prober is not None:
             every(probes.TICK_S, self._prober.tick)
+
+    def _refresh_slots(self, host: AttemptKey) -> None:
+        self._sessions.refresh_slots(host)
+
+    def _cancel_jobs(self, settings: Settings, job_ids: Sequence[int], grace_s: float | None) -> None:
+        """Cancel jobs, which may belong to other controllers. Raises what the database raises."""
+        grace_s = settings.timeouts.drain_timeout_s if grace_s is None else grace_s
+        event = CancelRequested(grace_s * self._member.time_scale.speed)
+        with self.database.begin() as conn:
+            peer_messages.send_to_owners(conn, job_ids, event, self._member.clock.now())
+        with suppress(*UNAVAILABLE):  # then the messages are read a little later
+            self._peer_inbox.poll()
 
     def _advance_watermark(self) -> None:
         """A database that was replaced knows other jobs than this process: only a start can tell what is lost."""
@@ -348,6 +381,11 @@ class Daemon:
     def _request_stop(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _publish_job(updates: JobUpdates, queue: ClusterQueue, job_id: int) -> None:
+    updates.publish_job(job_id)
+    queue.job_changed(job_id)
 
 
 def _count_set_aside(reconciler: Reconciler, outbox: Outbox | None) -> int:

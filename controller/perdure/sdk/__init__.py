@@ -1,4 +1,4 @@
-"""The Python SDK: tasks, resources, storage, and `jobs` to launch and follow them.
+"""The Python SDK: tasks, resources, storage, clusters, and `jobs` to launch and follow managed jobs.
 
     from perdure import sdk
 
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     __version__: str
 
     from perdure.sdk import jobs as jobs
+    from perdure.sdk.clusters import autostop as autostop
+    from perdure.sdk.clusters import cancel as cancel
+    from perdure.sdk.clusters import down as down
+    from perdure.sdk.clusters import download_logs as download_logs
+    from perdure.sdk.clusters import exec as exec
+    from perdure.sdk.clusters import get as get
+    from perdure.sdk.clusters import job_status as job_status
+    from perdure.sdk.clusters import launch as launch
+    from perdure.sdk.clusters import queue as queue
+    from perdure.sdk.clusters import start as start
+    from perdure.sdk.clusters import status as status
+    from perdure.sdk.clusters import stop as stop
+    from perdure.sdk.clusters import stream_and_get as stream_and_get
+    from perdure.sdk.clusters import tail_logs as tail_logs
     from perdure.sdk.dag import Dag as Dag
     from perdure.sdk.resources import Alternatives as Alternatives
     from perdure.sdk.resources import Resources as Resources
@@ -28,6 +42,8 @@ if TYPE_CHECKING:
     from perdure.sdk.task import Task as Task
 
 _HOMES = {
+    **dict.fromkeys(("launch", "exec", "start", "stop", "down", "autostop", "status", "queue"), "clusters"),
+    **dict.fromkeys(("job_status", "cancel", "tail_logs", "download_logs", "get", "stream_and_get"), "clusters"),
     "Alternatives": "resources",
     "Dag": "dag",
     "Problem": "spec.problems",
@@ -40,28 +56,13 @@ _HOMES = {
 }
 
 # Names of SkyPilot's `sky` that do not exist here → what to use.
-_LAUNCH, _NO_CLUSTERS = "use sdk.jobs.launch", "there are no clusters, only jobs: use sdk.jobs.launch"
 _NO_REQUESTS = "calls return their results at once, so leave it out"
 _WHERE = "name the cloud as text: Resources(infra='aws/us-east-1')"
 _STATUSES = "statuses are text, such as 'RUNNING'; for enum members: perdure.recovery.statuses.Status"
 _ELSEWHERE = {
-    "launch": _LAUNCH,
-    "exec": _NO_CLUSTERS,
-    "start": _NO_CLUSTERS,
-    "stop": "use sdk.jobs.cancel; a job's machines end with it",
-    "down": "use sdk.jobs.cancel; a job's machines end with it",
-    "autostop": "a job's machines end with it",
-    "status": "use sdk.jobs.queue",
-    "queue": "use sdk.jobs.queue",
-    "job_status": "use sdk.jobs.get",
-    "cancel": "use sdk.jobs.cancel",
-    "tail_logs": "use sdk.jobs.tail_logs",
-    "download_logs": "use sdk.jobs.download_logs",
     "cost_report": "use sdk.jobs.queue, whose records have `cost_usd`",
     "optimize": "use sdk.jobs.plan",
     "OptimizeTarget": "policies choose offers: Resources(job_recovery='CHEAPEST')",
-    "get": _NO_REQUESTS,
-    "stream_and_get": _NO_REQUESTS,
     "RequestId": _NO_REQUESTS,
     "check": "run `perdure check`",
     "list_accelerators": "run `perdure gpus -o json`",

@@ -23,6 +23,13 @@ class CancelRequested:
 
 
 @dataclass(frozen=True)
+class SlotGranted:
+    """The queue of the job's cluster has a slot for the task: `MarketView.offers` has it."""
+
+    task: int
+
+
+@dataclass(frozen=True)
 class StorageReady:
     """All buckets of the task exist."""
 
@@ -139,6 +146,7 @@ class CheckpointDurable:
 Event = (
     Tick
     | CancelRequested
+    | SlotGranted
     | StorageReady
     | StorageFailed
     | Launched

@@ -42,6 +42,7 @@ class Recovery:
     work_s: float | None = None  # how long the task runs if nothing is lost
     patience: float = 0.05  # how much later than with the fastest choice it may end to save cost: 0.05 is 5 %
     move_cost: float = 0.0  # USD for transferring the task's data to another region
+    recovers: bool = True  # False: the task ends when it loses a machine, as a cluster does
 
 
 @dataclass(frozen=True)

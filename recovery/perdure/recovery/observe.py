@@ -35,10 +35,10 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
     match event:
         case events.CancelRequested():
             return _cancel_requested(job, event, now, out)
-        case events.StorageReady():
-            return _storage_ready(job, event, now)
-        case events.StorageFailed():
-            return _storage_failed(job, event)
+        case events.SlotGranted():
+            return _slot_granted(job, event, now)
+        case events.StorageReady() | events.StorageFailed():
+            return _storage_event(job, event, now)
         case events.Launched():
             return _launched(job, event, now, out)
         case events.LaunchRefused():
@@ -80,15 +80,17 @@ def _cancel_requested(job: JobView, event: events.CancelRequested, now: float, o
     return replace(job, cancel=replace(job.cancel, grace_s=until - job.cancel.at))
 
 
-def _storage_ready(job: JobView, event: events.StorageReady, now: float) -> JobView:
+def _slot_granted(job: JobView, event: events.SlotGranted, now: float) -> JobView:
     task = job.tasks[event.task]
-    return job.with_task(replace(task, storage_ready=True, wake_at=now)) if _awaits_storage(task) else job
+    return job.with_task(replace(task, wake_at=now)) if task.state is TaskState.WAITING else job
 
 
-def _storage_failed(job: JobView, event: events.StorageFailed) -> JobView:
+def _storage_event(job: JobView, event: events.StorageReady | events.StorageFailed, now: float) -> JobView:
     task = job.tasks[event.task]
     if not _awaits_storage(task):
         return job
+    if isinstance(event, events.StorageReady):
+        return job.with_task(replace(task, storage_ready=True, wake_at=now))
     return job.with_task(replace(task, state=TaskState.STOPPING, outcome=Reason.STORAGE_FAILED, message=event.message))
 
 

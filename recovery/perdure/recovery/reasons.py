@@ -25,6 +25,7 @@ class Reason(StrEnum):
     PRECHECKS_FAILED = "PRECHECKS_FAILED"
     STORAGE_FAILED = "STORAGE_FAILED"
     CONTROLLER_ERROR = "CONTROLLER_ERROR"
+    NOT_RECOVERED = "NOT_RECOVERED"
     # losses: the task recovers
     PREEMPTED = "PREEMPTED"
     PREEMPTION_NOTICE = "PREEMPTION_NOTICE"
@@ -69,6 +70,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.NO_OFFER_FITS: Meaning(Status.FAILED_NO_RESOURCE, text="no enabled cloud offers a machine that fits"),
     Reason.PRECHECKS_FAILED: Meaning(Status.FAILED_PRECHECKS, text="the cloud rejects the request as it is written"),
     Reason.STORAGE_FAILED: Meaning(Status.FAILED_PRECHECKS, text="a bucket could not be created or read"),
+    Reason.NOT_RECOVERED: Meaning(Status.FAILED, text="a machine was lost, and recovery is off"),
     Reason.CONTROLLER_ERROR: Meaning(Status.FAILED_CONTROLLER, text="the controller had an internal error"),
     Reason.PREEMPTED: Meaning(recovers=True, is_recovery=True, text="the cloud took the machine back (preemption)"),
     Reason.PREEMPTION_NOTICE: Meaning(

@@ -9,11 +9,14 @@ nothing else to decide.
 
 from __future__ import annotations
 
-from perdure.recovery.actions import Action, Step, TimelineEntry
+from collections.abc import Sequence
+
+from perdure.recovery.actions import Action, AvoidOffer, RecordObservation, Step, TimelineEntry
 from perdure.recovery.events import Event
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, JobView, TaskView, View
 from perdure.recovery.observe import observe
+from perdure.recovery.policies.granted_slot import STRATEGY as QUEUED
 from perdure.recovery.reasons import Reason, describe, terminal_status
 from perdure.recovery.rules.attempt_queries import boot_timeout_at, describe_due_at, drain_overdue_at, unreachable_at
 from perdure.recovery.rules.context import Context
@@ -35,8 +38,15 @@ def step(view: View, event: Event, now: float) -> Step:
                 job = job.with_task(apply_rules(task, ctx, is_current=task is current))
         following = job.current_task
         if following is None or current is None or following.index == current.index:
-            return Step(job, tuple(out), _wake_at(view, job, following))
+            return Step(job, _of_the_market(job, out), _wake_at(view, job, following))
         job = _start_next_task(job, job.tasks[current.index], now, out)
+
+
+def _of_the_market(job: JobView, out: Sequence[Action]) -> tuple[Action, ...]:
+    """The actions, without what they would say of the slots of a cluster: these are no offers of the market."""
+    if not out or job.tasks[0].recovery.strategy != QUEUED:
+        return tuple(out)
+    return tuple(action for action in out if not isinstance(action, AvoidOffer | RecordObservation))
 
 
 def _start_next_task(job: JobView, ended: TaskView, now: float, out: list[Action]) -> JobView:

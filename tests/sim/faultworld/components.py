@@ -39,7 +39,8 @@ from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.records.claims import Claim
-from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt
+from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
+from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
 from perdure.recovery.job import JobView, Timeouts
@@ -128,6 +129,10 @@ class Components:
             submission_batcher=SubmissionBatcher(self.accept_all, inbox.backlog),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held, watchdog=self.watchdog,
             time_scale=REAL_TIME, prober=None, counts=TaskCounter(),
+            cluster_service=ClusterService(
+                database, clock, KEYRING, partial(accept_one, self.accept_all), lambda _ids, _grace_s: None,
+                lambda _job_id, _cluster_id: None,
+            ),
         )  # fmt: skip
 
     def repair(self) -> None:

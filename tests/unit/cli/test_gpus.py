@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.gpus import MAX_ROWS
+from perdure.cli.clouds.gpus import MAX_ROWS
 from perdure.controller.runtime.clock import SystemClock
 from perdure.controller.store.queries.job_listing import iso
 from unit.cli.commands import RunPerdure

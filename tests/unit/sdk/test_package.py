@@ -38,9 +38,9 @@ def test_sdk__rejects_unknown_names() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "hint"),
     [
-        (sdk, "launch", "use sdk.jobs.launch"),
+        (sdk, "cost_report", "use sdk.jobs.queue, whose records have `cost_usd`"),
         (sdk, "AWS", "name the cloud as text: Resources(infra='aws/us-east-1')"),
-        (sdk, "stream_and_get", "calls return their results at once, so leave it out"),
+        (sdk, "RequestId", "calls return their results at once, so leave it out"),
         (sdk.jobs, "queue_v2", "use queue, or iter_all for all jobs"),
     ],
 )

@@ -20,12 +20,13 @@ from perdure.agent import clock
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
 from perdure.agent.lifecycle.hooks import DOWN, PREEMPTION, HookRunner, event_of_drain
+from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.link.outbox import Outbox
 from perdure.agent.node_spec import NodeSpec
 from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import reserve_disk_space, write_json
 from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
-from perdure.agent.workload.environment import WORKDIR, home_dir, workload_env
+from perdure.agent.workload.environment import workdir_path, workload_env
 from perdure.agent.workload.stage import Stage, StageResult
 
 FLUSH_SHARE, FLUSH_MIN_S = 0.25, 2.0
@@ -61,7 +62,7 @@ class Supervisor:
     """Runs one node from its start to `ended`.
 
     `before_end` is called once, right before `ended` is reported. `is_orphaned`: whether no controller has answered for
-    `power_off_after_s`.
+    `power_off_after_s`. `slot_host`: of a node of a cluster, which runs the cluster's jobs instead of `run`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Supervisor:
         before_end: Callable[[], object],
         log: Callable[[str], None],
         is_orphaned: Callable[[], bool] = lambda: False,
+        slot_host: SlotHost | None = None,
     ) -> None:
         self._spec = spec
         self._desired = desired
@@ -86,6 +88,7 @@ class Supervisor:
         self._before_end = before_end
         self._log = log
         self._is_orphaned = is_orphaned
+        self._slot_host = slot_host
         self._setup_stage = self._make_stage("setup", allow_background=True)
         self._run_stage = self._make_stage("run", allow_background=False)
         self._stages = (self._run_stage, self._setup_stage)
@@ -104,6 +107,8 @@ class Supervisor:
             self._outbox.update_report(**ended)
         elif self._run_stage.has_begun or self._setup_stage.has_begun:
             self._outbox.update_report(phase="running" if self._run_stage.has_begun else "setup")
+        elif self._slot_host is not None and self._desired.state.directive.reaches("run"):
+            self._outbox.update_report(phase="running")
 
     def run(self) -> None:
         """Run from the current state to `ended`. Raises StopNow, Orphaned."""
@@ -124,6 +129,8 @@ class Supervisor:
         """Kill every process of the workload, and wait for their end, at most `KILL_S` (a file system may hang)."""
         started_at = time.monotonic()
         stages = (*self._stages, *self._hooks.stages)
+        if self._slot_host is not None:
+            self._slot_host.kill()
         for stage in stages:
             with suppress(OSError):  # the disk is full: the runner cannot be asked
                 stage.stop(kill_at=0)
@@ -139,9 +146,13 @@ class Supervisor:
         self._wait_for_target("setup")
         self._prepare()
         self._run_one_stage(self._setup_stage, self._spec.setup, phase="setup")
-        if not self._run_stage.has_begun:
+        if not self._run_stage.has_begun and self._outbox.report.phase != "running":
             self._enter_phase("ready")
         self._wait_for_target("run")
+        if self._slot_host is not None:
+            self._enter_phase("running")
+            self._desired.wait_for(self._slot_host.is_done)
+            return Outcome(exit_code=0)
         return self._run_one_stage(self._run_stage, self._spec.run, phase="running")
 
     def _wait_for_target(self, target: str) -> None:
@@ -182,7 +193,7 @@ class Supervisor:
             self._enter_phase(phase)
         reserve_disk_space(self._notice_path)
         try:
-            stage.start(script, env=self._stage_env(stage.name), cwd=home_dir(os.environ) / WORKDIR)
+            stage.start(script, env=self._stage_env(stage.name), cwd=workdir_path(os.environ))
         except OSError as error:
             raise NodeFailed(
                 Outcome(failed_stage=stage.name, message=f"{stage.name} cannot be started: {error}")
@@ -201,6 +212,8 @@ class Supervisor:
         """
         self._storage.cancel_prepare()
         self._run_hooks(PREEMPTION)
+        if self._slot_host is not None:
+            self._slot_host.drain(self._desired, self._kill_at)
         for stage in self._stages:
             self._stop_by_deadline(stage)
         return self._drained_outcome()
@@ -217,7 +230,7 @@ class Supervisor:
         self._hooks.run(
             event,
             env=self._stage_env("run"),
-            cwd=home_dir(os.environ) / WORKDIR,
+            cwd=workdir_path(os.environ),
             stop_at=lambda: self._hooks_stop_at(event),
         )
 

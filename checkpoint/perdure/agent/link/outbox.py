@@ -30,6 +30,7 @@ class Report:
     message: str = ""
     ip: str = ""
     mounts: list[dict[str, Any]] = field(default_factory=list)
+    slots: list[dict[str, Any]] | None = None  # of the jobs of a cluster on this node; None: it is no node of one
 
 
 @dataclass(frozen=True)

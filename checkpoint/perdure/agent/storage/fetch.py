@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from perdure.agent.link.channel import Backoff
 from perdure.agent.link.client import ControllerClient, ControllerRejected, Unreachable
 from perdure.agent.node_spec import NodeSpec
-from perdure.agent.workload.environment import WORKDIR, home_dir, node_path
+from perdure.agent.storage import shared_workdir
+from perdure.agent.workload.environment import home_dir, node_path, workdir_path
 
 MAX_MEMBERS = 10_000_000
 MIN_FREE_BYTES = 64 * 2**20  # left free on the disk, for the agent itself
@@ -56,8 +57,10 @@ class Fetcher:
 
     def fetch_files(self, spec: NodeSpec) -> None:
         """Fetch the workdir, then the uploads. Raises FetchFailed, FetchCancelled, or TokenRevoked."""
-        workdir = home_dir(self._environ) / WORKDIR
-        if spec.workdir and "git" in spec.workdir:
+        workdir, record = workdir_path(self._environ), self._environ.get("PERDURE_WORKDIR_RECORD")
+        if spec.workdir and "upload" in spec.workdir and record:
+            self._update(workdir, spec.workdir["upload"], Path(record))
+        elif spec.workdir and "git" in spec.workdir:
             self._clone(spec.workdir["git"], spec.workdir.get("ref"), workdir)
         elif spec.workdir and "upload" in spec.workdir:
             self._unpack({"path": str(workdir), "upload": spec.workdir["upload"]})
@@ -98,6 +101,23 @@ class Fetcher:
                 self._log(f"{error}; trying again")
                 self._cancelled.wait(backoff.wait_s())
         raise FetchCancelled
+
+    def _update(self, workdir: Path, digest: str, record: Path) -> None:
+        """Put the upload into a folder that jobs of a cluster share, unless it holds it already."""
+        archive = self._state_dir / "uploads" / digest
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with shared_workdir.locked(record):
+            if shared_workdir.holds(record, digest):
+                return
+            self._download("uploads", digest, archive)
+            try:
+                shared_workdir.replace(
+                    record, digest, workdir, archive, lambda: unpack_folder(archive, workdir, log=self._log)
+                )
+            except (OSError, tarfile.TarError, EOFError) as error:
+                raise FetchFailed(f"unpacking the workdir: {error}") from None
+            finally:
+                archive.unlink()
 
     def _unpack(self, upload: dict[str, Any]) -> None:
         target = node_path(upload["path"], self._environ)

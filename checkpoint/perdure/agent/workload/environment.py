@@ -29,12 +29,18 @@ def home_dir(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
 
 
+def workdir_path(environ: Mapping[str, str]) -> Path:
+    """Where `setup` and `run` begin: `~/sky_workdir`, unless the node of a cluster has chosen another folder."""
+    chosen = environ.get("PERDURE_WORKDIR")
+    return Path(chosen) if chosen else home_dir(environ) / WORKDIR
+
+
 def node_path(path: str, environ: Mapping[str, str]) -> Path:
     """A path of the task on this node: `~` is the node's home, a relative path is below the workdir."""
     home = home_dir(environ)
     if path == "~" or path.startswith("~/"):
         return home / path[2:]
-    return home / WORKDIR / path
+    return workdir_path(environ) / path
 
 
 def workload_env(
@@ -65,6 +71,6 @@ def _skypilot_variables(stage: str, spec: NodeSpec, directive: Directive) -> dic
         prefix + "NUM_GPUS_PER_NODE": str(spec.gpus_per_node),
         "SKYPILOT_NUM_NODES": str(spec.num_nodes),
     }
-    if stage == "run":
-        values["SKYPILOT_INTERNAL_JOB_ID"] = str(spec.job_id)
+    if stage == "run":  # the job of a cluster has a number of its own there
+        values["SKYPILOT_INTERNAL_JOB_ID"] = spec.env.get("SKYPILOT_INTERNAL_JOB_ID", str(spec.job_id))
     return values

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,16 +127,12 @@ class Stage:
             return
         tree = stop_order.descendants(runner["pid"])
         for pid in tree or [runner["pid"]]:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            stop_order.kill(pid)
 
     def kill_orphans(self) -> None:
         """Kill the processes of a runner that was killed itself: they are found by their environment."""
         for pid in stop_order.find_by_variable(*self._marker):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                continue
+            stop_order.kill(pid)
 
     def _runner_error(self) -> str:
         return (self._directory / "runner.err").read_text(errors="replace").strip()[-500:] or "its runner ended at once"

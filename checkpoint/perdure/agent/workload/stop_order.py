@@ -1,6 +1,6 @@
 """Which processes of a script get SIGTERM, and in which order, from the process tree in /proc.
 
-Only chooses and sends nothing: `runner.Runner._signal_processes` sends the signals.
+Only chooses: `runner.Runner._signal_processes` sends the signals.
 
 A graceful end must not cost the checkpoint that it is meant to save. Three habits of training jobs decide the order:
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ksh93", "mksh", "ash", "busybox", "fish"})
@@ -59,6 +60,12 @@ def find_by_variable(name: str, value: str) -> list[int]:
     """The processes started with `name=value` in their environment, as far as this user may read it."""
     entry = f"{name}={value}".encode()
     return [pid for pid in _pids() if entry in (_read(f"/proc/{pid}/environ") or b"").split(b"\0")]
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, unless the process is gone or belongs to another user."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def is_saving(tree: Mapping[int, Process], root: int) -> bool:

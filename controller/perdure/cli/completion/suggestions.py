@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from perdure.sdk.connection import api_types
+    from perdure.sdk.connection.client import Client
 
 _MAX_JOBS = 200  # the newest ones
 _TIMEOUT_S = 1.0
@@ -44,6 +45,19 @@ def unfinished_job_ids(_ctx: click.Context, _param: click.Parameter, incomplete:
 def job_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the newest jobs."""
     return _starting_with(incomplete, [job["name"] for job in _jobs()])
+
+
+def clusters(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The clusters, with their statuses."""
+    from perdure.sdk import clusters as sdk_clusters
+    from perdure.sdk.connection.endpoint import ClientError
+
+    client = _client()
+    try:
+        found = sdk_clusters.clusters(client=client) if client else []
+    except ClientError:
+        return []
+    return [CompletionItem(one["name"], help=one["status"]) for one in found if one["name"].startswith(incomplete)]
 
 
 def statuses(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -81,6 +95,17 @@ def _starting_with(incomplete: str, words: Iterable[str]) -> list[CompletionItem
 
 def _jobs(*, skip_finished: bool = False) -> Sequence[api_types.Job]:
     """The newest jobs, newest first; none if no controller answers at once."""
+    from perdure.sdk.connection.endpoint import ClientError
+
+    client = _client()
+    try:
+        return client.jobs(limit=_MAX_JOBS, skip_finished=skip_finished)["jobs"] if client else []
+    except ClientError:
+        return []
+
+
+def _client() -> Client | None:
+    """A client of the controller; None if none answers at once."""
     from perdure.sdk.connection import discovery
     from perdure.sdk.connection.client import Client
     from perdure.sdk.connection.endpoint import ClientError
@@ -88,8 +113,6 @@ def _jobs(*, skip_finished: bool = False) -> Sequence[api_types.Job]:
 
     try:
         target = discovery.find()
-        if target is None or not is_healthy(target, timeout_s=_TIMEOUT_S):
-            return []
-        return Client(target).jobs(limit=_MAX_JOBS, skip_finished=skip_finished)["jobs"]
+        return Client(target) if target is not None and is_healthy(target, timeout_s=_TIMEOUT_S) else None
     except ClientError:
-        return []
+        return None

@@ -162,7 +162,7 @@ def blocks(
             narrow = width is not None and width < NARROW_BELOW_COLUMNS
             columns = [_renamed(column) if narrow else column for column in (*COLUMNS, *extra_columns)]
             layout = table.fit(columns, rows, width=width)
-            block = [_summary(page["counts"]), layout.titles()] if rows else [none_found or _summary(page["counts"])]
+            block = [summary(page["counts"]), layout.titles()] if rows else [none_found or summary(page["counts"])]
         elif width is None:
             layout = layout.widened(rows)
         block += layout.lines(rows, {"STATUS": text.colored_status})
@@ -349,7 +349,8 @@ def _detail(column: Column, job: api_types.Job) -> str:
     return cells[column.title] or "-"
 
 
-def _summary(counts: dict[str, int]) -> str:
+def summary(counts: dict[str, int]) -> str:
+    """How many tasks of managed jobs have not ended, by status."""
     unfinished = [f"{counts[status]} {status}" for status in UNFINISHED if counts.get(status)]
     return f"In progress tasks: {', '.join(unfinished)}" if unfinished else "No in-progress managed jobs."
 

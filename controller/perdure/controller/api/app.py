@@ -22,7 +22,17 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import Gate
 from perdure.controller.api.node_endpoints import NodeEndpoints
 from perdure.controller.api.request_metrics import RequestMetrics
-from perdure.controller.api.routes import agents, controller, jobs, logs, metrics, notifications, upgrade, uploads
+from perdure.controller.api.routes import (
+    agents,
+    clusters,
+    controller,
+    jobs,
+    logs,
+    metrics,
+    notifications,
+    upgrade,
+    uploads,
+)
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.spec.problems import printable
 
@@ -63,7 +73,7 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (controller, metrics, notifications, upgrade, jobs, logs, uploads, agents):
+    for module in (controller, metrics, notifications, upgrade, jobs, clusters, logs, uploads, agents):
         app.include_router(module.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app

@@ -26,6 +26,7 @@ from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.submit.batching import SubmissionBatcher
+from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
 
@@ -48,6 +49,7 @@ class ApiContext:
     compiler: Compiler
     submissions: SubmissionService
     submission_batcher: SubmissionBatcher
+    cluster_service: ClusterService
     blobs: BlobStore  # uploads of users, and the files that nodes run, by sha256
     counts: TaskCounter  # of tasks by status
     controller_id: str  # the same for all controllers on one database

@@ -67,6 +67,11 @@ class Connection:
         default_factory=lambda: asyncio.Semaphore(_MAX_INFLIGHT_CHECKPOINTS)
     )
 
+    #: The slots that the node was last asked to run, as they were sent; None: none were sent.
+    last_slots: dict[str, Any] | None = None
+    #: Held while the node's slots are read and sent.
+    slots_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
     def record_save(self, step: int, at: float) -> None:
         """Add to `saved_at`, which holds a limited number of steps: the highest."""
         self.saved_at.setdefault(step, at)

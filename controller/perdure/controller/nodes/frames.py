@@ -26,6 +26,7 @@ _MAX_INT = 2**63 - 1
 _MAX_SEQ = 2**31 - 1  # its column is an integer of 32 bits
 # Of a report's message; the rest is cut off. A frame has at most 1 MiB.
 _MAX_MESSAGE_CHARS = 2000
+_MAX_SLOTS = 10_000
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z._-]{1,32})?")
 # Unknown fields are ignored: the agent may be newer than this controller.
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
@@ -45,6 +46,13 @@ class CheckpointState(StrEnum):
     COMMITTED = "committed"
     DURABLE = "durable"
     LOADED = "loaded"
+
+
+class SlotState(StrEnum):
+    """What a node that holds machines of a cluster reports of a slot."""
+
+    RUNNING = "running"
+    ENDED = "ended"  # nothing of it runs, and nothing will
 
 
 def _printable(text: str) -> str:
@@ -94,6 +102,14 @@ class CheckpointCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class SlotReport:
+    """The state of one slot: the node of a cluster's job on this node."""
+
+    id: Word
+    state: SlotState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class NodeReport:
     """The state of a node: a whole snapshot."""
 
@@ -104,6 +120,7 @@ class NodeReport:
     interrupted: bool = False
     mount_lost: bool = False
     message: Message = ""
+    slots: Annotated[list[SlotReport], Field(max_length=_MAX_SLOTS)] | None = None  # None: it is no node of a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)

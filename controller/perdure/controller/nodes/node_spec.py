@@ -21,6 +21,7 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import resolve_secrets
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
+from perdure.controller.store.records import clusters
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Job, Task, task_ids
 from perdure.recovery.job import Timeouts
@@ -30,6 +31,7 @@ _ATTEMPTS = (
     select(Task.c.job_id, Task.c.index, Attempt.c.generation, Attempt.c.offer)
     .add_columns(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets)
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.num_tasks, Job.c.batch_rank, Job.c.batch_size)
+    .add_columns(Job.c.cluster_id, Job.c.cluster_job)
     .join(Job, Job.c.id == Task.c.job_id)
     .join(Attempt, (Attempt.c.job_id == Task.c.job_id) & (Attempt.c.task_index == Task.c.index))
     .where(Task.c.job_id.in_(bindparam("job_ids", expanding=True)), Attempt.c.state != AttemptState.GONE.value)
@@ -83,7 +85,7 @@ class NodeSpecBuilder:
             "num_nodes": row["num_nodes"],
             "setup": spec["setup"],
             "run": spec["run"],
-            "env": {**spec["envs"], **secrets, **_variables(row, key, ids)},
+            "env": {**spec["envs"], **secrets, **self._variables(conn, row, key, ids)},
             "secret_names": sorted(secrets),
             "gpus_per_node": _num_gpus(row["offer"]),
             "workdir": _workdir(resolve_secrets(spec["workdir"], secrets)),
@@ -94,6 +96,23 @@ class NodeSpecBuilder:
             "drain_s": self.timeouts.drain_timeout_s,
             "power_off_after_s": self._power_off_after_s(row["offer"]["cloud"]),
             "hooks": spec.get("hooks", []),
+            "host": spec.get("host", False),
+        }
+
+    def _variables(
+        self, conn: Connection, row: Mapping[str, Any], key: AttemptKey, ids: tuple[str, ...]
+    ) -> dict[str, str]:
+        if row["cluster_job"] is None:
+            return _variables(row, key, ids)
+        host = clusters.hosts(conn, [row["cluster_id"]])[row["cluster_id"]]
+        offer = next((attempt.offer for attempt in reversed(host.attempts)), row["offer"])
+        cluster = {"cluster_name": clusters.name_of(conn, row["cluster_id"])}
+        cluster |= {name: offer[name] for name in ("cloud", "region", "zone")}
+        return {
+            "SKYPILOT_TASK_ID": row["task_id"],
+            "SKYPILOT_CLUSTER_INFO": json.dumps(cluster),
+            "SKYPILOT_INTERNAL_JOB_ID": str(row["cluster_job"]),
+            "SKYPILOT_USER": row["user"],
         }
 
     def upload_digests(self, conn: Connection, key: AttemptKey) -> set[str]:

@@ -33,6 +33,7 @@ from perdure.controller.nodes.frames import (
     parse_log,
     parse_text,
 )
+from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.idle_timeout import IdleTimeout
 from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
 from perdure.controller.nodes.presence import NodePresence
@@ -78,12 +79,14 @@ class NodeSessions:
         monotonic: Callable[[], float] = time.monotonic,
         blocking_io: BlockingIo | None = None,
         on_log: Callable[[int], None] = lambda _job_id: None,
+        host_slots: HostSlots | None = None,
     ) -> None:
         """`node_timeout_s`: how long a node may be disconnected before its attempt is given up.
 
         `time_scale`: from `clock` to the wall clock, which nodes use. `blocking_io`: makes the calls of `logs` and
         `presence`; by default each in a thread of its own. `on_log`: called with the id of a job whose log grew.
         """
+        self._host_slots = host_slots
         self._blocking_io = blocking_io or ThreadPerCall(logs, presence)
         self._inbox = inbox
         self._logs = logs
@@ -125,6 +128,15 @@ class NodeSessions:
             connection.send_directive(directive, self._clock.now(), self._time_scale)
         elif not connection.closed:
             connection.close()
+
+    def refresh_slots(self, key: AttemptKey) -> None:
+        """Send the connected nodes of a cluster the slots that they shall run. From any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._refresh_slots, key)
+
+    def _refresh_slots(self, key: AttemptKey) -> None:
+        if self._host_slots is not None:
+            self._host_slots.refresh([self._connections[key, rank] for rank in self._ranks.get(key, ())])
 
     def release_final_report(self, key: AttemptKey, rank: int) -> None:
         """Deliver the node's final report, if it is held back: its machine is gone, and with it the rest of its log.
@@ -318,6 +330,8 @@ class NodeSessions:
             self._final_reports.add(connection, report, frame)
         elif not connection.closed:
             self.deliver_report(connection, report)
+        if report.slots is not None and self._host_slots is not None:
+            await self._host_slots.on_report(connection, report.slots)
 
     def deliver_report(self, connection: Connection, report: NodeReport) -> None:
         """Hand a report to the reconciler. From any thread."""

@@ -103,6 +103,7 @@ class MarketState:
         self._unavailable = UnavailableOffers()
         self._by_job: dict[int, dict[UnavailableOffer, None]] = {}
         self._own_evidence: dict[int, _OwnEvidence] = {}
+        self._granted: dict[int, Offer] = {}  # job of a cluster → the slot that its queue has granted
         self._history = History()
         self._offers: tuple[Offer, ...] = ()
         self._disabled: dict[str, str] = {}
@@ -170,11 +171,21 @@ class MarketState:
 
     def _with_own(self, market: MarketView, job_id: int) -> MarketView:
         """`market` with what concerns `job_id` alone."""
+        if slot := self._granted.get(job_id):
+            return replace(market, offers=(slot,))
         if own := self._by_job.get(job_id):
             market = replace(market, unavailable=(*market.unavailable, *own))
         if evidence := self._own_evidence.get(job_id):
             market = replace(market, history=evidence.apply_to(market.history))
         return market
+
+    def grant(self, job_id: int, slot: Offer | None) -> None:
+        """Let a job of a cluster see `slot`, and nothing else of the market; None: it waits in the cluster's queue."""
+        with self._lock:
+            if slot is None:
+                self._granted.pop(job_id, None)
+            else:
+                self._granted[job_id] = slot
 
     def unavailable_offers(self, job_id: int) -> tuple[UnavailableOffer, ...]:
         """The unavailable offers that concern `job_id`, expired ones included."""
@@ -190,6 +201,7 @@ class MarketState:
         with self._lock:
             self._by_job.pop(job_id, None)
             self._own_evidence.pop(job_id, None)
+            self._granted.pop(job_id, None)
 
     def _add(self, offer: UnavailableOffer, job_id: int | None) -> None:
         if job_id is not None:

@@ -69,8 +69,18 @@ CommandFailpoint = Literal[
 ]
 # Of a daemon that sends notifications.
 NotificationFailpoint = Literal["notification.claimed", "notification.sent", "notification.marked"]
+ClusterFailpoint = Literal[
+    "cluster.created",
+    "cluster.launched",
+    "cluster.stopped",
+    "cluster.downed",
+    "slot.granted",
+    "slot.ended",
+]
 FAILPOINTS: tuple[str, ...] = get_args(Failpoint)
 """Of a daemon."""
+CLUSTER_FAILPOINTS: tuple[str, ...] = get_args(ClusterFailpoint)
+"""Of a daemon that has clusters."""
 COMMAND_FAILPOINTS: tuple[str, ...] = get_args(CommandFailpoint)
 """Of commands that change a home."""
 NOTIFICATION_FAILPOINTS: tuple[str, ...] = get_args(NotificationFailpoint)
@@ -92,7 +102,7 @@ class _Trigger:
 _trigger: _Trigger | None = None
 
 
-def failpoint(point: Failpoint | CommandFailpoint | NotificationFailpoint) -> None:
+def failpoint(point: Failpoint | ClusterFailpoint | CommandFailpoint | NotificationFailpoint) -> None:
     """Mark that execution is at `point`. Kills the process if that failpoint is enabled and this is its nth visit."""
     if _trigger is not None:
         _trigger.hit(point)
@@ -102,7 +112,7 @@ def enable(spec: str) -> None:
     """Enable the failpoint `POINT` or `POINT:NTH` for this process; "" disables it. Raises ValueError."""
     global _trigger  # noqa: PLW0603 - one hook per process, set once at its start
     point, _, number = spec.partition(":")
-    known = FAILPOINTS + COMMAND_FAILPOINTS + NOTIFICATION_FAILPOINTS
+    known = FAILPOINTS + CLUSTER_FAILPOINTS + COMMAND_FAILPOINTS + NOTIFICATION_FAILPOINTS
     if spec and point not in known:
         raise ValueError(f"{VARIABLE}: there is no failpoint {point!r}; known: {', '.join(known)}")
     nth = number or "1"

@@ -12,6 +12,10 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
+from perdure.controller.store.cluster_tables import ClusterRow, ClusterSlotRow
+
+__all__ = ["ClusterRow", "ClusterSlotRow"]  # with the tables below: whoever imports this module has the whole schema
+
 # An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
 _BigId = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -48,6 +52,7 @@ class JobRow(SQLModel, table=True):
         # PostgreSQL as well. A `postgresql_` option here would load that dialect, 2 MiB, into every daemon.
         Index("ix_job_unfinalized", "id", sqlite_where=text("finalized IS 0")),
         Index("ix_job_name_id", "name", "id"),  # on PostgreSQL, the migration orders it by bytes
+        Index("ix_job_cluster", "cluster_id", "cluster_job", sqlite_where=text("cluster_id IS NOT NULL")),
         {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)
@@ -66,6 +71,10 @@ class JobRow(SQLModel, table=True):
     wake_at: float | None = None
     finalized: bool = False
     cleanup: str | None = Field(default=None, sa_column=Column(Text))
+    #: The cluster that the job belongs to; None for a managed job.
+    cluster_id: int | None = None
+    #: The job's number on its cluster, from 1; None for the job that holds the cluster's machines.
+    cluster_job: int | None = None
 
 
 class TaskRow(SQLModel, table=True):

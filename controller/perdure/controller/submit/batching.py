@@ -38,6 +38,14 @@ def accept_and_adopt(
     return results
 
 
+def accept_one(accept_all: AcceptAll, submission: Submission) -> Accepted:
+    """Accept a submission without waiting for others. Raises what `SubmissionService.accept` raises."""
+    (result,) = accept_all([submission])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
 class SubmissionBatcher:
     """Collects concurrent submissions and passes each batch to `accept_all`, from a thread of its own."""
 

@@ -22,8 +22,9 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
-from perdure.controller.store.records import jobs
+from perdure.controller.store.records import clusters, jobs
 from perdure.controller.store.records.claims import Claim, find_claim
+from perdure.controller.submit.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.actions import TimelineEntry
@@ -39,6 +40,7 @@ class Submission:
     user: str
     key: str | None  # the idempotency key: resubmitting with it returns the original job
     num_jobs: int = 1
+    cluster: OnCluster | None = None  # None: a managed job
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class SubmissionService:
         now = self.clock.now()
         _check_size(submission)
         compiled = self.compiler.compile(submission.name, submission.configs, now)
+        if submission.cluster is not None:
+            compiled = submission.cluster.adapt(compiled)
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
             if not self.has_upload(digest, now):  # the node would wait for it in vain
                 raise RequestRejected(
@@ -143,10 +147,13 @@ class SubmissionService:
                 conn, [checked.submission.key for checked in ready if checked.submission.key is not None]
             )
             new = [checked for checked in ready if checked.submission.key not in existing_keys]
-            ids = jobs.insert_batches(conn, [(self._columns(checked), checked.submission.num_jobs) for checked in new])
+            columns = [self._columns(conn, checked) for checked in new]
+            counts = [checked.submission.num_jobs for checked in new]
+            ids = jobs.insert_batches(conn, list(zip(columns, counts, strict=True)))
             self._check_quota(conn, [checked.submission for checked in new])
             writes = WriteBatch(conn)
-            created = iter([self._write(writes, checked, job_ids) for checked, job_ids in zip(new, ids, strict=True)])
+            numbers = [row["cluster_job"] for row in columns]
+            created = iter([self._write(writes, *one) for one in zip(new, ids, numbers, strict=True)])
             results = []
             for checked in ready:
                 if checked.submission.key in existing_keys:
@@ -169,7 +176,8 @@ class SubmissionService:
         compiled = checked.compiled
         return Accepted(tuple(job_ids), compiled.name, jobs.task_ids(conn, job_ids[0]), compiled.warnings, claims)
 
-    def _columns(self, checked: _Checked) -> dict[str, Any]:
+    def _columns(self, conn: Connection, checked: _Checked) -> dict[str, Any]:
+        cluster = checked.submission.cluster
         return {
             "name": checked.compiled.name,
             "user": checked.submission.user,
@@ -178,15 +186,21 @@ class SubmissionService:
             "submitted_at": checked.submitted_at,
             "idempotency_key": checked.submission.key,
             "owner": self.owner,
+            "cluster_id": cluster.cluster_id if cluster else None,
+            "cluster_job": clusters.take_number(conn, cluster.cluster_id) if cluster and cluster.is_job else None,
         }
 
-    def _write(self, writes: WriteBatch, checked: _Checked, job_ids: Sequence[int]) -> Accepted:
+    def _write(
+        self, writes: WriteBatch, checked: _Checked, job_ids: Sequence[int], cluster_job: int | None
+    ) -> Accepted:
         tasks, name = checked.compiled.tasks, checked.compiled.name
-        count = len(tasks)
+        cluster, count = checked.submission.cluster, len(tasks)
         task_ids = {
             id: [_task_id(checked.submitted_at, name, task.name, id, i, count) for i, task in enumerate(tasks)]
             for id in job_ids
         }
+        if cluster is not None and cluster_job is not None:
+            task_ids = {id: [_cluster_task_id(checked.submitted_at, cluster.name, cluster_job)] for id in job_ids}
         jobs.add_tasks(writes, tasks, task_ids)
         note = TimelineEntry("job.submitted", data={"tasks": count, "user": checked.submission.user})
         for id in job_ids:
@@ -244,6 +258,14 @@ def _reject_over_quota(limit: int, submission: Submission, unfinished: int) -> N
 
 def _task_id(now: float, job: str, task: str, job_id: int, index: int, count: int) -> str:
     """SKYPILOT_TASK_ID: made here once, and the same in every attempt."""
-    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")
     middle = f"{job}_{task}" if count > 1 else job
-    return f"sky-managed-{at}_{middle}_{job_id}-{index}"
+    return f"sky-managed-{_stamp(now)}_{middle}_{job_id}-{index}"
+
+
+def _cluster_task_id(now: float, cluster: str, number: int) -> str:
+    """SKYPILOT_TASK_ID of a job of a cluster."""
+    return f"sky-{_stamp(now)}_{cluster}_{number}"
+
+
+def _stamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d-%H-%M-%S-%f")

@@ -225,6 +225,10 @@ class Client:
         with self._response("GET", "/controller/logs", query=query, idle_timeout_s=None) as response:
             yield LogStream(response, None, self.endpoint.url)
 
+    def call(self, kind: type[Response], method: str, path: str, **call: Any) -> Response:
+        """An idempotent call whose response is a `kind`. `call`: `query` and `body`."""
+        return self._expect(kind, self._call(method, path, **call))
+
     def _expect(self, kind: type[Response], value: Any) -> Response:
         return expect(kind, value, self.endpoint.url)
 
@@ -309,7 +313,7 @@ class Client:
         """A connection on which the request was sent and whose response can be read."""
         target = urlsplit(self.endpoint.url).path + "/api/v1" + path
         if filled := {key: value for key, value in (query or {}).items() if value is not None}:
-            target += "?" + urlencode(filled)
+            target += "?" + urlencode(filled, doseq=True)
         with _translate_connection_errors(self.endpoint.url):
             link = self._open_connection()
         with contextlib.closing(link):

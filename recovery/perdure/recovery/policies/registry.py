@@ -10,6 +10,8 @@ from perdure.recovery.policies.deadline import DeadlinePolicy
 from perdure.recovery.policies.decisions import NeverMoves, Policy
 from perdure.recovery.policies.eager_next_region import eager_next_region
 from perdure.recovery.policies.failover import failover
+from perdure.recovery.policies.granted_slot import STRATEGY as QUEUED
+from perdure.recovery.policies.granted_slot import granted_slot
 from perdure.recovery.policies.spread import spread
 from perdure.recovery.policies.value import ValuePolicy
 
@@ -32,6 +34,7 @@ _POLICIES: dict[str, Policy] = {
     "SPREAD": NeverMoves(spread),
     "VALUE": ValuePolicy(),
     "DEADLINE": DeadlinePolicy(),
+    QUEUED: NeverMoves(granted_slot),  # of the jobs of clusters: no user can name it
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.actions import DescribeMachines, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
-from perdure.recovery.reasons import describe, meaning_of
+from perdure.recovery.reasons import Reason, describe, meaning_of
 from perdure.recovery.rules.attempt_queries import (
     describe_is_due,
     drain_deadline,
@@ -13,7 +13,7 @@ from perdure.recovery.rules.attempt_queries import (
     is_disconnected,
     loss_reason,
 )
-from perdure.recovery.rules.context import Context, count_recovery, give_up_attempt, record_loss
+from perdure.recovery.rules.context import Context, conclude, count_recovery, give_up_attempt, record_loss
 from perdure.recovery.rules.evidence import COOLDOWN_REASONS
 from perdure.recovery.statuses import AttemptState
 
@@ -22,7 +22,7 @@ _HAD_BEGUN = {AttemptState.SETTING_UP, AttemptState.READY, AttemptState.RUNNING}
 
 
 def handle_loss(task: TaskView, ctx: Context) -> TaskView | None:
-    """A machine was lost or is about to be: the other nodes save their work, and the task recovers."""
+    """A machine was lost or is about to be: the other nodes save their work, and the task recovers if it may."""
     attempt = task.current
     if attempt is None or task.outcome is not None:
         return None
@@ -37,6 +37,8 @@ def handle_loss(task: TaskView, ctx: Context) -> TaskView | None:
         TimelineEntry("attempt.lost", task.index, attempt.generation, reason=reason, message=message, data=data)
     )
     record_loss(attempt, reason, ctx)
+    if task.has_run and not task.recovery.recovers:
+        return conclude(task, Reason.NOT_RECOVERED, ctx, until=until, message=message)
     counts = meaning_of(reason).is_recovery and attempt.state in _HAD_BEGUN
     after = count_recovery(give_up_attempt(task, attempt, reason, until, ctx.now), ctx)
     return replace(

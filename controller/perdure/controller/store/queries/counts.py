@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal,
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import UNAVAILABLE, insert_into
-from perdure.controller.store.records.jobs import Task
+from perdure.controller.store.records.jobs import Job, Task
 from perdure.controller.store.tables import PurgedCountRow
 from perdure.recovery.statuses import TERMINAL, Status
 
@@ -33,6 +33,9 @@ that every daemon has counted them as past."""
 
 _ENDED = sorted(s.value for s in TERMINAL)
 _LIVE = [s.value for s in Status if s not in TERMINAL]
+
+
+_IS_MANAGED = Task.c.job_id.not_in(select(Job.c.id).where(Job.c.cluster_id.is_not(None)))
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,11 @@ class TaskCounter:
             log.warning("database.unavailable", error=str(error))
 
     def by_status(self, conn: Connection, now: float) -> dict[str, int]:
-        """The number of tasks of each status that any task has. `now`: by the controller's clock."""
+        """The number of tasks of managed jobs of each status that any has. `now`: by the controller's clock."""
         past = self._past
         if past is None or not past.at <= now <= past.at + MARGIN_S + RENEW_S:
             past = self.recount(conn, now)
-        live = select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_LIVE))
+        live = select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_LIVE), _IS_MANAGED)
         counts = past.ended.copy()
         counts.update(_sum(conn, live.group_by(Task.c.status), _ended(Task.c.ended_at > past.at), _purged(-1)))
         return {status: count for status, count in counts.items() if count}
@@ -76,7 +79,7 @@ class TaskCounter:
 
 def _ended(when: ColumnElement[bool]) -> Select[Any]:
     # The statuses are listed so that the index, which begins with them, is used.
-    ended = select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_ENDED), when)
+    ended = select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_ENDED), when, _IS_MANAGED)
     return ended.group_by(Task.c.status)
 
 

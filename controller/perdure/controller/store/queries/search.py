@@ -20,11 +20,16 @@ _SCAN_COST = 2
 
 _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
 _Other = Task.alias()
+_OF_CLUSTERS = select(Job.c.id).where(Job.c.cluster_id.is_not(None))
+_IS_MANAGED = Job.c.id.not_in(_OF_CLUSTERS)  # by id: an index on names does not have the cluster
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which jobs to list. At most one of `name` and `glob` is given. `before`: only jobs with lower ids."""
+    """Which managed jobs to list; those of clusters are only found by `ids`. At most one of `name` and `glob` is given.
+
+    `before`: only jobs with lower ids.
+    """
 
     limit: int | None = 50
     before: int | None = None
@@ -92,6 +97,8 @@ def _ids(conn: Connection, query: Select[Any]) -> list[int]:
 def _by_job(conn: Connection, wanted: Filter) -> Select[Any]:
     """A query that follows the index on ids, or on a name and ids."""
     query = select(Job.c.id).where(*_conditions(wanted))
+    if not wanted.ids:
+        query = query.where(_IS_MANAGED)
     if wanted.name:
         query = query.where(Job.c.name == wanted.name)
     if wanted.glob is not None:
@@ -104,7 +111,7 @@ def _by_name(conn: Connection, wanted: Filter, glob: Glob) -> Select[Any]:
     """A query that follows the names with the pattern's prefix and sorts all matches."""
     number = Job.c.id + 0  # an expression, so that no database follows the index on ids
     query = select(Job.c.id).where(
-        *_prefix_conditions(conn, glob), _matches(conn, Job.c.name, glob), *_conditions(wanted, number)
+        *_prefix_conditions(conn, glob), _matches(conn, Job.c.name, glob), *_conditions(wanted, number), _IS_MANAGED
     )
     return query.order_by(number.desc()).limit(wanted.limit)
 
@@ -126,7 +133,7 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
     """A query that follows the tasks of each status and merges their newest jobs."""
     parts = []
     for status in statuses:
-        newest = select(Task.c.job_id).where(Task.c.status == status)
+        newest = select(Task.c.job_id).where(Task.c.status == status, Task.c.job_id.not_in(_OF_CLUSTERS))
         if wanted.before is not None:
             newest = newest.where(Task.c.job_id < wanted.before)
         if wanted.name:

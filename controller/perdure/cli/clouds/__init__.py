@@ -1,0 +1,1 @@
+"""`perdure check` and `perdure gpus`: what the clouds offer."""

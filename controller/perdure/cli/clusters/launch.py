@@ -1,0 +1,256 @@
+"""`perdure launch` and `perdure exec`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.clusters.follow import follow
+from perdure.cli.completion import suggestions
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
+from perdure.cli.jobs.launch import LaunchCommand
+from perdure.cli.jobs.options import overrides, task_options, variables
+from perdure.cli.output.confirm import confirm, require_terminal_or_yes
+from perdure.cli.output.progress import spinner
+
+if TYPE_CHECKING:
+    from perdure.sdk.connection.client import Client
+    from perdure.sdk.dag import Dag
+
+DEFAULT_IDLE_MINUTES = 5
+
+
+@click.command(
+    cls=LaunchCommand,
+    epilog="""\b
+Examples:
+  perdure launch -c dev train.yaml              machines named dev, and train.yaml as its first job
+  perdure launch -c dev --gpus A100:8           only the machines; then: perdure exec dev ...
+  perdure launch -c dev -i 10 --down train.yaml end the machines once they were idle for 10 minutes
+  perdure launch -c dev -d train.yaml           return at once; then: perdure logs dev
+
+\b
+Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detached), 103 it was cancelled;
+2 the task is invalid (nothing was changed), 1 any other error.
+""",
+)
+@click.argument("entrypoint", nargs=-1, metavar="[YAML|COMMAND]...", shell_complete=suggestions.files)
+@click.option("-c", "--cluster", metavar="NAME", help="Name of the cluster; a new one by default.")
+@click.option("-n", "--name", help="Name of the job; by default that of the YAML.")
+@task_options
+@click.option("--dryrun", is_flag=True, help="Show the candidate machines; launch nothing.")
+@click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted, without following its logs.")
+@click.option(
+    "-i",
+    "--idle-minutes-to-autostop",
+    "idle_minutes",
+    type=click.IntRange(min=0),
+    metavar="MINUTES",
+    help="Stop the machines once no job has run for so long.",
+)
+@click.option(
+    "--down", is_flag=True, help="End the cluster instead of stopping it; without -i, once its jobs have ended."
+)
+@click.option("--no-setup", is_flag=True, help="Leave out `setup`.")
+@click.option("--fast", is_flag=True, help="Leave out `setup` if the cluster exists.")
+@click.option("--recover", is_flag=True, help="Launch other machines when some are lost; jobs then start again.")
+@click.option("--max-duration", metavar="TIME", help="End the job after running for so long: 90s, 30m, 12h.")
+@click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
+@click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
+@click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
+def launch(
+    entrypoint: tuple[str, ...],
+    cluster: str | None,
+    name: str | None,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    secret: tuple[str, ...],
+    secret_file: tuple[str, ...],
+    dryrun: bool,
+    detach_run: bool,
+    idle_minutes: int | None,
+    down: bool,
+    no_setup: bool,
+    fast: bool,
+    recover: bool,
+    max_duration: str | None,
+    retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
+    asynchronous: bool,
+    yes: bool,
+    **resources: Any,
+) -> None:
+    """Launch a task on machines that stay, on a new cluster or on the one of that name.
+
+    On an existing cluster, the task is queued behind its other jobs. Ctrl-C leaves the job running.
+    """
+    from perdure.cli.client import connect
+    from perdure.sdk import clusters
+
+    limit_s = _seconds(max_duration)
+    dag = _load(entrypoint or ("true",), name, (env, env_file, secret, secret_file), resources)
+    require_terminal_or_yes(yes=yes or dryrun)
+    client = connect()
+    existing = clusters.clusters([cluster], client=client) if cluster else []
+    if dryrun or not existing:
+        _show_plan(dag, client)
+    if dryrun:
+        return
+    what = f"Run on the cluster {cluster}?" if existing else f"Launch a new cluster{f' {cluster}' if cluster else ''}?"
+    confirm(what, yes=yes)
+    idle_s = 60.0 * idle_minutes if idle_minutes is not None else 0.0 if down else None
+    with spinner("Submitting"):
+        launched = clusters.launch_job(
+            dag,
+            cluster,
+            idle_s=idle_s,
+            down=down,
+            setup=not (no_setup or (fast and existing)),
+            job=bool(entrypoint),
+            recover=recover,
+            limit_s=limit_s,
+            command=" ".join(["perdure launch", *sys.argv[2:]])[:2000],
+            client=client,
+        )
+    for warning in launched.warnings:
+        warn(warning)
+    click.echo(f"Cluster: {launched.cluster_name}")
+    if asynchronous or (detach_run and launched.number is not None):
+        return _report(launched.cluster_name, launched.number)
+    _wait_up(launched, client)
+    if launched.number is None:
+        return _report(launched.cluster_name, None)
+    _follow(client, launched)
+
+
+@click.command(
+    "exec",
+    cls=LaunchCommand,
+    epilog="""\b
+Examples:
+  perdure exec dev train.yaml
+  perdure exec dev --gpus V100:0.5 -- python train.py --lr 1e-4
+  perdure exec dev -d sweep.yaml --env LR=3e-4      queue it and return
+
+\b
+Exit codes: as for `perdure launch`.
+""",
+)
+@click.argument("words", nargs=-1, required=True, metavar="CLUSTER YAML|COMMAND...")
+@click.option("-c", "--cluster", metavar="NAME", help="Name of the cluster, instead of the first argument.")
+@click.option("-n", "--name", help="Name of the job; by default that of the YAML.")
+@task_options
+@click.option("-d", "--detach-run", is_flag=True, help="Return once the job is queued, without following its logs.")
+@click.option("--max-duration", metavar="TIME", help="End the job after running for so long: 90s, 30m, 12h.")
+@click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
+@click.option("-y", "--yes", is_flag=True, hidden=True)
+def execute(
+    words: tuple[str, ...],
+    cluster: str | None,
+    name: str | None,
+    env: tuple[str, ...],
+    env_file: tuple[str, ...],
+    secret: tuple[str, ...],
+    secret_file: tuple[str, ...],
+    detach_run: bool,
+    max_duration: str | None,
+    asynchronous: bool,
+    yes: bool,  # noqa: ARG001 - it asks nothing
+    **resources: Any,
+) -> None:
+    """Run a task on a cluster that is up: no new machines, no `setup`, no `file_mounts`.
+
+    The job starts when the cluster has room for its --cpus, --memory and --gpus, in the order of the queue. Each job
+    gets a snapshot of the workdir.
+    """
+    from perdure.cli.client import connect
+    from perdure.sdk import clusters
+
+    if cluster is None:
+        cluster, *rest = words
+        words = tuple(rest)
+    if not words:
+        raise Failure("say what to run\n  perdure exec CLUSTER YAML|COMMAND...", EXIT_WRONG_INPUT)
+    limit_s = _seconds(max_duration)
+    dag = _load(words, name, (env, env_file, secret, secret_file), resources)
+    client = connect()
+    queued = clusters.exec_job(dag, cluster, limit_s=limit_s, client=client)
+    for warning in queued.warnings:
+        warn(warning)
+    if detach_run or asynchronous:
+        return _report(cluster, queued.number)
+    click.echo(f"Job submitted, ID: {queued.number}", err=True)
+    _follow(client, queued)
+
+
+def _load(
+    words: tuple[str, ...],
+    name: str | None,
+    given: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+    resources: dict[str, Any],
+) -> Dag:
+    from perdure.cli.jobs.task_source import load
+
+    env, env_file, secret, secret_file = given
+    changes = overrides(resources)
+    envs = variables(env_file, env, option="--env")
+    secrets = variables(secret_file, secret, option="--secret")
+    dag = load(words, envs=envs, secrets=secrets, name=name)
+    if len(dag.tasks) != 1:
+        raise Failure("a cluster runs single tasks\n  for a pipeline: perdure jobs launch", EXIT_WRONG_INPUT)
+    return dag.override(**changes) if changes else dag
+
+
+def _show_plan(dag: Dag, client: Client) -> None:
+    from perdure.cli.jobs import plan
+    from perdure.cli.jobs.launch import MAX_PLAN_ROWS
+    from perdure.cli.output import table
+    from perdure.sdk import jobs
+
+    with jobs.prepare(dag) as prepared, spinner("Finding offers"):
+        planned = prepared.plan(client)
+    for line in plan.lines(planned, width=table.screen_width(), max_rows=MAX_PLAN_ROWS):
+        click.echo(line)
+
+
+def _wait_up(launched: Any, client: Client) -> None:
+    from perdure.sdk import clusters
+
+    try:
+        with _launching():
+            clusters.wait_up(launched, lambda line: click.echo(line, err=True), client=client)
+    except clusters.ClusterNotUp as error:
+        raise Failure(str(error)) from error
+
+
+def _launching() -> AbstractContextManager[None]:
+    return spinner("Launching the cluster")
+
+
+def _follow(client: Client, launched: Any) -> None:
+    raise SystemExit(follow(client, launched.cluster_name, launched.number, launched.job_id))
+
+
+def _report(cluster: str, number: int | None) -> None:
+    if number is None:
+        click.echo(f"  run:     perdure exec {cluster} COMMAND\n  end it:  perdure down {cluster}")
+        return
+    click.echo(f"Job submitted, ID: {number}")
+    click.echo(
+        f"  logs:    perdure logs {cluster} {number}\n"
+        f"  queue:   perdure queue {cluster}\n"
+        f"  cancel:  perdure cancel {cluster} {number}"
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from perdure.sdk.spec import deadlines
+
+    try:
+        return float(deadlines.seconds(text))
+    except ValueError as error:
+        raise Failure(f"--max-duration: {error}", EXIT_WRONG_INPUT) from error

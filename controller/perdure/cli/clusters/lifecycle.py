@@ -1,0 +1,236 @@
+"""`perdure stop`, `start`, `down`, `autostop` and `cancel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from perdure.cli.completion import suggestions
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.output.confirm import confirm, require_terminal_or_yes
+from perdure.cli.output.progress import spinner
+from perdure.recovery.statuses import EXIT_NOT_FOUND
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_IDLE_MINUTES = 5.0
+
+
+def _named(command: Command) -> Command:
+    """The arguments that the commands share."""
+    for option in (
+        click.option("-y", "--yes", is_flag=True, help="Skip confirmation."),
+        click.option("--async/--no-async", "asynchronous", default=False, help="Return without waiting for the end."),
+        click.option("-a", "--all", "everything", is_flag=True, help="All clusters."),
+        click.option("-u", "--all-users", is_flag=True, hidden=True),
+        click.argument("names", nargs=-1, metavar="[CLUSTERS]...", shell_complete=suggestions.clusters),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure stop dev
+  perdure stop dev-1 'exp-*'
+"""
+)
+@_named
+def stop(names: tuple[str, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool) -> None:
+    """End the machines of clusters; their queues stay.
+
+    Jobs that run may save their work first, and start again after `perdure start`.
+    """
+    from perdure.sdk import clusters
+
+    _each(names, everything or all_users, yes, asynchronous, "Stop", "Stopping", "stopped", clusters.stop)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure down dev
+  perdure down --all -y
+"""
+)
+@_named
+@click.option("-p", "--purge", is_flag=True, hidden=True)
+def down(
+    names: tuple[str, ...],
+    everything: bool,
+    all_users: bool,
+    asynchronous: bool,
+    yes: bool,
+    purge: bool,  # noqa: ARG001 - termination is never given up
+) -> None:
+    """End clusters: their jobs are cancelled, and their machines end.
+
+    Queue and logs stay readable by the cluster's name.
+    """
+    from perdure.sdk import clusters
+
+    _each(names, everything or all_users, yes, asynchronous, "End", "Ending", "terminated", clusters.down)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure start dev
+  perdure start dev -i 30 --down        and end it once it was idle for half an hour
+"""
+)
+@_named
+@click.option(
+    "-i", "--idle-minutes-to-autostop", "idle_minutes", type=float, metavar="MINUTES", help="Set autostop, too."
+)
+@click.option("--down", "is_down", is_flag=True, help="With -i: end the cluster instead of stopping it.")
+@click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
+@click.option("-f", "--force", is_flag=True, hidden=True)
+def start(
+    names: tuple[str, ...],
+    everything: bool,
+    all_users: bool,
+    asynchronous: bool,
+    yes: bool,
+    idle_minutes: float | None,
+    is_down: bool,
+    retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
+    force: bool,  # noqa: ARG001 - there is no runtime to restart
+) -> None:
+    """Launch machines for clusters that are stopped, or have lost theirs. Jobs that wait then start."""
+    from perdure.sdk import clusters
+
+    def begin(name: str, *, client: Any) -> Any:
+        if idle_minutes is not None:
+            clusters.autostop(name, idle_minutes, down=is_down, client=client)
+        return clusters.start(name, client=client)
+
+    _each(names, everything or all_users, yes, asynchronous, "Start", "Starting", "started", begin)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure autostop dev -i 10             stop it once it was idle for 10 minutes
+  perdure autostop dev -i 60 --down      end it instead
+  perdure autostop dev --cancel
+"""
+)
+@click.argument("names", nargs=-1, metavar="[CLUSTERS]...", shell_complete=suggestions.clusters)
+@click.option("-a", "--all", "everything", is_flag=True, help="All clusters.")
+@click.option(
+    "-i",
+    "--idle-minutes",
+    "idle_minutes",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help=f"Stop a cluster once no job has run for so long; {DEFAULT_IDLE_MINUTES:g} by default.",
+)
+@click.option("--cancel", "is_cancelled", is_flag=True, help="Turn autostop off.")
+@click.option("--down", "is_down", is_flag=True, help="End the cluster instead of stopping it.")
+@click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
+def autostop(
+    names: tuple[str, ...],
+    everything: bool,
+    idle_minutes: float | None,
+    is_cancelled: bool,
+    is_down: bool,
+    yes: bool,
+) -> None:
+    """Stop or end clusters by themselves once no job has run on them for some time.
+
+    The setting stays over stop and start. Writes are uploaded before the machines end.
+    """
+    from perdure.cli.client import connect
+    from perdure.cli.clusters.names import require
+    from perdure.sdk import clusters
+
+    if is_cancelled and (is_down or idle_minutes is not None):
+        raise Failure("--cancel excludes --idle-minutes and --down", EXIT_WRONG_INPUT)
+    client = connect()
+    chosen = require(names, client, everything=everything)
+    require_terminal_or_yes(yes=yes or not everything)
+    minutes = -1.0 if is_cancelled else DEFAULT_IDLE_MINUTES if idle_minutes is None else idle_minutes
+    for name in chosen:
+        clusters.autostop(name, minutes, down=is_down, client=client)
+        what = "will not be stopped" if is_cancelled else f"will be {'ended' if is_down else 'stopped'}"
+        when = "" if is_cancelled else f" after {minutes:g} idle minutes"
+        click.echo(f"The cluster {name} {what} by itself{when}.")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure cancel dev                     the newest job that runs
+  perdure cancel dev 3 4
+  perdure cancel dev --all
+"""
+)
+@click.argument("cluster", shell_complete=suggestions.clusters)
+@click.argument("numbers", type=click.IntRange(min=1), nargs=-1, metavar="[IDS]...")
+@click.option("-a", "--all", "everything", is_flag=True, help="All unfinished jobs of the cluster.")
+@click.option("-u", "--all-users", is_flag=True, hidden=True)
+@click.option("--async/--no-async", "asynchronous", default=False, help="Return without waiting for the end.")
+@click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
+def cancel(
+    cluster: str, numbers: tuple[int, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool
+) -> None:
+    """Cancel jobs of a cluster. They may save their work first."""
+    from perdure.cli.client import connect
+    from perdure.sdk import clusters
+
+    everything = everything or all_users
+    if numbers and everything:
+        raise Failure("IDS and --all exclude each other", EXIT_WRONG_INPUT)
+    require_terminal_or_yes(yes=yes)
+    client = connect()
+    which = "all jobs" if everything else f"job {', '.join(map(str, numbers))}" if numbers else "the newest running job"
+    confirm(f"Cancel {which} of {cluster}?", yes=yes)
+    result = clusters.get(clusters.cancel(cluster, everything, job_ids=numbers, client=client))
+    if result["cancelled"] and not asynchronous:
+        with spinner("Cancelling"):
+            clusters.wait_ended(cluster, result["cancelled"], client=client)
+    if result["cancelled"]:
+        click.echo(f"Cancelled job ID {', '.join(map(str, result['cancelled']))}.")
+    if result["finished"]:
+        click.echo(f"Job ID {', '.join(map(str, result['finished']))} has already finished.")
+    if not any(result.values()):
+        click.echo("No jobs to cancel.")
+    if result["unknown"]:
+        raise Failure(f"{cluster} has no job {', '.join(map(str, result['unknown']))}", EXIT_NOT_FOUND)
+
+
+def _each(
+    names: Sequence[str],
+    everything: bool,
+    yes: bool,
+    asynchronous: bool,
+    verb: str,
+    doing: str,
+    done: str,
+    call: Callable[..., Any],
+) -> None:
+    """Do something to each of the clusters, and wait until it is done."""
+    from perdure.cli.client import connect
+    from perdure.cli.clusters.names import require
+    from perdure.sdk import clusters
+
+    require_terminal_or_yes(yes=yes)
+    client = connect()
+    chosen = require(names, client, everything=everything)
+    if not chosen:
+        click.echo("No existing clusters.")
+        return
+    confirm(f"{verb} {', '.join(chosen)}?", yes=yes)
+    requests = [(name, call(name, client=client)) for name in chosen]
+    for name, request in requests:
+        if not asynchronous:
+            try:
+                with spinner(f"{doing} {name}"):
+                    clusters.get(request)
+            except clusters.ClusterNotUp as error:
+                raise Failure(str(error)) from error
+        click.echo(f"Cluster {name} {'is being ' if asynchronous else ''}{done}.")

@@ -1,0 +1,195 @@
+"""`perdure status` and `perdure queue`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from perdure.cli.completion import suggestions
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.output import table, text
+from perdure.cli.output.table import Column
+from perdure.sdk.connection import api_types
+
+STATUS_COLUMNS = (
+    Column("NAME", min_width=8),
+    Column("INFRA", min_width=10, drop_rank=2),
+    Column("RESOURCES", min_width=10, drop_rank=3),
+    Column("STATUS"),
+    Column("AUTOSTOP", drop_rank=4),
+    Column("LAUNCHED", drop_rank=5),
+)
+STATUS_DETAILS = (Column("HEAD_IP"), Column("COMMAND", min_width=10), Column("LAST_EVENT"))
+QUEUE_COLUMNS = (
+    Column("ID", right=True),
+    Column("NAME", min_width=8),
+    Column("USER", drop_rank=5),
+    Column("SUBMITTED", drop_rank=3),
+    Column("STARTED", drop_rank=4),
+    Column("DURATION", drop_rank=2),
+    Column("RESOURCES", min_width=10, drop_rank=6),
+    Column("STATUS"),
+    Column("LOG", drop_rank=7),
+)
+_USER = Column("USER")
+_OUTPUT = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure status
+  perdure status 'dev-*'                 quote the pattern to protect it from the shell
+  perdure status dev --ip
+  perdure status -o json | jq '.[] | select(.status == "UP") | .name'
+
+\b
+Statuses: INIT it is being launched, UP its machines take jobs, STOPPED, AUTOSTOPPING,
+PREEMPTED its machines were lost (`perdure start` launches others; queue and logs stay).
+"""
+)
+@click.argument("names", nargs=-1, metavar="[CLUSTERS]...", shell_complete=suggestions.clusters)
+@click.option("-v", "--verbose", is_flag=True, help="Add address, command and last event; cut nothing.")
+@click.option("-u", "--all-users", is_flag=True, help="Add the column USER. All clusters are shown in any case.")
+@click.option("--ip", is_flag=True, help="Print the address of the first node of the one cluster that is given.")
+@click.option("--show-managed-jobs/--no-show-managed-jobs", default=True, help="Show a line about managed jobs, too.")
+@click.option("-r", "--refresh", is_flag=True, hidden=True)
+@_OUTPUT
+def status(
+    names: tuple[str, ...],
+    verbose: bool,
+    all_users: bool,
+    ip: bool,
+    show_managed_jobs: bool,
+    refresh: bool,  # noqa: ARG001 - what is shown is always up to date
+    output: str,
+) -> None:
+    """List clusters."""
+    from perdure.cli.client import connect
+    from perdure.sdk import clusters
+
+    client = connect()
+    found = clusters.clusters(names, client=client)
+    for name in names:
+        if not (set(name) & set("*?[")) and name not in {cluster["name"] for cluster in found}:
+            click.echo(f"Cluster {name!r} not found.", err=True)
+    if ip:
+        return _print_ip(found)
+    if output == "json":
+        return click.echo(json.dumps(found, indent=1))
+    click.echo(click.style("Clusters", bold=True))
+    for line in _status_lines(found, verbose=verbose, all_users=all_users):
+        click.echo(line)
+    if show_managed_jobs and not names:
+        counts = client.jobs(limit=1)["counts"]
+        click.echo(click.style("\nManaged jobs", bold=True))
+        from perdure.cli.jobs.queue import summary
+
+        click.echo(summary(counts))
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure queue dev
+  perdure queue -s dev                   hide finished jobs
+  perdure queue dev -o json | jq '.dev[] | select(.status == "FAILED") | .number'
+"""
+)
+@click.argument("names", nargs=-1, metavar="[CLUSTERS]...", shell_complete=suggestions.clusters)
+@click.option("-s", "--skip-finished", is_flag=True, help="Hide finished jobs.")
+@click.option("-u", "--all-users", is_flag=True, hidden=True)
+@_OUTPUT
+def queue(
+    names: tuple[str, ...],
+    skip_finished: bool,
+    all_users: bool,  # noqa: ARG001 - those of all users are shown in any case
+    output: str,
+) -> None:
+    """List the jobs of clusters, newest first. The queue of a cluster that is down stays readable by its name."""
+    from perdure.cli.client import connect
+    from perdure.cli.clusters.names import matching
+    from perdure.sdk import clusters
+
+    client = connect()
+    chosen = matching(names, client) if names else [one["name"] for one in clusters.clusters(client=client)]
+    queues = {name: clusters.cluster_queue(name, client=client) for name in chosen}
+    shown = {
+        name: [job for job in one["jobs"] if not (skip_finished and job["has_ended"])] for name, one in queues.items()
+    }
+    if output == "json":
+        return click.echo(json.dumps(shown, indent=1))
+    if not queues:
+        click.echo("No existing clusters.")
+    for name, one in queues.items():
+        click.echo(f"\nJob queue of cluster {click.style(name, bold=True)} ({one['cluster']['status']})")
+        for line in _queue_lines(name, shown[name], text.to_epoch(one["now"])):
+            click.echo(line)
+
+
+def _print_ip(found: Sequence[api_types.Cluster]) -> None:
+    if len(found) != 1:
+        raise Failure("--ip takes exactly one cluster", EXIT_WRONG_INPUT)
+    if not found[0]["head_ip"]:
+        raise Failure(f"the cluster {found[0]['name']} has no address: it is {found[0]['status']}")
+    click.echo(found[0]["head_ip"])
+
+
+def _status_lines(found: Sequence[api_types.Cluster], *, verbose: bool, all_users: bool) -> list[str]:
+    if not found:
+        return ["No existing clusters."]
+    columns = list(STATUS_COLUMNS)
+    if all_users:
+        columns.insert(1, _USER)
+    rows = []
+    for cluster in found:
+        row = [
+            cluster["name"],
+            cluster["infra"],
+            cluster["resources"],
+            cluster["status"],
+            _autostop(cluster),
+            text.local_time(cluster["launched_at"]),
+        ]
+        if all_users:
+            row.insert(1, cluster["user"])
+        rows.append(
+            row + ([cluster["head_ip"] or "-", cluster["command"], cluster["message"] or "-"] if verbose else [])
+        )
+    columns += STATUS_DETAILS if verbose else ()
+    width = None if verbose else table.screen_width()
+    return table.render(columns, rows, width=width, paints={"STATUS": text.colored_status})
+
+
+def _queue_lines(name: str, jobs: Sequence[api_types.ClusterJob], now: float) -> list[str]:
+    if not jobs:
+        return ["No jobs."]
+    rows = [
+        [
+            str(job["number"]),
+            job["name"],
+            job["user"],
+            text.ago(job["submitted_at"], now),
+            text.ago(job["started_at"], now),
+            text.duration(job["duration_s"]) if job["started_at"] else "-",
+            job["resources"],
+            job["status"],
+            f"perdure logs {name} {job['number']}",
+        ]
+        for job in jobs
+    ]
+    return table.render(QUEUE_COLUMNS, rows, width=table.screen_width(), paints={"STATUS": text.colored_status})
+
+
+def _autostop(cluster: api_types.Cluster) -> str:
+    """`10m`, `1h`, `10m (down)`, or `-`."""
+    seconds = cluster["autostop_s"]
+    if seconds is None:
+        return "-"
+    minutes = seconds / 60
+    shown = f"{minutes / 60:g}h" if minutes >= 60 and minutes % 60 == 0 else f"{minutes:g}m"
+    return f"{shown} (down)" if cluster["autostop_down"] else shown

@@ -1,0 +1,100 @@
+"""Completes what users have asked of clusters: autostop, launches that failed, limits of jobs, and what a crash left.
+
+Called every second. It reads the database alone, so any controller may do it, and twice does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Engine, Row
+
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records import cluster_slots, clusters
+from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost
+from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.reasons import Reason
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class ClusterWatch:
+    """Watches the clusters of an installation."""
+
+    database: Engine
+    clock: Clock
+    service: ClusterService
+
+    def tick(self) -> None:
+        """Look at every cluster once. Logs errors and raises none."""
+        try:
+            with self.database.connect() as conn:
+                rows = clusters.unsettled(conn)
+                hosts = clusters.hosts(conn, [row.id for row in rows])
+                overdue = self._overdue_jobs(conn)
+            if overdue:
+                self.service.cancel(overdue, None)
+            for row in rows:
+                self._settle(row, hosts.get(row.id))
+        except UNAVAILABLE as error:
+            log.warning("database.unavailable", error=str(error))
+
+    def _settle(self, cluster: Row[Any], host: ClusterHost | None) -> None:
+        try:
+            if cluster.wanted == UP:
+                self._settle_wanted(cluster, host)
+            elif host is not None:
+                self.service.end_host(host)
+            if cluster.wanted == DOWN:
+                self._cancel_left(cluster.id)
+        except RequestRejected as error:  # it was changed meanwhile, or no cloud has such machines any more
+            log.info("cluster.not_settled", cluster=cluster.name, error=str(error))
+
+    def _settle_wanted(self, cluster: Row[Any], host: ClusterHost | None) -> None:
+        if host is None:
+            self.service.ensure_host(cluster.id)
+        elif host.outcome is not None and not host.has_run:
+            self.service.give_up(cluster.id, "failed")
+        elif host.outcome == Reason.COMPLETED.value:  # its nodes were idle and could not reach a controller
+            self._stop(cluster)
+        elif (idle_s := self._idle_s(cluster, host)) is not None and idle_s >= cluster.autostop_s:
+            log.info("cluster.autostop", cluster=cluster.name, idle_s=round(idle_s), down=cluster.autostop_down)
+            self._stop(cluster)
+
+    def _stop(self, cluster: Row[Any]) -> None:
+        if cluster.autostop_down:
+            self.service.down(cluster.name, cause="autostop")
+        else:
+            self.service.stop(cluster.name, cause="autostop")
+
+    def _idle_s(self, cluster: Row[Any], host: ClusterHost) -> float | None:
+        """For how long the cluster has had no job; None if it has some, is not up, or has no autostop."""
+        attempt = host.running
+        if cluster.autostop_s is None or attempt is None or attempt.running_at is None:
+            return None
+        with self.database.connect() as conn:
+            if clusters.unfinished_jobs(conn, cluster.id):
+                return None
+            ended_at = clusters.last_job_ended_at(conn, cluster.id)
+        active_at: float = max(cluster.active_at, attempt.running_at, ended_at or 0.0)
+        return self.clock.now() - active_at
+
+    def _cancel_left(self, cluster_id: int) -> None:
+        """The jobs that were added while the cluster went down."""
+        with self.database.connect() as conn:
+            left = clusters.uncancelled_jobs(conn, cluster_id)
+        if left:
+            self.service.cancel(left, None)
+
+    def _overdue_jobs(self, conn: Connection) -> list[int]:
+        """The jobs that have run for as long as they may."""
+        now = self.clock.now()
+        running = {row.job_id for row in cluster_slots.held(conn) if row.stop_at is None}
+        return sorted(job_id for job_id, ends_by in clusters.ends_by(conn, running, now).items() if now >= ends_by)

@@ -1,0 +1,135 @@
+"""The queues of clusters: grants slots to the jobs that come first, as `recovery.market.slots` decides.
+
+Every controller computes the same grants from the database, and offers its own jobs theirs. A grant is a hint: what
+holds is the slot that `clouds.cluster_slots` takes in a transaction when the job is launched. So nothing is lost when a
+controller dies between the two, and a grant that is out of date is refused and made again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+from sqlalchemy import Connection, Engine
+
+from perdure.controller.clouds.cluster_slots import slot_offer
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.market_state import MarketState
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records import cluster_slots, clusters
+from perdure.recovery import events
+from perdure.recovery.market.slots import startable
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+"""How often every queue is evaluated, of real time: what wakes it earlier is a hint that may be lost."""
+
+
+class ClusterQueue:
+    """A thread of a controller. `refresh_slots`: sends the nodes of a host's attempt the slots that they must run."""
+
+    def __init__(
+        self,
+        database: Engine,
+        clock: Clock,
+        market: MarketState,
+        inbox: ReconcilerInbox,
+        refresh_slots: Callable[[AttemptKey], None],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._market = market
+        self._inbox = inbox
+        self._refresh_slots = refresh_slots
+        self._cluster_of: dict[int, int] = {}  # the jobs of clusters that need work, also those that hold machines
+        self._dirty: set[int] = set()
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="cluster-queue", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def job_changed(self, job_id: int) -> None:
+        """Evaluate the queue that a job belongs to, if it belongs to one. From any thread."""
+        if (cluster_id := self._cluster_of.get(job_id)) is not None:
+            self.wake(cluster_id)
+
+    def job_added(self, job_id: int, cluster_id: int) -> None:
+        """Evaluate the queue of a cluster that has a new job. From any thread."""
+        self._cluster_of[job_id] = cluster_id
+        self.wake(cluster_id)
+
+    def host_changed(self, host: AttemptKey) -> None:
+        """Send the nodes of a host's attempt the slots that they must run. From any thread."""
+        self._refresh_slots(host)
+        self.job_changed(host[0])
+
+    def wake(self, cluster_id: int) -> None:
+        """Evaluate the queue of a cluster now. From any thread."""
+        with self._lock:
+            self._dirty.add(cluster_id)
+        self._woken.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._woken.wait(INTERVAL_S)
+            is_hint = self._woken.is_set()
+            self._woken.clear()
+            if self._stopped:
+                return
+            try:
+                self.evaluate(everything=not is_hint)
+            except UNAVAILABLE as error:
+                log.warning("database.unavailable", error=str(error))
+            except Exception:  # a bug must not end the thread, on which every queue depends
+                log.exception("queue.failed")
+
+    def evaluate(self, *, everything: bool) -> None:
+        """Grant slots in the queues that have changed, or in all of them. Raises what the database raises."""
+        with self._lock:
+            wanted, self._dirty = set(self._dirty), set()
+        with self._database.connect() as conn:
+            if everything:
+                self._cluster_of = {row.id: row.cluster_id for row in clusters.unfinalized(conn)}
+                wanted = set(self._cluster_of.values())
+            granted = [grant for cluster_id in wanted for grant in self._evaluate(conn, cluster_id)]
+        for job_id in granted:
+            failpoint("slot.granted")
+            self._inbox.notify(job_id, events.SlotGranted(0))
+
+    def _evaluate(self, conn: Connection, cluster_id: int) -> list[int]:
+        """The jobs that wait for the slot that they are granted now."""
+        waiting = clusters.waiting_jobs(conn, cluster_id)
+        host = clusters.hosts(conn, [cluster_id]).get(cluster_id)
+        attempt = host.running if host else None
+        if host is None or attempt is None:
+            for job, _ in waiting:
+                self._market.grant(job.id, None)
+            return []
+        self._refresh_slots((host.job_id, 0, attempt.generation))
+        held = cluster_slots.held(conn, cluster_id)
+        # A job that is launching counts by its slots once it has them, and until then by its place in the queue.
+        have_slots = {row.job_id for row in held if row.stop_at is None}
+        queue = {job.id: job for job, waits in waiting if waits or job.id not in have_slots}
+        now, rooms = self._clock.now(), attempt.rooms()
+        running = cluster_slots.as_running(held, clusters.ends_by(conn, {row.job_id for row in held}, now))
+        starts = {start.job_id for start in startable(rooms, running, list(queue.values()), now)}
+        name = clusters.name_of(conn, cluster_id)
+        accelerator = attempt.offer["accelerators"][0] if attempt.offer.get("accelerators") else None
+        for job in queue.values():
+            slot = slot_offer(cluster_id, name, job.demand, accelerator) if job.id in starts else None
+            self._market.grant(job.id, slot)
+        return [job.id for job, waits in waiting if waits and job.id in starts]

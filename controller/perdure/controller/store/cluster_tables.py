@@ -1,0 +1,77 @@
+"""The tables of clusters, in the style of `tables`: times are epoch seconds (UTC)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Column, Index, Text
+from sqlmodel import Field, SQLModel
+
+
+class ClusterRow(SQLModel, table=True):
+    """A cluster: machines that a user keeps, and a queue of jobs for them.
+
+    Its machines are held by a job of its own (`job.cluster_id`, without `cluster_job`): the newest one, since each
+    start launches another.
+    """
+
+    __tablename__ = "cluster"
+    __table_args__ = (Index("ix_cluster_name", "name", "id"), {"sqlite_autoincrement": True})
+    id: int | None = Field(default=None, primary_key=True)
+    name: str
+    #: The name while the cluster exists, None after it is down: a name may be used again.
+    active_name: str | None = Field(default=None, unique=True)
+    user: str = ""
+    #: What the user requested: UP, STOPPED or DOWN.
+    wanted: str
+    #: Why, if the user did not request it: "autostop", "failed".
+    cause: str = ""
+    created_at: float
+    launched_at: float
+    #: When something last used it, apart from jobs: a launch, a start, or setting autostop.
+    active_at: float
+    autostop_s: float | None = None
+    autostop_down: bool = False
+    recover: bool = False
+    next_job: int = 1
+    #: The task that holds the machines, as the user sent it, and its secrets.
+    config: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    secrets: bytes | None = None
+    #: A short form of the requested machines, and the command line or file that launched it.
+    resources: str = ""
+    command: str = Field(default="", sa_column=Column(Text, nullable=False))
+    idempotency_key: str | None = Field(default=None, unique=True)
+    #: How often it was started: part of the key of the job that holds its machines.
+    starts: int = 0
+
+
+class ClusterSlotRow(SQLModel, table=True):
+    """One node of a job of a cluster: a share of a node of the job that holds the cluster's machines.
+
+    The rows are the memory of `clouds.cluster_slots`, whose "machines" are slots.
+    """
+
+    __tablename__ = "cluster_slot"
+    __table_args__ = (
+        Index("ix_cluster_slot_host", "host_job_id", "host_generation", "ended_at"),
+        Index("ix_cluster_slot_cluster", "cluster_id", "ended_at"),
+    )
+    job_id: int = Field(primary_key=True)
+    task_index: int = Field(primary_key=True)
+    generation: int = Field(primary_key=True)
+    rank: int = Field(primary_key=True)
+    cluster_id: int
+    host_job_id: int
+    host_generation: int
+    host_rank: int
+    ip: str | None = None
+    token: str
+    cpus: float
+    memory_gib: float
+    gpus: float
+    #: GPU → share, as pairs.
+    gpu_shares: list[Any] = Field(sa_column=Column(JSON, nullable=False))
+    started_at: float
+    stop_at: float | None = None
+    ended_at: float | None = None
+    gone_reason: str | None = None

@@ -1,0 +1,127 @@
+"""Clusters and their queues as users see them, with SkyPilot's statuses. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from perdure.controller.store.queries import job_listing
+from perdure.controller.store.queries.job_listing import iso
+from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import DOWN, STOPPED, ClusterHost
+from perdure.controller.store.records.jobs import Attempt, Node
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
+
+_JOB_STATUSES = {
+    Status.PENDING: "PENDING",
+    Status.STARTING: "INIT",
+    Status.RUNNING: "RUNNING",
+    Status.RECOVERING: "PENDING",
+    Status.CANCELLING: "RUNNING",
+    Status.SUCCEEDED: "SUCCEEDED",
+    Status.CANCELLED: "CANCELLED",
+    Status.FAILED: "FAILED",
+    Status.FAILED_SETUP: "FAILED_SETUP",
+}
+"""The status of a cluster's job; for every other status FAILED_DRIVER: the job's own code is not at fault."""
+
+
+def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
+    hosts = clusters.hosts(conn, [row.id for row in rows])
+    return [_cluster(row, hosts.get(row.id)) for row in rows]
+
+
+def jobs_of(conn: Connection, cluster_id: int, now: float, numbers: Collection[int] = ()) -> list[dict[str, Any]]:
+    """The API's ClusterJob objects, newest first: all jobs of a cluster, or those with these numbers."""
+    known = clusters.numbered_jobs(conn, cluster_id)
+    wanted = {job_id: number for number, job_id in known.items() if not numbers or number in numbers}
+    if not wanted:
+        return []
+    described = job_listing.describe(conn, list(wanted), now)
+    setting_up = _setting_up(conn, [job["job_id"] for job in described if job["status"] == Status.STARTING])
+    return sorted(
+        (_job(wanted[job["job_id"]], job, is_setting_up=job["job_id"] in setting_up) for job in described),
+        key=lambda job: -job["number"],
+    )
+
+
+def status_of(row: Row[Any], host: ClusterHost | None) -> str:
+    """UP, INIT, STOPPED, AUTOSTOPPING or PREEMPTED; DOWN for a cluster that no longer exists."""
+    if row.wanted == DOWN:
+        return "DOWN"
+    if row.wanted == STOPPED:
+        is_ending = row.cause == "autostop" and host is not None and not host.finalized
+        return "AUTOSTOPPING" if is_ending else "STOPPED"
+    if host is None:
+        return "INIT"
+    if host.outcome == Reason.NOT_RECOVERED.value:
+        return "PREEMPTED"
+    return "UP" if host.running is not None else "INIT"
+
+
+def _cluster(row: Row[Any], host: ClusterHost | None) -> dict[str, Any]:
+    attempt = host.attempts[-1] if host and host.attempts else None
+    offer: Mapping[str, Any] = attempt.offer if attempt else {}
+    head_ip = attempt.ips.get(0) if attempt else None
+    return {
+        "name": row.name,
+        "cluster_id": row.id,
+        "user": row.user,
+        "status": status_of(row, host),
+        "message": host.message if host and host.outcome else "",
+        "infra": f"{offer['cloud']} ({offer['zone']})" if offer else "-",
+        "resources": _machines(host, offer) if host and offer else row.resources,
+        "num_nodes": host.num_nodes if host else 1,
+        "autostop_s": row.autostop_s,
+        "autostop_down": row.autostop_down,
+        "recover": row.recover,
+        "launched_at": iso(row.launched_at),
+        "head_ip": head_ip,
+        "command": row.command,
+        "host_job_id": host.job_id if host else None,
+        "is_settled": host is None or host.finalized or row.wanted not in (STOPPED, DOWN),
+    }
+
+
+def _machines(host: ClusterHost, offer: Mapping[str, Any]) -> str:
+    parts = [f"cpus={offer['vcpus']:g}", f"mem={offer['memory_gib']:g}", offer["instance_type"]]
+    if offer.get("accelerators"):
+        parts.insert(0, f"gpus={offer['accelerators'][0]}:{offer['accelerators'][1]:g}")
+    spot = "[Spot]" if offer["market"] == "spot" else ""
+    return f"{host.num_nodes}x({', '.join(parts)}){spot}"
+
+
+def _setting_up(conn: Connection, job_ids: Sequence[int]) -> set[int]:
+    """The jobs of these of which a node runs `setup`."""
+    if not job_ids:
+        return set()
+    query = select(Attempt.c.job_id).where(
+        Attempt.c.job_id.in_(job_ids), Attempt.c.state == AttemptState.SETTING_UP.value
+    )
+    by_node = select(Node.c.job_id).where(Node.c.job_id.in_(job_ids), Node.c.phase == NodePhase.SETUP.value)
+    return set(conn.execute(query).scalars()) & set(conn.execute(by_node).scalars())
+
+
+def _job(number: int, job: Mapping[str, Any], *, is_setting_up: bool) -> dict[str, Any]:
+    status = "SETTING_UP" if is_setting_up else _JOB_STATUSES.get(job["status"], "FAILED_DRIVER")
+    return {
+        "number": number,
+        "job_id": job["job_id"],
+        "name": job["name"],
+        "user": job["user"],
+        "submitted_at": job["submitted_at"],
+        "started_at": job["started_at"],
+        "ended_at": job["ended_at"],
+        "duration_s": job["job_duration_s"],
+        "resources": job["resources"],
+        "status": status,
+        "has_ended": job["status"] in TERMINAL,
+        "message": job["message"] or "",
+        "exit_code": job["exit_code"],
+        "recovery_count": job["recovery_count"],
+        "task_id": job["task_id"],
+    }

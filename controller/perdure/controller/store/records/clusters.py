@@ -1,0 +1,296 @@
+"""Reads and writes clusters, the jobs that hold their machines, and the jobs in their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
+
+from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
+from perdure.controller.store.tables import ClusterRow
+from perdure.recovery.market.slots import Demand, NodeRoom, QueuedJob
+from perdure.recovery.statuses import AttemptState, TaskState
+
+Cluster = ClusterRow.__table__  # type: ignore[attr-defined]
+
+UP, STOPPED, DOWN = "UP", "STOPPED", "DOWN"
+"""What a user requests of a cluster (`cluster.wanted`)."""
+
+_HOST_IDS = (
+    select(Job.c.cluster_id, func.max(Job.c.id).label("job_id"))
+    .where(Job.c.cluster_id.in_(bindparam("cluster_ids", expanding=True)), Job.c.cluster_job.is_(None))
+    .group_by(Job.c.cluster_id)
+    .subquery()
+)
+_HOST_TASKS = select(
+    _HOST_IDS.c.cluster_id, Job.c.finalized, Job.c.cancel_at, Job.c.submitted_at, Task.c.job_id, Task.c.status
+)
+_HOSTS = (
+    _HOST_TASKS.add_columns(Task.c.state, Task.c.outcome, Task.c.message, Task.c.has_run, Task.c.num_nodes)
+    .add_columns(Task.c.reason)
+    .join(Task, Task.c.job_id == _HOST_IDS.c.job_id)
+    .join(Job, Job.c.id == _HOST_IDS.c.job_id)
+)
+_NOT_GONE = Attempt.c.state != AttemptState.GONE.value
+_ATTEMPTS = (
+    select(Attempt)
+    .where(Attempt.c.job_id.in_(bindparam("job_ids", expanding=True)), _NOT_GONE)
+    .order_by(Attempt.c.generation)
+)
+_NODES = (
+    select(Node.c.job_id, Node.c.generation, Node.c.rank, Node.c.ip, Node.c.instance_id, Node.c.connected)
+    .where(Node.c.job_id.in_(bindparam("job_ids", expanding=True)))
+    .order_by(Node.c.rank)
+)
+_WAITING = (
+    select(Job.c.id, Job.c.cluster_job, Task.c.state, Task.c.num_nodes, Task.c.spec["slot"].label("slot"))
+    .join(Task, Task.c.job_id == Job.c.id)
+    .where(
+        Job.c.cluster_id == bindparam("of_cluster"),
+        Job.c.cluster_job.is_not(None),
+        Job.c.finalized.is_(False),
+        Job.c.cancel_at.is_(None),
+        Task.c.outcome.is_(None),
+        Task.c.state.in_((TaskState.WAITING.value, TaskState.PROVISIONING.value)),
+    )
+    .order_by(Job.c.cluster_job)
+)
+_UNFINISHED = (
+    select(Job.c.id)
+    .join(Task, Task.c.job_id == Job.c.id)
+    .where(
+        Job.c.cluster_id == bindparam("of_cluster"),
+        Job.c.cluster_job.is_not(None),
+        Task.c.state != TaskState.ENDED.value,
+    )
+)
+_NUMBERED = (
+    select(Job.c.id, Job.c.cluster_job)
+    .where(Job.c.cluster_id == bindparam("of_cluster"), Job.c.cluster_job.is_not(None))
+    .order_by(Job.c.cluster_job)
+)
+_LAST_END = (
+    select(func.max(Task.c.ended_at))
+    .join(Job, Job.c.id == Task.c.job_id)
+    .where(Job.c.cluster_id == bindparam("of_cluster"), Job.c.cluster_job.is_not(None))
+)
+_LIMITS = select(Task.c.job_id, Task.c.run_since, Task.c.run_seconds, Task.c.spec["slot"].label("slot")).where(
+    Task.c.job_id.in_(bindparam("job_ids", expanding=True))
+)
+_TAKE_NUMBER = (
+    update(Cluster)
+    .where(Cluster.c.id == bindparam("key_id"))
+    .values(next_job=Cluster.c.next_job + 1)
+    .returning(Cluster.c.next_job)
+)
+
+
+@dataclass(frozen=True)
+class HostAttempt:
+    """An attempt of the job that holds a cluster's machines."""
+
+    generation: int
+    state: str
+    terminating: bool
+    running_at: float | None
+    offer: Mapping[str, Any]
+    ips: Mapping[int, str | None]  # by rank
+    instance_ids: Mapping[int, str | None]
+
+    @property
+    def is_up(self) -> bool:
+        """Its machines are set up, and nothing takes them away."""
+        return self.state == AttemptState.RUNNING.value and not self.terminating
+
+    def rooms(self) -> dict[int, NodeRoom]:
+        """The nodes as they are when no job runs."""
+        offer = self.offer
+        count = int(offer["accelerators"][1]) if offer.get("accelerators") else 0
+        room = NodeRoom(float(offer["vcpus"]), float(offer["memory_gib"]), (1.0,) * count)
+        return dict.fromkeys(self.ips, room)
+
+
+@dataclass(frozen=True)
+class ClusterHost:
+    """The newest job that holds a cluster's machines."""
+
+    job_id: int
+    status: str
+    state: str
+    reason: str
+    outcome: str | None
+    message: str
+    has_run: bool
+    num_nodes: int
+    finalized: bool
+    cancelled: bool
+    submitted_at: float
+    attempts: Sequence[HostAttempt] = field(default=())
+
+    @property
+    def running(self) -> HostAttempt | None:
+        """The attempt whose machines may take jobs; None while there is none."""
+        if self.cancelled or self.outcome is not None:
+            return None
+        return next((attempt for attempt in self.attempts if attempt.is_up), None)
+
+
+def insert_cluster(conn: Connection, columns: Mapping[str, Any]) -> int:
+    """Insert a cluster and return its id. Raises IntegrityError if its name or its key is in use."""
+    return int(conn.execute(insert(Cluster).values(**columns).returning(Cluster.c.id)).scalar_one())
+
+
+def change(conn: Connection, cluster_id: int, **columns: Any) -> None:
+    """Set columns of a cluster."""
+    conn.execute(update(Cluster).where(Cluster.c.id == cluster_id).values(**columns))
+
+
+def lock(conn: Connection, cluster_id: int) -> None:
+    """Keep other transactions from changing the cluster or the slots of its jobs until this one ends."""
+    conn.execute(update(Cluster).where(Cluster.c.id == cluster_id).values(id=Cluster.c.id))
+
+
+def get(conn: Connection, cluster_id: int) -> Row[Any] | None:
+    return conn.execute(select(Cluster).where(Cluster.c.id == cluster_id)).first()
+
+
+def number_of(conn: Connection, job_id: int) -> int | None:
+    """The number of a job on its cluster."""
+    return conn.execute(select(Job.c.cluster_job).where(Job.c.id == job_id)).scalar()
+
+
+def autostop_of_host(conn: Connection, job_id: int) -> float | None:
+    """After how many idle seconds the cluster of a host is stopped."""
+    of_host = select(Cluster.c.autostop_s).join(Job, Job.c.cluster_id == Cluster.c.id)
+    return conn.execute(of_host.where(Job.c.id == job_id)).scalar()
+
+
+def find(conn: Connection, name: str, *, gone: bool = False) -> Row[Any] | None:
+    """The cluster `name`; with `gone`, or else the newest one of that name that is down."""
+    active = conn.execute(select(Cluster).where(Cluster.c.active_name == name)).first()
+    if active is not None or not gone:
+        return active
+    return conn.execute(select(Cluster).where(Cluster.c.name == name).order_by(Cluster.c.id.desc()).limit(1)).first()
+
+
+def find_by_key(conn: Connection, key: str) -> Row[Any] | None:
+    """The cluster that was launched with this idempotency key."""
+    return conn.execute(select(Cluster).where(Cluster.c.idempotency_key == key)).first()
+
+
+def active(conn: Connection) -> list[Row[Any]]:
+    """Every cluster that is not down, oldest first."""
+    return list(conn.execute(select(Cluster).where(Cluster.c.active_name.is_not(None)).order_by(Cluster.c.id)))
+
+
+def unsettled(conn: Connection) -> list[Row[Any]]:
+    """Every cluster that is not down, and those that are down but have jobs that are not finalized."""
+    open_jobs = exists().where(Job.c.cluster_id == Cluster.c.id, Job.c.finalized.is_(False))
+    return list(conn.execute(select(Cluster).where(Cluster.c.active_name.is_not(None) | open_jobs)))
+
+
+def uncancelled_jobs(conn: Connection, cluster_id: int) -> list[int]:
+    """The ids of the cluster's jobs that have neither ended nor been cancelled."""
+    return list(conn.execute(_UNFINISHED.where(Job.c.cancel_at.is_(None)), {"of_cluster": cluster_id}).scalars())
+
+
+def unfinalized(conn: Connection) -> list[Row[Any]]:
+    """(job id, cluster id) of every job of a cluster that still needs work."""
+    wanted = Job.c.cluster_id.is_not(None), Job.c.finalized.is_(False)
+    return list(conn.execute(select(Job.c.id, Job.c.cluster_id).where(*wanted)))
+
+
+def take_number(conn: Connection, cluster_id: int) -> int:
+    """The number of the cluster's next job."""
+    return int(conn.execute(_TAKE_NUMBER, {"key_id": cluster_id}).scalar_one()) - 1
+
+
+def hosts(conn: Connection, cluster_ids: Collection[int]) -> dict[int, ClusterHost]:
+    """The newest host of each of these clusters."""
+    rows = list(conn.execute(_HOSTS, {"cluster_ids": list(cluster_ids)})) if cluster_ids else []
+    attempts = _attempts(conn, [row.job_id for row in rows]) if rows else {}
+    return {
+        row.cluster_id: ClusterHost(
+            row.job_id,
+            row.status,
+            row.state,
+            row.reason,
+            row.outcome,
+            row.message,
+            row.has_run,
+            row.num_nodes,
+            row.finalized,
+            row.cancel_at is not None,
+            row.submitted_at,
+            attempts.get(row.job_id, ()),
+        )
+        for row in rows
+    }
+
+
+def _attempts(conn: Connection, job_ids: Sequence[int]) -> dict[int, list[HostAttempt]]:
+    nodes: dict[tuple[int, int], list[Any]] = {}
+    for node in conn.execute(_NODES, {"job_ids": job_ids}):
+        nodes.setdefault((node.job_id, node.generation), []).append(node)
+    attempts: dict[int, list[HostAttempt]] = {}
+    for row in conn.execute(_ATTEMPTS, {"job_ids": job_ids}):
+        own = nodes.get((row.job_id, row.generation), ())
+        attempt = HostAttempt(
+            row.generation,
+            row.state,
+            row.terminating,
+            row.running_at,
+            row.offer,
+            {node.rank: node.ip for node in own},
+            {node.rank: node.instance_id for node in own},
+        )
+        attempts.setdefault(row.job_id, []).append(attempt)
+    return attempts
+
+
+def numbered_jobs(conn: Connection, cluster_id: int) -> dict[int, int]:
+    """Number → job id, of every job of a cluster, in order."""
+    return {row.cluster_job: row.id for row in conn.execute(_NUMBERED, {"of_cluster": cluster_id})}
+
+
+def unfinished_jobs(conn: Connection, cluster_id: int) -> list[int]:
+    """The ids of the cluster's jobs that have not ended."""
+    return list(conn.execute(_UNFINISHED, {"of_cluster": cluster_id}).scalars())
+
+
+def running_jobs(conn: Connection, cluster_id: int) -> set[int]:
+    """The ids of the cluster's jobs that have machines."""
+    has_attempt = Task.c.state.in_((TaskState.PROVISIONING.value, TaskState.RUNNING.value))
+    return set(conn.execute(_UNFINISHED.where(has_attempt), {"of_cluster": cluster_id}).scalars())
+
+
+def last_job_ended_at(conn: Connection, cluster_id: int) -> float | None:
+    return conn.execute(_LAST_END, {"of_cluster": cluster_id}).scalar()
+
+
+def ends_by(conn: Connection, job_ids: Collection[int], now: float) -> dict[int, float]:
+    """When each of these jobs reaches its limit, as if those that do not run began now. Only of jobs that have one."""
+    rows = conn.execute(_LIMITS, {"job_ids": list(job_ids)}) if job_ids else ()
+    return {
+        row.job_id: (now if row.run_since is None else row.run_since) + max(0.0, limit_s - row.run_seconds)
+        for row in rows
+        if (limit_s := (row.slot or {}).get("limit_s")) is not None
+    }
+
+
+def name_of(conn: Connection, cluster_id: int) -> str:
+    return str(conn.execute(select(Cluster.c.name).where(Cluster.c.id == cluster_id)).scalar_one())
+
+
+def waiting_jobs(conn: Connection, cluster_id: int) -> list[tuple[QueuedJob, bool]]:
+    """The cluster's jobs without slots in the order of the queue, and whether each still waits to be granted some."""
+    rows = conn.execute(_WAITING, {"of_cluster": cluster_id})
+    return [(queued_job(row.id, row.num_nodes, row.slot), row.state == TaskState.WAITING.value) for row in rows]
+
+
+def queued_job(job_id: int, num_nodes: int, slot: Mapping[str, Any]) -> QueuedJob:
+    """The queue's view of a job, from `spec["slot"]` of its task."""
+    demand = Demand(float(slot["cpus"]), float(slot["memory_gib"]), float(slot["gpus"]))
+    return QueuedJob(job_id, demand, num_nodes, slot.get("limit_s"))

@@ -1,0 +1,82 @@
+"""Turns the task of a user into the two kinds of task of a cluster: one that holds its machines, and one per job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from perdure.controller.store.records.jobs import NewTask
+from perdure.controller.submit.compiler import CompiledJob
+from perdure.recovery.frozen import replace as replace_value
+from perdure.recovery.job import Recovery
+from perdure.recovery.market.requirements import MachineRequirement
+from perdure.recovery.market.slots import DEFAULT_CPUS, SLOT_CLOUD, Demand
+from perdure.recovery.policies.granted_slot import STRATEGY
+from perdure.recovery.policies.registry import FALLBACK_STRATEGY
+from perdure.sdk import Task
+from perdure.sdk.requirements import machine_requirements
+
+# Of the task of a job: what the machines of the cluster decide, or have already.
+_OF_MACHINES = ("file_mounts", "volumes", "event_callback", "config", "service")
+# Of the task that holds the machines: what its jobs bring.
+_OF_JOBS = ("workdir", "setup", "run")
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """Where a submission belongs: to a cluster, as one of its jobs, or as the job that holds its machines."""
+
+    cluster_id: int
+    name: str
+    is_job: bool
+    recovers: bool = False  # of the job that holds the machines
+    demand: Demand = field(default_factory=Demand)  # of a job
+    limit_s: float | None = None  # how long a job may run
+
+    def adapt(self, compiled: CompiledJob) -> CompiledJob:
+        """The submission's job, compiled for the cluster."""
+        adapt = self._job_task if self.is_job else self._host_task
+        return replace(compiled, tasks=[adapt(task) for task in compiled.tasks])
+
+    def _host_task(self, task: NewTask) -> NewTask:
+        recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers)  # it never moves on its own
+        return replace(task, view=replace_value(task.view, recovery=recovery), spec={**task.spec, "host": True})
+
+    def _job_task(self, task: NewTask) -> NewTask:
+        place = MachineRequirement(cloud=SLOT_CLOUD, region=self.name, use_spot=False)
+        view = replace_value(task.view, requirements=(place,), recovery=Recovery(strategy=STRATEGY))
+        slot = {
+            "cpus": self.demand.cpus,
+            "memory_gib": self.demand.memory_gib,
+            "gpus": self.demand.gpus,
+            "limit_s": self.limit_s,
+        }
+        return replace(task, view=view, spec={**task.spec, "slot": slot, "machines": [{}]})
+
+
+def host_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the task that holds the machines which `config` asks for."""
+    return {name: value for name, value in config.items() if name not in _OF_JOBS}
+
+
+def job_config(config: Mapping[str, Any], *, with_setup: bool) -> dict[str, Any]:
+    """The configuration of the job that `config` describes."""
+    dropped = _OF_MACHINES if with_setup else (*_OF_MACHINES, "setup")
+    return {name: value for name, value in config.items() if name not in dropped}
+
+
+def demand_of(task: Task, *, is_launch: bool) -> Demand:
+    """What a node of the job takes. The `cpus` and `memory` of a launch describe the machines, so its job takes few."""
+    first = machine_requirements(task.resources)[0]
+    gpus = first.accelerators[1] if first.accelerators else 0.0
+    if is_launch:
+        return Demand(DEFAULT_CPUS, 0.0, gpus)
+    cpus = first.cpus.value if first.cpus else DEFAULT_CPUS
+    return Demand(cpus, first.memory_gib.value if first.memory_gib else 0.0, gpus)
+
+
+def accelerator_of(task: Task) -> str | None:
+    """The name of the accelerator that a job asks for."""
+    first = machine_requirements(task.resources)[0]
+    return first.accelerators[0] if first.accelerators else None

@@ -1,0 +1,341 @@
+"""What users do with clusters: launch, exec, stop, start, down, autostop, cancel.
+
+Each is idempotent, and each leaves a state from which the rest follows after a crash: the row of the cluster says what
+is wanted, and `maintenance.cluster_watch` completes what was begun. Bad input raises RequestRejected.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row
+from sqlalchemy.exc import IntegrityError
+
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost
+from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
+from perdure.controller.submit.compiler import parse_tasks
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.service import Accepted, Submission
+from perdure.recovery.market.slots import can_ever_fit
+from perdure.sdk import Task
+
+_NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
+_MAX_NAME_CHARS = 63
+
+Accept = Callable[[Submission], Accepted]
+"""Stores a submission and hands its job to the reconciler."""
+Cancel = Callable[[Sequence[int], float | None], None]
+"""Cancels jobs by their ids, with this many seconds to save (None: the default)."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a cluster is launched. `autostop_s`: None leaves that of the cluster as it is."""
+
+    with_setup: bool = True
+    with_job: bool = True
+    autostop_s: float | None = None
+    autostop_down: bool = False
+    recover: bool = False
+    command: str = ""
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class OfCluster:
+    """The cluster that a request was about, and the number and id of the job that it added, if any."""
+
+    cluster_id: int
+    name: str
+    number: int | None = None
+    job_id: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterService:
+    """Clusters of one installation. Every method raises RequestRejected, and what the database raises."""
+
+    database: Engine
+    clock: Clock
+    keyring: Keyring
+    accept: Accept
+    cancel: Cancel
+    job_added: Callable[[int, int], None]  # (job id, cluster id): for the queue
+
+    # --- launch and exec ----------------------------------------------------------------------------------
+
+    def launch(
+        self, name: str | None, config: Mapping[str, Any], user: str, key: str, options: LaunchOptions
+    ) -> OfCluster:
+        """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
+        task = _task(config)
+        with self.database.connect() as conn:
+            cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
+        if cluster is None:
+            cluster = self._create(name, config, task, user, key, options)
+        elif cluster.idempotency_key != key:
+            self._require_room(cluster, task, is_launch=True)
+            self._set_autostop(cluster, options)
+            if cluster.wanted == STOPPED:
+                self._want_up(cluster.id)
+        self._ensure_host(cluster.id)
+        failpoint("cluster.launched")
+        if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
+            return OfCluster(cluster.id, cluster.name)
+        job = job_config(config, with_setup=options.with_setup)
+        return self._add_job(cluster, job, task, user, f"{key}/job", is_launch=True, limit_s=options.limit_s)
+
+    def exec(self, name: str, config: Mapping[str, Any], user: str, key: str, limit_s: float | None) -> OfCluster:
+        """Queue a job without `setup` on a cluster that is up."""
+        cluster = self.get(name)
+        if cluster.wanted != UP:
+            raise RequestRejected(
+                f"the cluster {name} is stopped", where="name", fix=f"start it: perdure start {name}", status=409
+            )
+        task = _task(config)
+        self._require_room(cluster, task, is_launch=False)
+        job = job_config(config, with_setup=False)
+        return self._add_job(cluster, job, task, user, f"{key}/job", is_launch=False, limit_s=limit_s)
+
+    def _create(
+        self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
+    ) -> Row[Any]:
+        name = name or f"sky-{secrets.token_hex(2)}-{re.sub('[^a-z0-9]', '', user.lower()) or 'user'}"
+        if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
+            fix = f"use at most {_MAX_NAME_CHARS} letters, digits, `-`, `_` and `.`; begin with a letter"
+            raise RequestRejected(f"{name!r} cannot be the name of a cluster", where="name", fix=fix)
+        machines, now = host_config(config), self.clock.now()
+        sealed = machines.pop("secrets", None) or {}
+        columns = {
+            "name": name,
+            "active_name": name,
+            "user": user,
+            "wanted": UP,
+            "created_at": now,
+            "launched_at": now,
+            "active_at": now,
+            "autostop_s": options.autostop_s,
+            "autostop_down": options.autostop_down,
+            "recover": options.recover,
+            "config": machines,
+            "secrets": self.keyring.seal({k: str(v) for k, v in sealed.items()}) if sealed else None,
+            "resources": _resources(task),
+            "command": options.command,
+            "idempotency_key": key,
+            "cause": "",
+            "next_job": 1,
+            "starts": 1,
+        }
+        try:
+            with self.database.begin() as conn:
+                clusters.insert_cluster(conn, columns)
+            failpoint("cluster.created")
+        except IntegrityError as error:  # another request has created it a moment ago
+            raise RequestRejected(
+                f"the cluster {name} is being launched by another request", where="name", fix="try again", status=409
+            ) from error
+        return self.get(name)
+
+    def _ensure_host(self, cluster_id: int) -> None:
+        """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before.
+
+        Raises RequestRejected if no cloud can have such machines; then a new cluster is down again.
+        """
+        with self.database.connect() as conn:
+            cluster = clusters.get(conn, cluster_id)
+        if cluster is None or cluster.wanted != UP:
+            return
+        config = {**cluster.config, "secrets": self.keyring.unseal(cluster.secrets)}
+        config = {name: value for name, value in config.items() if value}
+        place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover)
+        key = f"cluster/{cluster_id}/{cluster.starts}"
+        try:
+            accepted = self.accept(Submission(cluster.name, [config], cluster.user, key, cluster=place))
+        except RequestRejected:
+            if cluster.starts == 1:
+                self._set_down(cluster_id, "failed")
+            raise
+        self.job_added(accepted.job_id, cluster_id)
+
+    def ensure_host(self, cluster_id: int) -> None:
+        """Complete a launch or a start whose controller died in between."""
+        self._ensure_host(cluster_id)
+
+    def _add_job(
+        self,
+        cluster: Row[Any],
+        config: Mapping[str, Any],
+        task: Task,
+        user: str,
+        key: str,
+        *,
+        is_launch: bool,
+        limit_s: float | None,
+    ) -> OfCluster:
+        place = OnCluster(
+            cluster.id, cluster.name, is_job=True, demand=demand_of(task, is_launch=is_launch), limit_s=limit_s
+        )
+        accepted = self.accept(Submission(task.name, [config], user, key, cluster=place))
+        self.job_added(accepted.job_id, cluster.id)
+        with self.database.connect() as conn:
+            number = clusters.number_of(conn, accepted.job_id)
+        return OfCluster(cluster.id, cluster.name, number, accepted.job_id, accepted.warnings)
+
+    def _require_room(self, cluster: Row[Any], task: Task, *, is_launch: bool) -> None:
+        """Raises RequestRejected if the cluster's machines can never take the job. Unknown machines may."""
+        demand, wanted = demand_of(task, is_launch=is_launch), accelerator_of(task)
+        with self.database.connect() as conn:
+            host = clusters.hosts(conn, [cluster.id]).get(cluster.id)
+        attempt = host.attempts[-1] if host and host.attempts else None
+        if attempt is None:
+            return
+        has = attempt.offer["accelerators"][0] if attempt.offer.get("accelerators") else None
+        if (wanted and (has or "").lower() != wanted.lower()) or not can_ever_fit(
+            attempt.rooms(), demand, task.num_nodes
+        ):
+            raise RequestRejected(
+                f"the cluster {cluster.name} ({cluster.resources}) cannot run this task: it is too small, or has other "
+                "accelerators",
+                where="resources",
+                fix="ask for less, use a new cluster name, or take the cluster down first",
+                status=409,
+            )
+
+    # --- stop, start, down, autostop, cancel --------------------------------------------------------------
+
+    def get(self, name: str) -> Row[Any]:
+        """The cluster of that name that is not down."""
+        with self.database.connect() as conn:
+            cluster = clusters.find(conn, name)
+        if cluster is None:
+            raise no_such_cluster(name)
+        return cluster
+
+    def stop(self, name: str, *, cause: str = "") -> None:
+        """End the machines of a cluster. Its queue stays, and running jobs wait to start again."""
+        cluster = self.get(name)
+        with self.database.begin() as conn:
+            clusters.change(conn, cluster.id, wanted=STOPPED, cause=cause)
+            host = _host(conn, cluster.id)
+        failpoint("cluster.stopped")
+        self.end_host(host)
+
+    def start(self, name: str) -> OfCluster:
+        """Launch machines for a cluster that is stopped, or that has lost its machines."""
+        cluster = self.get(name)
+        with self.database.connect() as conn:
+            host = _host(conn, cluster.id)
+        if cluster.wanted == UP and host is not None and host.outcome is None and not host.cancelled:
+            return OfCluster(cluster.id, cluster.name)
+        self._want_up(cluster.id)
+        self._ensure_host(cluster.id)
+        return OfCluster(cluster.id, cluster.name)
+
+    def _want_up(self, cluster_id: int) -> None:
+        with self.database.begin() as conn:
+            clusters.lock(conn, cluster_id)
+            cluster, now = clusters.get(conn, cluster_id), self.clock.now()
+            if cluster is not None:
+                clusters.change(
+                    conn, cluster_id, wanted=UP, cause="", starts=cluster.starts + 1, active_at=now, launched_at=now
+                )
+
+    def down(self, name: str, *, cause: str = "") -> int:
+        """End a cluster with its queue. Its jobs are cancelled; their logs stay readable under its name.
+
+        Repeating it changes nothing. Returns the id of the cluster.
+        """
+        with self.database.connect() as conn:
+            cluster = clusters.find(conn, name, gone=True)
+        if cluster is None:
+            raise no_such_cluster(name)
+        if cluster.wanted != DOWN:
+            self._set_down(cluster.id, cause)
+        return int(cluster.id)
+
+    def _set_down(self, cluster_id: int, cause: str) -> None:
+        with self.database.begin() as conn:
+            clusters.change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None)
+            host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
+        failpoint("cluster.downed")
+        if unfinished:
+            self.cancel(unfinished, None)
+        self.end_host(host)
+
+    def give_up(self, cluster_id: int, cause: str) -> None:
+        """Take a cluster down that has never had machines."""
+        self._set_down(cluster_id, cause)
+
+    def end_host(self, host: ClusterHost | None) -> None:
+        """End the machines that a job holds. The jobs on them have the usual time to save."""
+        if host is not None and not host.cancelled and host.outcome is None:
+            self.cancel([host.job_id], None)
+
+    def autostop(self, name: str, seconds: float | None, *, down: bool) -> None:
+        """Stop the cluster, or take it down, once it was idle for `seconds`; None: never."""
+        cluster = self.get(name)
+        with self.database.begin() as conn:
+            now = self.clock.now()
+            clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now)
+
+    def _set_autostop(self, cluster: Row[Any], options: LaunchOptions) -> None:
+        changes: dict[str, Any] = {"active_at": self.clock.now()}
+        if options.autostop_s is not None:
+            changes |= {"autostop_s": options.autostop_s, "autostop_down": options.autostop_down}
+        if options.recover:
+            changes["recover"] = True
+        with self.database.begin() as conn:
+            clusters.change(conn, cluster.id, **changes)
+
+    def cancel_jobs(self, name: str, numbers: Collection[int] | None, *, everything: bool) -> dict[str, list[int]]:
+        """Cancel jobs by their numbers, all of them, or by default the newest one that runs."""
+        cluster = self.get(name)
+        with self.database.connect() as conn:
+            known = clusters.numbered_jobs(conn, cluster.id)
+            unfinished = set(clusters.unfinished_jobs(conn, cluster.id))
+            running = clusters.running_jobs(conn, cluster.id)
+        open_numbers = [number for number, job_id in known.items() if job_id in unfinished]
+        if numbers:
+            chosen = sorted(set(numbers))
+        elif everything:
+            chosen = open_numbers
+        else:
+            chosen = [number for number in open_numbers if known[number] in running][-1:]
+        cancelled = [number for number in chosen if number in open_numbers]
+        if cancelled:
+            self.cancel([known[number] for number in cancelled], None)
+        return {
+            "cancelled": cancelled,
+            "finished": [number for number in chosen if number in known and number not in cancelled],
+            "unknown": [number for number in chosen if number not in known],
+        }
+
+
+def no_such_cluster(name: str) -> RequestRejected:
+    return RequestRejected(f"Cluster {name!r} does not exist", fix="see `perdure status`", status=404)
+
+
+def _host(conn: Connection, cluster_id: int) -> ClusterHost | None:
+    return clusters.hosts(conn, [cluster_id]).get(cluster_id)
+
+
+def _task(config: Mapping[str, Any]) -> Task:
+    (task,) = parse_tasks([config])
+    return task
+
+
+def _resources(task: Task) -> str:
+    """The requested machines in a few characters, until it is known which they are."""
+    first = next(iter(task.resources)).to_yaml_config()
+    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
+    spot = "[Spot]" if first.get("use_spot") else ""
+    return f"{task.num_nodes}x({', '.join(parts) or 'any'}){spot}"

@@ -1,0 +1,167 @@
+"""The queue of a cluster: which of its jobs start now, and on which nodes.
+
+First in, first out, with backfill that never delays the head. A job behind the head starts early only if it ends before
+the head's reservation, or leaves room for the head at that time. The reservation is the earliest time at which the head
+fits if every running job ends at its limit; a running job without a limit may end at any moment, so it holds up no
+reservation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perdure.recovery.frozen import replace
+
+SLOT_CLOUD = "cluster"
+"""The `cloud` of the offers that are slots on machines which a cluster already has."""
+DEFAULT_CPUS = 0.5
+"""What a job takes that does not say: as in SkyPilot, so that small commands run beside large ones."""
+
+# Shares of a GPU are compared with this tolerance: thirds do not add up to 1.
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one node of a job takes. `gpus`: whole GPUs, or a share of one below 1."""
+
+    cpus: float = DEFAULT_CPUS
+    memory_gib: float = 0.0
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeRoom:
+    """What is left of one node. `gpus`: the free share of each GPU, 0 to 1."""
+
+    cpus: float
+    memory_gib: float
+    gpus: tuple[float, ...] = ()
+
+    def fits(self, demand: Demand) -> bool:
+        return (
+            self.cpus >= demand.cpus - _EPSILON
+            and self.memory_gib >= demand.memory_gib - _EPSILON
+            and (demand.gpus <= 0 or self._choose_gpus(demand.gpus) is not None)
+        )
+
+    def take(self, demand: Demand) -> tuple[NodeRoom, dict[int, float]]:
+        """What is left after `demand`, which fits, and the share that it takes of each GPU, by index."""
+        shares = (self._choose_gpus(demand.gpus) or {}) if demand.gpus > 0 else {}
+        return self.without(demand, shares), shares
+
+    def without(self, demand: Demand, shares: Mapping[int, float]) -> NodeRoom:
+        gpus = tuple(free - shares.get(index, 0.0) for index, free in enumerate(self.gpus))
+        return NodeRoom(self.cpus - demand.cpus, self.memory_gib - demand.memory_gib, gpus)
+
+    def _choose_gpus(self, wanted: float) -> dict[int, float] | None:
+        """The share of each chosen GPU; None if too few are free. A share goes to the fullest GPU with room for it."""
+        if wanted < 1 - _EPSILON:
+            open_gpus = [(free, index) for index, free in enumerate(self.gpus) if free >= wanted - _EPSILON]
+            return {min(open_gpus)[1]: wanted} if open_gpus else None
+        count = math.ceil(wanted - _EPSILON)
+        whole = [index for index, free in enumerate(self.gpus) if free >= 1 - _EPSILON]
+        return dict.fromkeys(whole[:count], 1.0) if len(whole) >= count else None
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that waits for a slot on each of `num_nodes` nodes."""
+
+    id: int
+    demand: Demand
+    num_nodes: int = 1
+    limit_s: float | None = None  # it is ended after running for so long; None: it may run for ever
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job that holds slots: on each node of `slots`, the shares of that node's GPUs."""
+
+    demand: Demand
+    slots: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    ends_by: float | None = None  # epoch seconds; None: it has no limit
+
+
+@dataclass(frozen=True)
+class Start:
+    """A job that starts now: node → the shares of its GPUs. The job's ranks follow the order of the nodes."""
+
+    job_id: int
+    slots: Mapping[int, Mapping[int, float]]
+
+
+def choose_slots(
+    rooms: Mapping[int, NodeRoom], demand: Demand, num_nodes: int
+) -> tuple[dict[int, NodeRoom], dict[int, dict[int, float]]] | None:
+    """`num_nodes` different nodes with room for `demand`, lowest first: what is left of all, and the chosen slots.
+
+    None if there are too few.
+    """
+    left, slots = dict(rooms), dict[int, dict[int, float]]()
+    for node in sorted(rooms):
+        if len(slots) == num_nodes:
+            break
+        if rooms[node].fits(demand):
+            left[node], slots[node] = rooms[node].take(demand)
+    return (left, slots) if len(slots) == num_nodes else None
+
+
+def free_rooms(nodes: Mapping[int, NodeRoom], running: Iterable[RunningJob]) -> dict[int, NodeRoom]:
+    """What the running jobs leave of `nodes`, which are given as they are when nothing runs."""
+    rooms = dict(nodes)
+    for job in running:
+        for node, shares in job.slots.items():
+            if node in rooms:
+                rooms[node] = rooms[node].without(job.demand, shares)
+    return rooms
+
+
+def can_ever_fit(nodes: Mapping[int, NodeRoom], demand: Demand, num_nodes: int) -> bool:
+    """Whether a job fits while nothing else runs."""
+    return choose_slots(nodes, demand, num_nodes) is not None
+
+
+def startable(
+    nodes: Mapping[int, NodeRoom], running: Sequence[RunningJob], queue: Sequence[QueuedJob], now: float
+) -> list[Start]:
+    """The jobs of `queue` (in its order) that start now. A job that can never fit holds up no other."""
+    rooms = free_rooms(nodes, running)
+    busy, starts = list(running), list[Start]()
+    head: QueuedJob | None = None
+    for job in queue:
+        if not can_ever_fit(nodes, job.demand, job.num_nodes):
+            continue
+        chosen = choose_slots(rooms, job.demand, job.num_nodes)
+        if chosen is None:
+            head = head or job
+            continue
+        ends_by = None if job.limit_s is None else now + job.limit_s
+        started = RunningJob(job.demand, chosen[1], ends_by)
+        if head is not None and _delays(head, nodes, busy, started, now):
+            continue
+        rooms = chosen[0]
+        busy.append(started)
+        starts.append(Start(job.id, chosen[1]))
+    return starts
+
+
+def _delays(
+    head: QueuedJob, nodes: Mapping[int, NodeRoom], busy: Sequence[RunningJob], job: RunningJob, now: float
+) -> bool:
+    """Whether `head` would start later if `job` started now."""
+    return _reservation(head, nodes, [*busy, replace(job, ends_by=job.ends_by or math.inf)], now) > _reservation(
+        head, nodes, busy, now
+    )
+
+
+def _reservation(head: QueuedJob, nodes: Mapping[int, NodeRoom], busy: Sequence[RunningJob], now: float) -> float:
+    """The earliest time at which `head` fits. A running job without a limit may end at any moment, so it ends now."""
+    ends = [now if job.ends_by is None else max(now, job.ends_by) for job in busy]
+    for at in sorted({now, *ends}):
+        left = [job for job, end in zip(busy, ends, strict=True) if end > at]
+        if choose_slots(free_rooms(nodes, left), head.demand, head.num_nodes) is not None:
+            return at
+    return math.inf

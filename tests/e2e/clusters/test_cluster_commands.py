@@ -1,0 +1,111 @@
+"""A cluster through the command line: launch, exec, status, queue, logs, cancel, down."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+
+import pytest
+
+from perdure.sdk import Dag, Resources, Task, clusters
+from support.helpers.clusters import Clusters
+from support.helpers.timing import scaled
+
+
+@pytest.fixture(scope="module")
+def dev(sky: Clusters) -> Clusters:
+    done = sky.controller.perdure("launch", "-c", "dev", "--yes", "--cpus", "4", "echo launched on $SKYPILOT_TASK_ID")
+    assert "launched on sky-" in done.stdout
+    assert "_dev_1\n" in done.stdout
+    return sky
+
+
+def test_exec__runs_and_returns_the_exit_code_of_the_job(dev: Clusters) -> None:
+    perdure = dev.controller.perdure
+    assert "\nhi\n" in perdure("exec", "dev", "echo hi").stdout
+    failed = perdure("exec", "dev", "echo out; exit 3", check=False)
+    assert (failed.returncode, "\nout\n" in failed.stdout) == (100, True)
+    number = dev.exec("dev", "exit 7")
+    assert dev.until("dev", number)["status"] == "FAILED"
+    assert perdure("logs", "dev", number, "--status", check=False).returncode == 100
+    assert perdure("logs", "dev", 9999, check=False).returncode == 102
+
+
+def test_exec__prints_the_first_output_within_a_second(dev: Clusters) -> None:
+    seconds = []
+    for _ in range(5):
+        began = time.monotonic()
+        dev.controller.perdure("exec", "dev", "echo hi")
+        seconds.append(time.monotonic() - began)
+    assert statistics.median(seconds) < scaled(1.5), seconds  # the whole command, which waits for the end of the job
+
+
+def test_status_and_queue__have_the_columns_of_skypilot(dev: Clusters) -> None:
+    perdure = dev.controller.perdure
+    lines = perdure("status").stdout.splitlines()
+    assert lines[1].split() == ["NAME", "INFRA", "RESOURCES", "STATUS", "AUTOSTOP", "LAUNCHED"]
+    assert lines[2].split()[0] == "dev"
+    assert " UP " in lines[2]
+    assert "In progress tasks" not in perdure("status").stdout, "the machines of a cluster are no managed job"
+    titles = perdure("queue", "dev").stdout.splitlines()[2].split()
+    assert titles == ["ID", "NAME", "USER", "SUBMITTED", "STARTED", "DURATION", "RESOURCES", "STATUS", "LOG"]
+    (cluster,) = json.loads(perdure("status", "d*", "-o", "json").stdout)
+    assert (cluster["name"], cluster["status"]) == ("dev", "UP")
+    jobs = json.loads(perdure("queue", "dev", "-o", "json").stdout)["dev"]
+    assert (jobs[-1]["number"], jobs[-1]["status"]) == (1, "SUCCEEDED")
+    assert perdure("jobs", "queue", "--all", "-o", "json").stdout.strip() == "[]"
+
+
+def test_cancel__ends_the_newest_running_job(dev: Clusters) -> None:
+    number = dev.exec("dev", "echo begun; sleep 600")
+    dev.until("dev", number, "RUNNING")
+    assert f"Cancelled job ID {number}" in dev.controller.perdure("cancel", "dev", "--yes").stdout
+    assert dev.job("dev", number)["status"] == "CANCELLED"
+    assert dev.controller.perdure("logs", "dev", number, check=False).returncode == 103
+    assert "No jobs to cancel" in dev.controller.perdure("cancel", "dev", "--yes").stdout
+
+
+def test_queue__obeys_cpus_and_the_order_of_jobs(dev: Clusters) -> None:
+    wide = [dev.exec("dev", "sleep 1", resources=Resources(cpus=4)) for _ in range(2)]
+    small = dev.exec("dev", "true")
+    dev.until("dev", wide[0], "RUNNING", "SUCCEEDED")
+    assert dev.job("dev", wide[1])["status"] == "PENDING"
+    assert dev.job("dev", small)["status"] == "PENDING", "it could delay the job before it, which waits for its CPUs"
+    for number in (*wide, small):
+        assert dev.until("dev", number)["status"] == "SUCCEEDED"
+    starts = [dev.job("dev", number)["started_at"] for number in (*wide, small)]
+    assert starts == sorted(starts)
+
+
+def test_exec__that_can_never_fit_is_refused(dev: Clusters) -> None:
+    done = dev.controller.perdure("exec", "dev", "--cpus", "64", "true", check=False)
+    assert done.returncode == 1
+    assert "cannot run this task" in done.stderr
+    done = dev.controller.perdure("exec", "nowhere", "true", check=False)
+    assert "Cluster 'nowhere' does not exist" in done.stderr
+
+
+def test_down__leaves_logs_and_queue_and_no_machine(sky: Clusters) -> None:
+    perdure = sky.controller.perdure
+    before = set(sky.controller.home.glob("local/instances/*/machine"))
+    sky.launch("brief")
+    number = sky.exec("brief", "echo survives; sleep 600")
+    sky.until("brief", number, "RUNNING")
+    perdure("down", "br*", "--yes")
+    assert sky.status("brief") == "DOWN"
+    machines = sky.controller.home.glob
+    sky.controller.until(lambda: set(machines("local/instances/*/machine")) <= before, "the end of its machine")
+    assert sky.until("brief", number)["status"] == "CANCELLED"
+    assert "survives\n" in sky.log("brief", number)
+    assert "DOWN" in perdure("queue", "brief").stdout
+    assert perdure("exec", "brief", "true", check=False).returncode != 0
+
+
+def test_launch__refuses_what_is_no_cluster(sky: Clusters) -> None:
+    done = sky.controller.perdure("launch", "-c", "1st", "--yes", "true", check=False)
+    assert "cannot be the name of a cluster" in done.stderr
+    with Dag() as dag:
+        Task(run="true") >> Task(run="true")
+    with pytest.raises(ValueError, match="single tasks"):
+        clusters.exec_job(dag, "dev", client=sky.controller.client)
