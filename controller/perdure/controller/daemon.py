@@ -298,7 +298,10 @@ class Daemon:
         """Serve until asked to stop."""
         EventLoopLag(self._metrics.event_loop_lag)
         user_priority = self.api_context.submission_batcher.user_priority
-        self._server = Server(application(self.api_context), self._tls, user_priority, on_startup=self._start)
+        close_feeds = self.api_context.job_updates.close_feeds
+        self._server = Server(
+            application(self.api_context), self._tls, user_priority, on_startup=self._start, on_shutdown=close_feeds
+        )
         await self._server.serve(sockets=[self.socket])
 
     def close(self) -> None:

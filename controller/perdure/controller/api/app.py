@@ -5,6 +5,7 @@ Every error response is one JSON object: what is wrong, where, what to do. `GET 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,7 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from perdure.controller.api.auth import is_user
 from perdure.controller.api.context import ApiContext
+from perdure.controller.api.dashboard import events, fleet, job_spec, market, pages, savings, session
+from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.gate import Gate
 from perdure.controller.api.node_endpoints import NodeEndpoints
 from perdure.controller.api.request_metrics import RequestMetrics
@@ -33,6 +37,7 @@ from perdure.controller.api.routes import (
     upgrade,
     uploads,
 )
+from perdure.controller.store.queries.expenses import SpendingLedger
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.spec.problems import printable
 
@@ -52,7 +57,9 @@ def create_app(context: ApiContext) -> FastAPI:
     app = _with_routes()
     app.state.context = context
     app.add_middleware(RequestMetrics, metrics=context.metrics)
-    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=context.keyring.is_user_token)
+    app.state.browser_sessions = sessions = BrowserSessions(context)
+    app.state.spending = SpendingLedger()
+    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=partial(is_user, context, sessions))
     app.add_exception_handler(RequestRejected, _on_rejected)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -75,6 +82,9 @@ def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
     for module in (controller, metrics, notifications, upgrade, jobs, clusters, logs, uploads, agents):
         app.include_router(module.router)
+    for module in (session, events, job_spec, market, savings, fleet):
+        app.include_router(module.router)
+    app.include_router(pages.router, include_in_schema=False)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app
 

@@ -1,4 +1,4 @@
-"""Authentication: users by the user token, nodes by a token that is valid for one attempt.
+"""Authentication: users by the user token or a browser's sign-in, nodes by a token that is valid for one attempt.
 
 An attempt's token is valid until the attempt is gone. For sessions it is valid `STOP_GRACE_S` longer, so that a machine
 that was given up but still runs connects and receives the directive to stop.
@@ -10,6 +10,7 @@ uses `identify_owned` and `identify`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,7 +19,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.gate import NO_TOKEN
+from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
+from perdure.controller.api.gate import NO_TOKEN, bearer
 from perdure.controller.reconcile.work_items import find_attempt
 from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.store.records.agent_connections import Place
@@ -54,11 +56,30 @@ async def api_context(request: Request) -> ApiContext:
     return context
 
 
+def is_user(context: ApiContext, sessions: BrowserSessions, headers: Mapping[str, str], method: str) -> bool:
+    """Whether a request has the user token, or comes from a browser that was signed in. Uses no database."""
+    if "authorization" in headers:
+        return context.keyring.is_user_token(bearer(headers["authorization"]))
+    return sessions.find(headers, method) is not None
+
+
+async def browser_session(request: Request) -> BrowserSession | None:
+    """The session of a request of a browser that is signed in; None for any other request."""
+    sessions: BrowserSessions = request.app.state.browser_sessions
+    if "authorization" in request.headers or sessions.find(request.headers, request.method) is None:
+        return None
+    await sessions.refresh()
+    return sessions.find(request.headers, request.method)
+
+
 async def require_user(
-    context: Annotated[ApiContext, Depends(api_context)], credentials: Annotated[Credentials, Depends(_USER)]
+    context: Annotated[ApiContext, Depends(api_context)],
+    credentials: Annotated[Credentials, Depends(_USER)],
+    session: Annotated[BrowserSession | None, Depends(browser_session)],
 ) -> ApiContext:
     """The context, for a user. Raises RequestRejected (401)."""
-    if credentials is None or not context.keyring.is_user_token(credentials.credentials.strip()):
+    has_token = credentials is not None and context.keyring.is_user_token(credentials.credentials.strip())
+    if not has_token and session is None:
         raise RequestRejected(**NO_TOKEN, status=401)
     return context
 
@@ -119,5 +140,6 @@ def _parse_claims(context: ApiContext, token: str, rank: str) -> Place | None:
 
 
 User = Annotated[ApiContext, Depends(require_user)]
+Session = Annotated[BrowserSession | None, Depends(browser_session)]
 Node = Annotated[NodeIdentity, Depends(require_node)]
 Context = Annotated[ApiContext, Depends(api_context)]

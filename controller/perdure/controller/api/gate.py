@@ -4,7 +4,7 @@ A page in a user's browser may send requests to any name that resolves to this a
 appears in the request's `Host` and is not one of this controller's names. `/healthz`, which reveals nothing, is served
 under any name, or without one: load balancers use arbitrary names, and HTTP/1.0 has no `Host` at all. No other origin
 is allowed: the API sends no CORS headers, and it accepts tokens only in the `Authorization` header, which a browser
-never adds by itself.
+never adds by itself, and cookies only together with a header that another site cannot add (`dashboard.sign_in`).
 
 Routes check the token after the body has been read. The token of a user's request with a body is therefore checked here
 first, so that an unauthenticated body is never kept in memory.
@@ -24,7 +24,8 @@ MAX_JSON_BYTES = 16 * 2**20
 _USERS = "/api/v1/"
 _UPLOADS = "/api/v1/uploads/"
 _HEALTH = "/healthz"
-
+SIGN_IN = "/api/v1/session"
+_MAX_SIGN_IN_BYTES = 4096
 
 _UNKNOWN_HOST = {
     "message": "this controller does not have this host name",
@@ -42,10 +43,10 @@ NO_TOKEN = {
 class Gate:
     """ASGI middleware that rejects requests before they are routed."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[str], bool]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[Headers, str], bool]) -> None:
         """`hosts`: the host names of this controller, in lower case; its IP addresses need not be listed.
 
-        `is_user`: whether a token is a user's.
+        `is_user`: whether the headers of a request with this method are a user's.
         """
         self._app = app
         self._hosts = frozenset(hosts) | {"localhost"}
@@ -61,12 +62,13 @@ class Gate:
             await _reject(scope, receive, send, 400, _SEVERAL_HOSTS)
         elif not is_health and not is_own_host(headers.get("host", ""), self._hosts):
             await _reject(scope, receive, send, 421, _UNKNOWN_HOST)
-        elif _has_user_body(scope) and not self._is_user(bearer(headers.get("authorization", ""))):
+        elif _has_user_body(scope) and not self._is_user(headers, scope["method"]):
             await _reject(scope, receive, send, 401, NO_TOKEN)
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
         else:
-            await self._app(scope, _limit_body(receive), send)
+            limit = _MAX_SIGN_IN_BYTES if scope["path"] == SIGN_IN else MAX_JSON_BYTES
+            await self._app(scope, _limit_body(receive, limit), send)
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
@@ -88,23 +90,28 @@ def bearer(authorization: str) -> str:
 
 
 def _has_user_body(scope: Scope) -> bool:
-    """Whether this is a user's request with a body."""
-    return scope["type"] == "http" and scope["path"].startswith(_USERS) and scope["method"] in ("POST", "PUT", "PATCH")
+    """Whether this is a user's request with a body. A browser that signs in is nobody yet."""
+    has_body = scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH")
+    return has_body and scope["path"].startswith(_USERS) and scope["path"] != SIGN_IN
 
 
-def _limit_body(receive: Receive) -> Receive:
+def _limit_body(receive: Receive, max_bytes: int) -> Receive:
     """Wrap `receive`: raises HTTPException (413) beyond the limit. A chunked body does not announce its length."""
-    remaining = MAX_JSON_BYTES
+    remaining = max_bytes
 
     async def limited() -> Message:
         nonlocal remaining
         message = await receive()
         remaining -= len(message.get("body", b""))
         if remaining < 0:
-            raise HTTPException(413, f"the request is larger than {MAX_JSON_BYTES >> 20} MiB")
+            raise HTTPException(413, f"the request is larger than {_size(max_bytes)}")
         return message
 
     return limited
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes >> 20} MiB" if size_bytes >= 2**20 else f"{size_bytes >> 10} KiB"
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send, status: int, detail: dict[str, str]) -> None:

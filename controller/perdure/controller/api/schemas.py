@@ -13,8 +13,6 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel, create_model
 
-from perdure.sdk.connection import api_types
-
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -47,7 +45,7 @@ def error_responses(*statuses: int) -> Responses:
 
 
 def json_response(hint: Any, *, status: int = 200) -> Responses:
-    """The documented successful response of a route: a typed mapping of `api_types`, or a list of them."""
+    """The documented successful response of a route: a typed mapping, or a list of them."""
     return {status: {"model": _plain(hint)}}
 
 
@@ -73,5 +71,5 @@ def _plain(hint: Any) -> Any:
 def _model(record: type) -> type[BaseModel]:
     hints: Mapping[str, Any] = get_type_hints(record)
     fields: dict[str, Any] = {name: (_plain(hint), ...) for name, hint in hints.items()}
-    inherited = record.__doc__ if record.__module__ == api_types.__name__ else None
+    inherited = record.__doc__ if record.__module__.startswith("perdure.") else None
     return create_model(record.__name__, __doc__=inherited, **fields)

@@ -50,8 +50,7 @@ class Reconciler:
 
     `timeouts` are in seconds of `clock`; `speed` is that of `clock`, relative to real time. `batch_size`: the most
     events, each of a different job, that are recorded together. The reconcile thread calls `forward` with events of
-    jobs that this controller does not own, `on_directive` with each changed directive, and `on_job_changed` with the
-    job's id.
+    jobs that this controller does not own, `on_directive` with changed directives, `on_job_changed` with changed jobs.
     """
 
     def __init__(
@@ -364,6 +363,8 @@ class Reconciler:
             if isinstance(action, actions.DescribeMachines):
                 self._describe((owned.view.id, action.task, action.generation))
         self._push_directives(before, owned.view)
+        if added is not None:
+            self._on_job_changed(owned.view.id)
         owned.commit_unknown = False
         if added is not None and owned.view.is_finalized and not self._dispatcher.has_open(owned.view.id):
             log.info("job.finalized", job=owned.view.id)
@@ -379,7 +380,6 @@ class Reconciler:
     def _push_directives(self, before: JobView, after: JobView) -> None:
         for key, directive in work_items.changed_directives(before, after):
             self._on_directive(key, directive)
-            self._on_job_changed(key[0])
 
     def _schedule(self, at: float, item: work_items.TimedItem) -> None:
         self._queue.schedule(at, item)

@@ -340,3 +340,10 @@ class NotificationTest(TypedDict):
     channel: str
     delivered: bool
     detail: str
+
+
+class SignInCode(TypedDict):
+    """A code that signs one browser in. `perdure dashboard` opens `/#login=CODE`."""
+
+    code: str
+    valid_s: float

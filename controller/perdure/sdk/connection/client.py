@@ -88,6 +88,10 @@ class Client:
     def controller(self) -> api_types.ControllerInfo:
         return self._expect(api_types.ControllerInfo, self._call("GET", "/controller"))
 
+    def create_sign_in_code(self) -> api_types.SignInCode:
+        """A code that signs one browser in to the dashboard."""
+        return self._expect(api_types.SignInCode, self._call_once("POST", "/session/codes", body={}))
+
     def stop_controller(self) -> None:
         self._call_once("POST", "/controller/stop", body={})
 

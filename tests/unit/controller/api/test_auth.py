@@ -18,6 +18,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from perdure.controller.api import auth as perdure_auth
 from perdure.controller.api.app import application, create_app
 from perdure.controller.api.auth import NodeIdentity, identify_owned
+from perdure.controller.api.dashboard.pages import PATHS
 from perdure.controller.api.node_endpoints import CHANNEL
 from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.event_queue import EventQueue
@@ -57,6 +58,20 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/metrics"): USERS,
     ("GET", "/api/v1/notifications"): USERS,
     ("POST", "/api/v1/notifications/test"): BAD_INPUT,
+    # The dashboard's page and files are the same for everybody, and contain no data.
+    **{("GET", path): ANYBODY for path in PATHS},
+    ("GET", "/assets/{name}"): (404,) * 7,
+    ("POST", "/api/v1/session/codes"): (401, 401, 201, 401, 401, 401, 401),
+    ("POST", "/api/v1/session"): (401,) * 7,  # the code is wrong; a token does not help
+    ("GET", "/api/v1/session"): USERS,
+    ("DELETE", "/api/v1/session"): USERS,
+    ("GET", "/api/v1/events"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/spec"): USERS,
+    ("POST", "/api/v1/tasks"): BAD_INPUT,
+    ("GET", "/api/v1/market"): USERS,
+    ("GET", "/api/v1/savings"): USERS,
+    ("GET", "/api/v1/controllers"): USERS,
+    ("GET", "/api/v1/nodes"): USERS,
     ("GET", "/api/v1/controller"): USERS,
     ("POST", "/api/v1/controller/stop"): USERS,
     ("PUT", "/api/v1/controller/software"): NOT_NOW,
@@ -106,9 +121,15 @@ class Deployment:
         digest = artifact if "artifacts" in path else DIGEST
         job = 404 if "preempt" in path else 1
         url = path.replace("{digest}", digest).replace("{job_id}", str(job))
+        if path.endswith("/events"):
+            url += "?timeout_s=0"
         if method == "WEBSOCKET":
             return self._upgrade(url, headers)
-        bodies: dict[str, Any] = {"/api/v1/uploads/{digest}": {"content": UPLOADED}}
+        url = url.replace("{job_id:int}", "1")
+        bodies: dict[str, Any] = {
+            "/api/v1/uploads/{digest}": {"content": UPLOADED},
+            "/api/v1/session": {"json": {"code": "x"}},
+        }
         body = bodies.get(path, {"json": {"tasks": []} if "cancel" not in path and "preempt" not in path else {}})
         return self.client.request(
             method, url, headers=headers, **(body if method in ("PUT", "POST") else {})
@@ -324,7 +345,7 @@ COMPARED = re.compile(r"\b(token|signature|credentials)\)? (==|!=) | (==|!=) \(?
 def test_tokens__are_never_compared_with_an_operator() -> None:
     """A comparison that ends early reveals by its time how much was right. (Digests of files are no secrets.)"""
     keyring, auth = (Path(module.__file__ or "").read_text() for module in (perdure_keyring, perdure_auth))
-    assert keyring.count("hmac.compare_digest(") == 2
+    assert keyring.count("hmac.compare_digest(") == 3
     assert not COMPARED.search(keyring)
     assert not COMPARED.search(auth)
     assert COMPARED.search("if token == other")

@@ -41,11 +41,17 @@ class Server(uvicorn.Server):
 
     `on_startup` is called before the first request is accepted. It returns a future; nodes are admitted once that is
     done, because the daemon has adopted its jobs by then. `user_priority` is held meanwhile: requests wait in the
-    socket's queue.
+    socket's queue. `on_shutdown` is called when no more requests are accepted.
     """
 
     def __init__(
-        self, app: ASGIApp, tls: Tls | None, user_priority: UserPriorityGate, *, on_startup: Callable[[], Future[None]]
+        self,
+        app: ASGIApp,
+        tls: Tls | None,
+        user_priority: UserPriorityGate,
+        *,
+        on_startup: Callable[[], Future[None]],
+        on_shutdown: Callable[[], None] = lambda: None,
     ) -> None:
         self._admission = ConnectionAdmission()
         config = uvicorn.Config(
@@ -64,10 +70,14 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._user_priority = user_priority
-        self._on_startup = on_startup
+        self._on_startup, self._on_shutdown = on_startup, on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         with self._user_priority:
             adopted = await asyncio.to_thread(self._on_startup)
             adopted.add_done_callback(lambda _: self._admission.open())
             await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_shutdown()  # first: the server waits for the responses that are open
+        await super().shutdown(sockets)

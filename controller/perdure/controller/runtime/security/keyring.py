@@ -121,6 +121,16 @@ class Keyring:
         """Compares in constant time."""
         return hmac.compare_digest(self.user_token.encode(), token.encode())
 
+    def sign(self, purpose: str, body: str) -> str:
+        """A signature of `body` by the current key, for one purpose: it begins with the key's id and a dot."""
+        return f"{fingerprint(self.key)}.{_mac(self.key, purpose, body)}"
+
+    def is_signed(self, purpose: str, body: str, signature: str) -> bool:
+        """Whether a key of this keyring has signed `body` for this purpose. Compares in constant time."""
+        key_id, _, mac = signature.partition(".")
+        key = self._find_key(key_id)
+        return key is not None and hmac.compare_digest(_mac(key, purpose, body).encode(), mac.encode())
+
     def seal(self, values: dict[str, str]) -> bytes:
         """Encrypt secrets for the database."""
         return b"%s.%s" % (fingerprint(self.key).encode(), _fernet(self.key).encrypt(json.dumps(values).encode()))
@@ -159,7 +169,11 @@ def _derive(key: bytes, purpose: str) -> bytes:
 
 
 def _sign(key: bytes, body: str) -> str:
-    digest = hmac.new(_derive(key, "signing"), f"attempt:{body}".encode(), hashlib.sha256).digest()
+    return _mac(key, "signing", f"attempt:{body}")
+
+
+def _mac(key: bytes, purpose: str, body: str) -> str:
+    digest = hmac.new(_derive(key, purpose), body.encode(), hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 

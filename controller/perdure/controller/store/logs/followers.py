@@ -1,10 +1,15 @@
-"""Wakes the requests that follow a job when it or its log changes. A hint: they also poll."""
+"""Wakes the requests that follow a job, or all jobs, when something changes. A hint: they also poll."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+MAX_CHANGED_IDS = 200
+"""How many ids of changed jobs a `ChangeFeed` keeps; beyond, it only says that many jobs have changed."""
 
 
 class Subscription:
@@ -40,16 +45,65 @@ class Subscription:
         self._woken.set()
 
 
+class ChangeFeed:
+    """The ids of all jobs that change. `JobUpdates.subscribe_all` creates it; use it on the event loop."""
+
+    def __init__(self) -> None:
+        self._changed: set[int] = set()
+        self._has_many = False
+        self._woken = asyncio.Event()
+        self.is_closed = False
+
+    async def wait(self, timeout_s: float) -> frozenset[int] | None:
+        """Wait for changes since the last return, and return the ids of these jobs; after `timeout_s`, none.
+
+        Returns None if more than `MAX_CHANGED_IDS` jobs have changed.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), timeout_s)
+        changed = None if self._has_many else frozenset(self._changed)
+        self._changed.clear()
+        self._has_many = False
+        if not self.is_closed:
+            self._woken.clear()
+        return changed
+
+    def add(self, job_ids: set[int]) -> None:
+        self._changed |= job_ids
+        if len(self._changed) > MAX_CHANGED_IDS:
+            self._has_many = True
+            self._changed.clear()
+        self._woken.set()
+
+    def close(self) -> None:
+        """End the feed: from now on, `wait` returns at once."""
+        self.is_closed = True
+        self._woken.set()
+
+
 class JobUpdates:
     """Delivers updates of jobs. Publish from any thread; subscribe on the event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[int, set[Subscription]] = {}
+        self._feeds: set[ChangeFeed] = set()
+        self._changed: deque[int] = deque()
+        self._is_flush_scheduled = False
+
+    @property
+    def num_feeds(self) -> int:
+        return len(self._feeds)
 
     def publish_job(self, job_id: int) -> None:
         """Wake the subscribers of a job that has changed."""
         self._publish(job_id, True)
+        loop = self._loop
+        if self._feeds and loop is not None and not loop.is_closed():
+            self._changed.append(job_id)
+            if not self._is_flush_scheduled:
+                self._is_flush_scheduled = True
+                loop.call_soon_threadsafe(self._flush)
 
     def publish_log(self, job_id: int) -> None:
         """Wake the subscribers of a job whose log has grown. The job itself has not changed."""
@@ -67,6 +121,28 @@ class JobUpdates:
             self._subscriptions[job_id].discard(subscription)
             if not self._subscriptions[job_id]:
                 del self._subscriptions[job_id]
+
+    @contextmanager
+    def subscribe_all(self) -> Iterator[ChangeFeed]:
+        """Enter this context before reading any job."""
+        self._loop = asyncio.get_running_loop()
+        feed = ChangeFeed()
+        self._feeds.add(feed)
+        try:
+            yield feed
+        finally:
+            self._feeds.discard(feed)
+
+    def close_feeds(self) -> None:
+        """End the feeds: the server stops. On the event loop."""
+        for feed in self._feeds:
+            feed.close()
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False  # first: what is appended from now on schedules another flush
+        changed = {self._changed.popleft() for _ in range(len(self._changed))}
+        for feed in self._feeds:
+            feed.add(changed)
 
     def _publish(self, job_id: int, has_changed: bool) -> None:
         loop = self._loop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from perdure.controller.store.engine.database import insert_into
 from perdure.controller.store.tables import Meta
@@ -34,3 +34,16 @@ def set(conn: Connection, name: str, value: str) -> None:
     """Store `value` as the fact `name`."""
     if get_or_create(conn, name, value) != value:
         conn.execute(update(Metas).where(Metas.c.name == name).values(value=value))
+
+
+def remove(conn: Connection, name: str) -> str | None:
+    """Delete the fact `name` and return its value; None if there is none. Of several callers, one gets the value."""
+    value = conn.execute(delete(Metas).where(Metas.c.name == name).returning(Metas.c.value)).scalar()
+    return None if value is None else str(value)
+
+
+def with_prefix(conn: Connection, prefix: str) -> dict[str, str]:
+    """The facts whose names begin with `prefix`, which ends in a dot: name → value."""
+    beyond = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    rows = conn.execute(select(Metas.c.name, Metas.c.value).where(Metas.c.name >= prefix, Metas.c.name < beyond))
+    return {str(name): str(value) for name, value in rows}

@@ -1,0 +1,81 @@
+"""The stream of hints: which jobs have changed, as server-sent events. A page reads what it shows again.
+
+Hints are merged, at most four a second for each follower, and the first after a quiet time is sent at once. They are
+not numbered: a follower that was cut off reads everything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from perdure.controller.api.auth import Session, User
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
+from perdure.controller.api.schemas import error_responses, raw_response
+from perdure.controller.submit.errors import Overloaded
+
+router = APIRouter(
+    prefix="/api/v1", tags=["events"], responses=error_responses(400, 401, 503) | raw_response("text/event-stream")
+)
+
+MAX_FOLLOWERS = 500
+MIN_INTERVAL_S = 0.25
+HEARTBEAT_S = 10.0
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+@router.get("/events", response_class=StreamingResponse)
+async def events(
+    context: User,
+    request: Request,
+    session: Session,
+    *,
+    timeout_s: Annotated[float | None, Query(ge=0, description="end the stream after this time")] = None,
+) -> StreamingResponse:
+    """Hints that jobs have changed: an event `jobs` with `{"ids": […]}`, or with `{"many": true}` for more than 200
+    jobs at once. `hello` is the first event; a comment is sent every 10 s without a hint."""
+    if context.job_updates.num_feeds >= MAX_FOLLOWERS:
+        raise Overloaded(f"{MAX_FOLLOWERS} browsers follow this controller already", status=503)
+    sessions: BrowserSessions = request.app.state.browser_sessions
+    hints = _hints(context, sessions, session, math.inf if timeout_s is None else timeout_s)
+    return StreamingResponse(hints, media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _hints(
+    context: ApiContext, sessions: BrowserSessions, session: BrowserSession | None, timeout_s: float
+) -> AsyncIterator[bytes]:
+    """Ends after `timeout_s`, with the session, and when the server stops."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + timeout_s
+    with context.job_updates.subscribe_all() as feed:
+        yield _event("hello", {"controller": context.controller_id, "started_at": context.started_at})
+        while (left_s := ends_at - loop.time()) > 0:
+            changed = await feed.wait(min(HEARTBEAT_S, left_s))
+            if feed.is_closed or not await _goes_on(sessions, session):
+                return
+            if changed is None:
+                yield _event("jobs", {"many": True})
+            elif changed:
+                yield _event("jobs", {"ids": sorted(changed)})
+            else:
+                yield b":\n\n"
+            await asyncio.sleep(MIN_INTERVAL_S)
+
+
+async def _goes_on(sessions: BrowserSessions, session: BrowserSession | None) -> bool:
+    """Whether the follower may still follow. A caller with the token has no session."""
+    if session is None:
+        return True
+    await sessions.refresh()
+    return sessions.is_valid(session)
+
+
+def _event(name: str, data: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

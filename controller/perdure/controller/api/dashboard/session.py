@@ -1,0 +1,89 @@
+"""Routes that sign browsers in and out. `sign_in` explains the code, the cookie and the page value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.controller.api.auth import Session, User
+from perdure.controller.api.dashboard import responses
+from perdure.controller.api.dashboard.sign_in import CODE_S, MAX_CODE_CHARS, BrowserSession, BrowserSessions
+from perdure.controller.api.gate import SIGN_IN
+from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.store.queries.job_listing import iso
+from perdure.controller.submit.errors import RequestRejected
+from perdure.sdk.connection import api_types
+
+router = APIRouter(prefix=SIGN_IN, tags=["session"], responses=error_responses(400, 401, 503))
+
+
+class SignInBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    code: str = Field(max_length=MAX_CODE_CHARS)
+
+
+@router.post("/codes", status_code=201, responses=json_response(api_types.SignInCode, status=201))
+def create_code(context: User, request: Request) -> dict[str, Any]:
+    """A code that signs one browser in, once, within a minute. Put it into the fragment of the dashboard's address
+    (`/#login=CODE`), which browsers send to no server."""
+    with context.database.begin() as conn:
+        return {"code": _sessions(request).create_code(conn), "valid_s": CODE_S}
+
+
+@router.post("", status_code=201, responses=json_response(responses.SignedIn, status=201))
+async def sign_in(request: Request, response: Response, body: SignInBody) -> dict[str, Any]:
+    """Trade a code for a cookie, which is valid together with the header `Perdure-CSRF`: its value is `csrf`."""
+    sessions = _sessions(request)
+    if not sessions.is_same_origin(request.headers):
+        raise RequestRejected("this request comes from another site", where="Origin", status=401)
+    session = await run_in_threadpool(_redeem, sessions, body.code)
+    if session is None:
+        raise RequestRejected(
+            "this sign-in link was used before, or is older than a minute",
+            where="code",
+            fix="run `perdure dashboard` again",
+            status=401,
+        )
+    response.headers["Set-Cookie"] = sessions.set_cookie(session)
+    return {"csrf": sessions.page_value(session), **_times(session)}
+
+
+@router.get("", responses=json_response(responses.BrowserSignIn))
+async def show(_: User, request: Request, response: Response, session: Session) -> dict[str, Any]:
+    """The browser's session, which this call prolongs; without times for a caller that uses the token."""
+    if session is None:
+        return {"signed_in_at": None, "valid_until": None}
+    renewed = _sessions(request).renew(session)
+    response.headers["Set-Cookie"] = _sessions(request).set_cookie(renewed)
+    return _times(renewed)
+
+
+@router.delete("", responses=json_response(responses.BrowserSignIn))
+async def sign_out(_: User, request: Request, response: Response, session: Session) -> dict[str, Any]:
+    """End the browser's session. A copy of its cookie is worthless from then on, within 5 s at other controllers."""
+    if session is not None:
+        await run_in_threadpool(_end, _sessions(request), session)
+    response.headers["Set-Cookie"] = _sessions(request).clear_cookie()
+    return {"signed_in_at": None, "valid_until": None}
+
+
+def _redeem(sessions: BrowserSessions, code: str) -> BrowserSession | None:
+    with sessions.context.database.begin() as conn:
+        return sessions.redeem(conn, code)
+
+
+def _end(sessions: BrowserSessions, session: BrowserSession) -> None:
+    with sessions.context.database.begin() as conn:
+        sessions.end(conn, session)
+
+
+def _sessions(request: Request) -> BrowserSessions:
+    sessions: BrowserSessions = request.app.state.browser_sessions
+    return sessions
+
+
+def _times(session: BrowserSession) -> dict[str, Any]:
+    return {"signed_in_at": iso(session.signed_in_at), "valid_until": iso(session.valid_until)}

@@ -1,0 +1,184 @@
+"""Signs browsers in: a one-time code is traded for a cookie, which is valid together with a value that the page keeps.
+
+- A **code** is created for somebody who holds the user token, and works once, within a minute, at any controller of the
+  database. The database stores its digest.
+- The **cookie** is signed, not stored. It names the controller and the user token, so it ends when the token changes.
+  Browsers send it to every port of a host, and scripts cannot read it.
+- The **page value** is returned at sign-in only, and the page keeps it in the storage of its origin, which includes the
+  port. A request counts only with both: another server on this computer, which is sent the cookie, cannot use it, and
+  neither can another site, which can cause requests with the cookie but cannot add the header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import Connection
+
+from perdure.controller.api.context import ApiContext
+from perdure.controller.runtime.security.keyring import TOKEN_FILE
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records import facts
+
+log = structlog.get_logger(__name__)
+
+PAGE_HEADER = "perdure-csrf"
+CODE_S = 60.0
+IDLE_S = 12 * 3600.0
+"""How long a cookie is valid. The page renews it while it is open."""
+MAX_AGE_S = 7 * 86400.0
+"""How long a browser stays signed in, however often its cookie is renewed."""
+MAX_CODE_CHARS = 64
+
+_CODE_BYTES = 16
+_ENDED_TTL_S = 5.0
+_CODES, _ENDED = "sign_in_code.", "signed_out."
+_COOKIE_PURPOSE, _PAGE_PURPOSE = "browser cookie", "browser page"
+_UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+@dataclass(frozen=True)
+class BrowserSession:
+    """A browser that is signed in. Times are by the controller's clock."""
+
+    id: str
+    signed_in_at: float
+    valid_until: float
+
+
+@dataclass
+class BrowserSessions:
+    """Codes and cookies of one controller. Except for `refresh`, methods that take a connection use the database."""
+
+    context: ApiContext
+    _ended: frozenset[str] = frozenset()
+    _ended_read_at: float | None = None
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def cookie_name(self) -> str:
+        """Browsers accept the prefix from secure origins only, and then no other host can set such a cookie."""
+        return f"{'__Host-' if self.is_secure else ''}perdure-{self.context.controller_id}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers reach this controller by HTTPS."""
+        listen = self.context.settings.listen
+        return listen.certificate is not None or listen.trust_proxy_tls
+
+    def create_code(self, conn: Connection) -> str:
+        """A code that signs one browser in."""
+        now = self.context.clock.now()
+        for prefix in (_CODES, _ENDED):
+            for name, until in facts.with_prefix(conn, prefix).items():
+                if float(until) <= now:
+                    facts.remove(conn, name)
+        code = secrets.token_urlsafe(_CODE_BYTES)
+        facts.set(conn, _CODES + _digest(code), repr(now + self._scaled(CODE_S)))
+        return code
+
+    def redeem(self, conn: Connection, code: str) -> BrowserSession | None:
+        """A new session for a code, which is void from now on; None if it is unknown, used or expired."""
+        until = facts.remove(conn, _CODES + _digest(code))
+        now = self.context.clock.now()
+        if until is None or float(until) <= now:
+            return None
+        return BrowserSession(secrets.token_urlsafe(_CODE_BYTES), now, now + self._scaled(IDLE_S))
+
+    def renew(self, session: BrowserSession) -> BrowserSession:
+        """The session with a later end, but not beyond `MAX_AGE_S` after the sign-in."""
+        until = min(self.context.clock.now() + self._scaled(IDLE_S), session.signed_in_at + self._scaled(MAX_AGE_S))
+        return BrowserSession(session.id, session.signed_in_at, until)
+
+    def end(self, conn: Connection, session: BrowserSession) -> None:
+        """End the session, at once here and within `_ENDED_TTL_S` at other controllers."""
+        facts.set(conn, _ENDED + session.id, repr(session.signed_in_at + self._scaled(MAX_AGE_S)))
+        self._ended |= {session.id}
+
+    async def refresh(self) -> None:
+        """Read which sessions have ended, at most every few seconds. The first call raises what the database raises."""
+        async with self._reading:
+            loop = asyncio.get_running_loop()
+            is_first = self._ended_read_at is None
+            if self._ended_read_at is not None and loop.time() < self._ended_read_at + _ENDED_TTL_S:
+                return
+            try:
+                ended = await asyncio.to_thread(self._read_ended)
+            except UNAVAILABLE as error:
+                if is_first:
+                    raise
+                log.warning("database.unavailable", error=str(error))
+            else:
+                self._ended |= ended
+                self._ended_read_at = loop.time()
+
+    def find(self, headers: Mapping[str, str], method: str) -> BrowserSession | None:
+        """The session of a request from the page; None for any other request. Uses no database: see `refresh`.
+
+        `headers`: by lower-case names.
+        """
+        if method in _UNSAFE and not self.is_same_origin(headers):
+            return None
+        session = self._read_cookies(headers.get("cookie", ""))
+        page_value = headers.get(PAGE_HEADER, "")
+        if session is None or not self.context.keyring.is_signed(_PAGE_PURPOSE, session.id, page_value):
+            return None
+        return session if self.is_valid(session) else None
+
+    def is_same_origin(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request that changes something does not come from a page of another server, as browsers say."""
+        origin = headers.get("origin")
+        is_own = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").strip().lower()
+        return is_own and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+
+    def is_valid(self, session: BrowserSession) -> bool:
+        return session.id not in self._ended and self.context.clock.now() < session.valid_until
+
+    def page_value(self, session: BrowserSession) -> str:
+        return self.context.keyring.sign(_PAGE_PURPOSE, session.id)
+
+    def set_cookie(self, session: BrowserSession) -> str:
+        """The value of `Set-Cookie` for a session."""
+        fields = f"{session.id}.{session.signed_in_at * 1000:.0f}.{session.valid_until * 1000:.0f}"
+        signature = self.context.keyring.sign(_COOKIE_PURPOSE, self._signed_text(fields))
+        seconds = (session.valid_until - self.context.clock.now()) / self.context.time_scale.speed
+        return self._cookie(f"{fields}.{signature}", round(seconds))
+
+    def clear_cookie(self) -> str:
+        """The value of `Set-Cookie` that removes the cookie."""
+        return self._cookie("", 0)
+
+    def _cookie(self, value: str, max_age_s: int) -> str:
+        secure = "; Secure" if self.is_secure else ""
+        return f"{self.cookie_name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}"
+
+    def _read_cookies(self, header: str) -> BrowserSession | None:
+        """The session of the first valid cookie: servers on other ports may have set others of the same name."""
+        for cookie in header.split(";"):
+            name, _, value = cookie.strip().partition("=")
+            match value.split("."):
+                case [id, signed_in_ms, until_ms, key_id, mac] if name == self.cookie_name:
+                    text = self._signed_text(f"{id}.{signed_in_ms}.{until_ms}")
+                    if self.context.keyring.is_signed(_COOKIE_PURPOSE, text, f"{key_id}.{mac}"):
+                        return BrowserSession(id, int(signed_in_ms) / 1000, int(until_ms) / 1000)
+        return None
+
+    def _signed_text(self, fields: str) -> str:
+        token = self.context.keyring.fingerprints()[TOKEN_FILE]
+        return f"{self.context.controller_id}:{token}:{fields}"
+
+    def _read_ended(self) -> frozenset[str]:
+        with self.context.database.connect() as conn:
+            return frozenset(name.removeprefix(_ENDED) for name in facts.with_prefix(conn, _ENDED))
+
+    def _scaled(self, seconds: float) -> float:
+        return seconds * self.context.time_scale.speed
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()

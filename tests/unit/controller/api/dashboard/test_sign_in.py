@@ -1,0 +1,186 @@
+"""Signing in: codes work once, and a cookie counts only with the page's value, in time, at its own controller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from perdure.controller.api.app import create_app
+from perdure.controller.api.dashboard.sign_in import CODE_S, IDLE_S, MAX_AGE_S
+from perdure.controller.daemon import Daemon
+from perdure.controller.runtime.config.settings import Settings
+from unit.controller.api.dashboard.conftest import URL, Dashboard
+
+JOBS = "/api/v1/jobs"
+SESSION = "/api/v1/session"
+
+
+def test_code__signs_in_once(dashboard: Dashboard) -> None:
+    code = dashboard.new_code()
+    assert dashboard.browser.post(SESSION, json={"code": code}).status_code == 201
+    second = TestClient(dashboard.browser.app, base_url=URL).post(SESSION, json={"code": code})
+    assert (second.status_code, second.json()["error"]["fix"]) == (401, "run `perdure dashboard` again")
+    assert "set-cookie" not in second.headers
+
+
+def test_code__expires(dashboard: Dashboard) -> None:
+    code = dashboard.new_code()
+    dashboard.clock.at = dashboard.clock.now() + CODE_S
+    assert dashboard.browser.post(SESSION, json={"code": code}).status_code == 401
+
+
+def test_code__is_not_stored_in_plain_text(dashboard: Dashboard) -> None:
+    code = dashboard.new_code()
+    with dashboard.daemon.database.connect() as conn:
+        dump = str(conn.exec_driver_sql("SELECT name, value FROM meta").all())
+    assert "sign_in_code." in dump
+    assert code not in dump
+
+
+def test_expired_codes__are_deleted(dashboard: Dashboard) -> None:
+    dashboard.new_code()
+    dashboard.clock.at = dashboard.clock.now() + CODE_S
+    dashboard.new_code()
+    with dashboard.daemon.database.connect() as conn:
+        names = conn.exec_driver_sql("SELECT name FROM meta WHERE name LIKE 'sign_in_code.%'").all()
+    assert len(names) == 1
+
+
+def test_cookie__is_closed_to_scripts_and_other_sites(dashboard: Dashboard) -> None:
+    response = dashboard.browser.post(SESSION, json={"code": dashboard.new_code()})
+    cookie = response.headers["set-cookie"]
+    controller = dashboard.daemon.api_context.controller_id
+    assert cookie.startswith(f"perdure-{controller}=")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Secure" not in cookie, "Safari would not accept it on http://127.0.0.1"
+
+
+def test_cookie__is_bound_to_its_host_with_tls(dashboard: Dashboard) -> None:
+    context = dashboard.daemon.api_context
+    listen = replace(context.settings.listen, trust_proxy_tls=True)
+    behind_proxy = replace(context, settings=replace(context.settings, listen=listen))
+    browser = TestClient(create_app(behind_proxy), base_url=URL)
+    cookie = browser.post(SESSION, json={"code": dashboard.new_code()}).headers["set-cookie"]
+    assert cookie.startswith(f"__Host-perdure-{context.controller_id}=")
+    assert "Secure" in cookie.split("; ")
+
+
+def test_browser__calls_the_api_with_cookie_and_page_value(dashboard: Dashboard) -> None:
+    assert dashboard.browser.get(JOBS).status_code == 401
+    value = dashboard.sign_in()
+    assert dashboard.browser.get(JOBS).status_code == 200
+    assert dashboard.browser.post("/api/v1/jobs/cancel", json={"ids": []}).status_code == 200
+    for wrong in ("", "x", value[:-1], value.replace(".", "")):
+        assert dashboard.browser.get(JOBS, headers={"Perdure-CSRF": wrong}).status_code == 401
+        assert dashboard.browser.post("/api/v1/jobs/cancel", headers={"Perdure-CSRF": wrong}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://127.0.0.1:9"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_requests_of_other_origins__change_nothing(dashboard: Dashboard, headers: dict[str, str]) -> None:
+    dashboard.sign_in()
+    for method, path, body in (("POST", "/api/v1/jobs/cancel", {"ids": []}), ("DELETE", SESSION, {})):
+        response = dashboard.browser.request(method, path, json=body, headers=headers)
+        assert response.status_code == 401
+    code = dashboard.new_code()
+    assert dashboard.browser.post(SESSION, json={"code": code}, headers=headers).status_code == 401
+    assert dashboard.browser.post(SESSION, json={"code": code}).status_code == 201, "the code was not used up"
+
+
+def test_cookie__expires_when_idle_and_is_renewed_by_the_page(dashboard: Dashboard) -> None:
+    dashboard.sign_in()
+    start = dashboard.clock.now()
+    dashboard.clock.at = start + IDLE_S - 1
+    assert dashboard.browser.get(SESSION).status_code == 200
+    dashboard.clock.at = start + IDLE_S + 1
+    assert dashboard.browser.get(JOBS).status_code == 200
+    dashboard.clock.at = start + 2 * IDLE_S
+    assert dashboard.browser.get(JOBS).status_code == 401
+
+
+def test_session__ends_after_a_week_however_often_it_is_renewed(dashboard: Dashboard) -> None:
+    dashboard.sign_in()
+    start = dashboard.clock.now()
+    while dashboard.clock.now() < start + MAX_AGE_S - IDLE_S:
+        dashboard.clock.at = dashboard.clock.now() + IDLE_S - 60
+        assert dashboard.browser.get(SESSION).status_code == 200
+    dashboard.clock.at = start + MAX_AGE_S
+    assert dashboard.browser.get(SESSION).status_code == 401
+
+
+def test_sign_out__ends_copies_of_the_cookie(dashboard: Dashboard) -> None:
+    value = dashboard.sign_in()
+    cookies = dict(dashboard.browser.cookies)
+    assert dashboard.browser.delete(SESSION).status_code == 200
+    assert not dict(dashboard.browser.cookies)
+    headers = {"Perdure-CSRF": value}
+    for app in (dashboard.browser.app, create_app(dashboard.daemon.api_context)):  # here, and at another controller
+        copy = TestClient(app, base_url=URL, cookies=cookies, headers=headers)
+        assert copy.get(JOBS).status_code == 401
+
+
+def test_session__ends_when_the_user_token_changes(dashboard: Dashboard) -> None:
+    value = dashboard.sign_in()
+    context = dashboard.daemon.api_context
+    changed = replace(context, keyring=replace(context.keyring, user_token="another"))
+    other = TestClient(
+        create_app(changed), base_url=URL, cookies=dict(dashboard.browser.cookies), headers={"Perdure-CSRF": value}
+    )
+    assert other.get(JOBS).status_code == 401
+
+
+def test_session__survives_a_new_key(dashboard: Dashboard) -> None:
+    value = dashboard.sign_in()
+    context = dashboard.daemon.api_context
+    rotated = replace(context, keyring=context.keyring.with_new_key())
+    browser = TestClient(
+        create_app(rotated), base_url=URL, cookies=dict(dashboard.browser.cookies), headers={"Perdure-CSRF": value}
+    )
+    assert browser.get(JOBS).status_code == 200
+
+
+def test_cookie__is_worthless_at_another_controller(dashboard: Dashboard, tmp_path: Path) -> None:
+    value = dashboard.sign_in()
+    (tmp_path / "other").mkdir()
+    daemon = Daemon(Settings(tmp_path / "other"), dashboard.clock)
+    context = daemon.api_context
+    (cookie,) = dict(dashboard.browser.cookies).values()
+    cookies = {f"perdure-{context.controller_id}": cookie}
+    other = TestClient(create_app(context), base_url=URL, cookies=cookies, headers={"Perdure-CSRF": value})
+    assert other.get(JOBS).status_code == 401
+    daemon.socket.close()
+    daemon.close()
+
+
+def test_cookie__is_found_beside_those_of_other_ports(dashboard: Dashboard) -> None:
+    value = dashboard.sign_in()
+    ((name, cookie),) = dict(dashboard.browser.cookies).items()
+    for header in (f"a=1; {name}={cookie}", f"{name}=x; {name}={cookie}", f'junk; "="; {name}={cookie}'):
+        headers = {"Cookie": header, "Perdure-CSRF": value}
+        assert TestClient(dashboard.browser.app, base_url=URL, headers=headers).get(JOBS).status_code == 200
+
+
+def test_wrong_token__is_not_helped_by_a_cookie(dashboard: Dashboard) -> None:
+    dashboard.sign_in()
+    assert dashboard.browser.get(JOBS, headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_sign_in__rejects_large_bodies(dashboard: Dashboard) -> None:
+    assert dashboard.browser.post(SESSION, content=b"x" * 5000).status_code == 413
+
+
+def test_nodes_routes__accept_no_cookie(dashboard: Dashboard) -> None:
+    dashboard.sign_in()
+    assert dashboard.browser.get("/agent/v1/spec").status_code == 401
