@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net boot postgres azurite prometheus frameworks clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net boot postgres azurite prometheus frameworks chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -24,7 +24,7 @@ help: ## this list
 demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after a minute of installing)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net postgres azurite prometheus ## the tests that every change must pass (under 8 minutes on 2 cores)
+test: $(INSTALLED) fuse net postgres azurite prometheus chromium ## the tests that every change must pass (under 8 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not long and not api"
 
 test-api: $(INSTALLED) fuse ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
@@ -43,7 +43,7 @@ test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: P
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net boot postgres azurite frameworks ## every test
+test-all: $(INSTALLED) fuse net boot postgres azurite frameworks chromium ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -55,6 +55,10 @@ check: $(INSTALLED) ## lint, format, types, import rules, shell
 
 docs: $(VENV)/.docs ## the documentation in English and Chinese, in build/site
 	@$(BIN)/python -m scripts.docs
+
+dashboard: chromium ## check and build the dashboard from its sources into the controller's package; needs Node.js
+	@npm run --prefix dashboard --silent check
+	@npm run --prefix dashboard --silent build
 
 lock: ## pin every package of a controller, with hashes, after pyproject.toml has changed; UPGRADE=1 takes the newest
 	@scripts/lock.sh
@@ -111,6 +115,9 @@ prometheus:
 azurite: $(INSTALLED)
 	@scripts/ensure-azurite.sh $(VENV)
 
+chromium: | $(BIN)/python
+	@scripts/ensure-chromium.sh $(VENV)
+
 frameworks: $(INSTALLED)
 	@scripts/ensure-frameworks.sh $(BIN)
 
@@ -119,7 +126,7 @@ $(VENV)/.docs: $(INSTALLED)
 	@touch $@
 
 clean: ## remove all that this Makefile made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist dashboard/node_modules .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made again whenever pyproject.toml changes. pip's own settings (index, links, certificates) are left alone.

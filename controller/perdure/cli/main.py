@@ -24,6 +24,7 @@ COMMANDS = {
     "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
     "check": LazyCommand("perdure.cli.clouds.check:check", "Check which clouds are usable, and how to fix the others."),
     "gpus": LazyCommand("perdure.cli.clouds.gpus:gpus", "List accelerators with their clouds, regions and prices."),
+    "dashboard": LazyCommand("perdure.cli.controller.dashboard:dashboard", "Open the dashboard in a browser."),
     "controller": LazyCommand("perdure.cli.controller.group:controller", "Start, stop and inspect the controller."),
     "notify": LazyCommand(
         "perdure.cli.controller.notifications:notify", "List notifications, and test their channels."
@@ -48,7 +49,6 @@ ELSEWHERE = {
     "storage": "buckets belong to your account; use the tools of the cloud",
     "volumes": "volumes are not supported; use `file_mounts` with a bucket",
     "api": "use `perdure controller`",
-    "dashboard": "use `perdure jobs queue --watch`",
     "workspace": "there are no workspaces",
     "spot": "use `perdure jobs`",
     "local": "the local cloud needs no command; see `perdure check local`",

@@ -176,6 +176,9 @@ class Handler(BaseHTTPRequestHandler):
         self.answer({"status": "stopping"})
         self.controller.stopping.set()
 
+    def sign_in_code(self) -> None:
+        self.answer({"code": "one-time-code", "valid_s": 60.0}, 201)
+
     def controller_log(self) -> None:
         self.stream_of(b"controller line 1\ncontroller line 2\n")
 
@@ -345,6 +348,7 @@ class Handler(BaseHTTPRequestHandler):
 ROUTES: dict[tuple[str, str], Callable[..., None]] = {
     ("GET", "/controller"): Handler.about,
     ("POST", "/controller/stop"): Handler.stop,
+    ("POST", "/session/codes"): Handler.sign_in_code,
     ("GET", "/controller/logs"): Handler.controller_log,
     ("GET", "/clouds"): Handler.cloud_list,
     ("GET", "/clouds/([a-z]+)/findings"): Handler.cloud_list,

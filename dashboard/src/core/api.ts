@@ -1,0 +1,90 @@
+// Calls of the controller's API. The cookie is valid only together with a value that this origin keeps.
+import { signal } from "@preact/signals";
+
+const STORED_VALUE = "perdure.csrf";
+const API = "/api/v1";
+
+/** Whether this browser is signed in, as far as known; null before the first answer. */
+export const signedIn = signal<boolean | null>(null);
+
+export class ApiError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly fix: string,
+    readonly where: string | null,
+  ) {
+    super(message);
+  }
+}
+
+function headers(): Record<string, string> {
+  return { "Perdure-CSRF": localStorage.getItem(STORED_VALUE) ?? "" };
+}
+
+async function failure(response: Response): Promise<ApiError> {
+  if (response.status === 401) signedIn.value = false;
+  try {
+    const { error } = (await response.json()) as { error: { message: string; fix: string; where: string | null } };
+    return new ApiError(error.message, response.status, error.fix, error.where);
+  } catch {
+    return new ApiError(`the controller answered ${response.status}`, response.status, "", null);
+  }
+}
+
+export async function open(path: string, init: RequestInit = {}): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(API + path, { ...init, cache: "no-store", headers: { ...headers(), ...(init.headers as Record<string, string>) } });
+  } catch (error) {
+    if ((error as Error).name === "AbortError") throw error;
+    throw new ApiError("the controller does not answer", 0, "this page continues once it does", null);
+  }
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const value = (await (await open(path, { signal })).json()) as T;
+  signedIn.value = true;
+  return value;
+}
+
+export async function send<T>(method: "POST" | "DELETE", path: string, body: unknown = {}): Promise<T> {
+  const init = { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+  return (await (await open(path, init)).json()) as T;
+}
+
+/** Trade a one-time code for a cookie. */
+export async function signIn(code: string): Promise<void> {
+  const { csrf } = await send<{ csrf: string }>("POST", "/session", { code });
+  localStorage.setItem(STORED_VALUE, csrf);
+  signedIn.value = true;
+}
+
+export async function signOut(): Promise<void> {
+  await send("DELETE", "/session");
+  localStorage.removeItem(STORED_VALUE);
+  signedIn.value = false;
+}
+
+/** Sign in with the code of the address's fragment, if it has one, and remove it from the address and the history. */
+export async function signInFromAddress(): Promise<string | null> {
+  const match = /^#login=([\w-]+)$/.exec(location.hash);
+  if (!match) return null;
+  history.replaceState(null, "", location.pathname + location.search);
+  try {
+    await signIn(match[1] as string);
+    return null;
+  } catch (error) {
+    signedIn.value = false;
+    return (error as Error).message;
+  }
+}
+
+/** Keep the session alive while the page is open. */
+export function keepSignedIn(): void {
+  setInterval(() => {
+    if (signedIn.value) get("/session").catch(() => undefined);
+  }, 3_600_000);
+}

@@ -1,0 +1,69 @@
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { get, keepSignedIn, signInFromAddress, signedIn } from "./core/api";
+import { startKeyboard } from "./core/keyboard";
+import { startLive } from "./core/live";
+import { address, go, startRouter } from "./core/router";
+import { ControllersPage } from "./pages/controllers";
+import { JobPage } from "./pages/job";
+import { JobsPage } from "./pages/jobs";
+import { LaunchPage } from "./pages/launch";
+import { MarketPage } from "./pages/market";
+import { NodesPage } from "./pages/nodes";
+import { SavingsPage } from "./pages/savings";
+import { Empty } from "./parts/basics";
+import { Shell, SignInPage } from "./parts/shell";
+
+const PAGES = {
+  "/": ["Jobs", JobsPage],
+  "/jobs": ["Jobs", JobsPage],
+  "/launch": ["Launch", LaunchPage],
+  "/market": ["Market", MarketPage],
+  "/savings": ["Savings", SavingsPage],
+  "/nodes": ["Nodes", NodesPage],
+  "/controllers": ["Controllers", ControllersPage],
+} as const;
+
+let problem: string | null = null;
+
+function App() {
+  const { path } = address.value;
+  const job = /^\/jobs\/(\d+)$/.exec(path);
+  const page = PAGES[path as keyof typeof PAGES];
+  useEffect(() => {
+    if (page) document.title = `${page[0]} · Perdure`;
+  }, [page]);
+  if (signedIn.value === false) return <SignInPage problem={problem} />;
+  const Page = page?.[1];
+  return (
+    <Shell>
+      {job ? (
+        <JobPage key={path} id={Number(job[1])} />
+      ) : Page ? (
+        <Page />
+      ) : (
+        <Empty title="There is no such page">
+          <a href="/jobs">All jobs</a>
+        </Empty>
+      )}
+    </Shell>
+  );
+}
+
+async function start(): Promise<void> {
+  startRouter();
+  startKeyboard();
+  const isSignIn = location.hash.startsWith("#login=");
+  problem = await signInFromAddress();
+  if (address.value.path === "/") go("/jobs", true);
+  // The first page reads its data at once, and learns from the answer whether it is signed in.
+  if (isSignIn && problem === null) void get("/session").catch(() => undefined);
+  render(<App />, document.getElementById("app") as HTMLElement);
+  startLive();
+  keepSignedIn();
+}
+
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#login=")) void signInFromAddress();
+});
+void start();

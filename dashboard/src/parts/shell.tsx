@@ -1,0 +1,166 @@
+// What surrounds every page: navigation, the live sign, theme, help, sign-in.
+import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { signIn, signOut, signedIn } from "../core/api";
+import { setShortcuts, shortcutsOn, useKeys } from "../core/keyboard";
+import { isLive } from "../core/live";
+import { address, go } from "../core/router";
+import { Dialog, ErrorBox } from "./basics";
+
+export const VIEWS = [
+  { path: "/jobs", name: "Jobs", key: "j" },
+  { path: "/market", name: "Market", key: "m" },
+  { path: "/savings", name: "Savings", key: "s" },
+  { path: "/nodes", name: "Nodes", key: "n" },
+  { path: "/controllers", name: "Controllers", key: "o" },
+];
+
+const THEMES = ["auto", "light", "dark"];
+const theme = signal(document.documentElement.dataset.theme ?? "auto");
+const isHelpOpen = signal(false);
+
+function nextTheme(): void {
+  theme.value = THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length] as string;
+  if (theme.value === "auto") {
+    localStorage.removeItem("perdure.theme");
+    delete document.documentElement.dataset.theme;
+  } else {
+    localStorage.setItem("perdure.theme", theme.value);
+    document.documentElement.dataset.theme = theme.value;
+  }
+}
+
+export function Shell({ children }: { children: ComponentChildren }) {
+  useKeys({
+    "?": () => (isHelpOpen.value = true),
+    t: nextTheme,
+    "/": () => document.querySelector<HTMLInputElement>("[data-search]")?.focus(),
+    ...Object.fromEntries(VIEWS.map(({ key, path }) => [`g ${key}`, () => go(path)])),
+    "g l": () => go("/launch"),
+  });
+  const path = address.value.path;
+  const isIn = (view: string) => path === view || path.startsWith(`${view}/`) || (view === "/jobs" && path === "/");
+  return (
+    <>
+      <a class="skip" href="#main">
+        Skip to the content
+      </a>
+      <header class="top">
+        <a class="brand" href="/jobs">
+          <svg viewBox="0 0 32 32" width="20" height="20" aria-hidden="true">
+            <path d="M4 22h8V10h8v12h8" />
+          </svg>
+          Perdure
+        </a>
+        <nav aria-label="Views">
+          {VIEWS.map((view) => (
+            <a key={view.path} href={view.path} aria-current={isIn(view.path) ? "page" : undefined}>
+              {view.name}
+            </a>
+          ))}
+        </nav>
+        <div class="tools">
+          <span class={`live ${isLive.value ? "on" : ""}`} role="status">
+            <span class="dot" aria-hidden="true" />
+            {isLive.value ? "live" : "connecting"}
+          </span>
+          <button type="button" class="quiet" onClick={nextTheme} aria-label={`Theme: ${theme.value}`} title={`Theme: ${theme.value}`}>
+            {theme.value === "dark" ? "☾" : theme.value === "light" ? "☀" : "◐"}
+          </button>
+          <button type="button" class="quiet" onClick={() => (isHelpOpen.value = true)} aria-label="Keyboard shortcuts" title="Keyboard shortcuts">
+            ?
+          </button>
+          <button type="button" class="quiet words" onClick={() => void signOut()}>
+            Sign out
+          </button>
+        </div>
+      </header>
+      {!isLive.value && <Offline />}
+      <main id="main" tabIndex={-1}>
+        {children}
+      </main>
+      {isHelpOpen.value && <Help />}
+    </>
+  );
+}
+
+/** Shown after a moment without a connection, so that a new page does not flicker. */
+function Offline() {
+  return (
+    <div class="offline" role="status">
+      The controller does not answer. What you see may be old; this page continues by itself.
+    </div>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["/", "search"],
+  ["j  k", "next, previous row"],
+  ["Enter", "open the row"],
+  ["x", "select the row"],
+  ["c", "cancel what is selected, or this job"],
+  ["[  ]", "previous, next attempt"],
+  ["l", "log of this job"],
+  ["f", "follow the log"],
+  ["n  N", "next, previous hit in the log"],
+  ["g j", "jobs (m market, s savings, n nodes, o controllers, l launch)"],
+  ["t", "theme"],
+  ["?", "this help"],
+];
+
+function Help() {
+  return (
+    <Dialog title="Keyboard" onClose={() => (isHelpOpen.value = false)}>
+      <dl class="keys">
+        {KEYS.map(([keys, what]) => (
+          <div key={keys}>
+            <dt>
+              {keys.split("  ").map((key) => (
+                <kbd key={key}>{key}</kbd>
+              ))}
+            </dt>
+            <dd>{what}</dd>
+          </div>
+        ))}
+      </dl>
+      <label class="check">
+        <input type="checkbox" checked={shortcutsOn.value} onChange={(event) => setShortcuts(event.currentTarget.checked)} /> Shortcuts on
+      </label>
+      <form method="dialog" class="buttons">
+        <button class="primary">Close</button>
+      </form>
+    </Dialog>
+  );
+}
+
+/** What a browser that is not signed in sees. */
+export function SignInPage({ problem }: { problem: string | null }) {
+  const [error, setError] = useState<Error | null>(problem ? new Error(problem) : null);
+  const submit = async (event: SubmitEvent) => {
+    event.preventDefault();
+    const text = String(new FormData(event.target as HTMLFormElement).get("code")).trim();
+    try {
+      await signIn(/[\w-]+$/.exec(text)?.[0] ?? "");
+    } catch (failure) {
+      setError(failure as Error);
+    }
+  };
+  return (
+    <main class="signin" id="main">
+      <h1>Sign in to Perdure</h1>
+      <p>Run this where you use Perdure. It opens this page, signed in:</p>
+      <pre class="command">perdure dashboard</pre>
+      <form onSubmit={submit}>
+        <label>
+          Or paste the link that <code>perdure dashboard --no-browser</code> prints
+          <input name="code" autocomplete="off" spellcheck={false} required />
+        </label>
+        <button class="primary">Sign in</button>
+      </form>
+      <ErrorBox error={error} />
+    </main>
+  );
+}
+
+export { signedIn };

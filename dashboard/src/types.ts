@@ -1,0 +1,200 @@
+// The responses of the API that the pages use. They mirror perdure.sdk.connection.api_types.
+
+export interface Job {
+  job_id: number;
+  task_index: number;
+  num_tasks: number;
+  name: string;
+  task_name: string | null;
+  status: string;
+  reason: string | null;
+  message: string | null;
+  task_id: string;
+  user: string;
+  priority: number;
+  submitted_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+  job_duration_s: number;
+  total_duration_s: number;
+  recovery_count: number;
+  restarts_on_errors: number;
+  resources: string;
+  cluster_resources: string | null;
+  num_nodes: number;
+  cloud: string | null;
+  region: string | null;
+  zone: string | null;
+  market: string | null;
+  generation: number;
+  cost_usd: number;
+  on_demand_cost_usd: number;
+  exit_code: number | null;
+  cleanup: string | null;
+}
+
+export interface JobPage {
+  now: string;
+  jobs: Job[];
+  counts: Record<string, number>;
+  total: number;
+}
+
+export interface NodeRow {
+  rank: number;
+  instance_id: string | null;
+  ip: string | null;
+  phase: string;
+  connected: boolean;
+  exit_code: number | null;
+}
+
+export interface Attempt {
+  task_index: number;
+  generation: number;
+  state: string;
+  reason: string | null;
+  cloud: string;
+  region: string;
+  zone: string;
+  instance_type: string;
+  market: string;
+  price_per_hour: number;
+  requested_at: string;
+  running_at: string | null;
+  stopped_at: string | null;
+  gone_at: string | null;
+  cost_usd: number;
+  nodes: NodeRow[];
+}
+
+export interface TimelineEntry {
+  at: string;
+  kind: string;
+  task_index: number | null;
+  generation: number | null;
+  rank: number | null;
+  reason: string | null;
+  message: string;
+  data: Record<string, unknown>;
+}
+
+export interface JobDetail extends Job {
+  now: string;
+  tasks: Job[];
+  attempts: Attempt[];
+  timeline: TimelineEntry[];
+}
+
+export interface TaskSpec {
+  task_index: number;
+  name: string;
+  yaml: string;
+  config: Record<string, unknown>;
+  secrets: string[];
+}
+
+export interface Offer {
+  cloud: string;
+  region: string;
+  zone: string;
+  instance_type: string;
+  market: string;
+  price_per_hour: number;
+  accelerators: string | null;
+}
+
+export interface Plan {
+  tasks: {
+    name: string;
+    num_nodes: number;
+    offers: Offer[];
+    total_offers: number;
+    saving: number | null;
+    unavailable: string[];
+    strategy: string;
+    strategy_reason: string;
+  }[];
+  warnings: string[];
+}
+
+export interface MarketOffer {
+  cloud: string;
+  region: string;
+  zone: string;
+  instance_type: string;
+  accelerators: string | null;
+  vcpus: number;
+  memory_gib: number;
+  spot_per_hour: number | null;
+  on_demand_per_hour: number | null;
+  avoided_until: string | null;
+  avoided_why: string | null;
+  last_tried: string | null;
+  was_available: boolean | null;
+  lost_in_a_day: number;
+}
+
+export interface MarketTable {
+  now: string;
+  offers: MarketOffer[];
+  total: number;
+  avoided: { cloud: string; region: string | null; zone: string | null; instance_type: string | null; market: string | null; kind: string; code: string; since: string; until: string; why: string; from_preemption: boolean }[];
+  disabled: Record<string, string>;
+}
+
+export interface Amounts {
+  cost_usd: number;
+  on_demand_usd: number;
+  lost_s: number;
+  lost_usd: number;
+}
+
+export interface Savings {
+  now: string;
+  since: string;
+  is_complete: boolean;
+  total: Amounts;
+  unfinished: Amounts;
+  by_user: (Amounts & { name: string })[];
+  by_cloud: (Amounts & { name: string })[];
+  by_job: (Amounts & { name: string; job_id: number })[];
+  by_day: (Amounts & { day: string })[];
+}
+
+export interface ControllerLease {
+  id: string;
+  endpoint: string;
+  started_at: string;
+  lease_until: string;
+  is_alive: boolean;
+  schema_revision: string;
+}
+
+export interface FleetNode {
+  job_id: number;
+  task_index: number;
+  generation: number;
+  rank: number;
+  name: string;
+  user: string;
+  phase: string;
+  attempt_state: string;
+  instance_id: string | null;
+  ip: string | null;
+  connected: boolean;
+  cloud: string;
+  region: string;
+  zone: string;
+  instance_type: string;
+  market: string;
+  price_per_hour: number;
+  launched_at: string | null;
+  notice_deadline: string | null;
+}
+
+export interface NodePage {
+  now: string;
+  nodes: FleetNode[];
+  next: number | null;
+}
