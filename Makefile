@@ -43,7 +43,7 @@ test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: P
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net boot postgres azurite frameworks chromium ## every test
+test-all: $(INSTALLED) fuse net boot postgres azurite frameworks prometheus chromium ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
