@@ -52,7 +52,13 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
     ),
     (
         {"en": "Clouds", "zh": "云"},
-        ("guides/clouds/local.md", "guides/clouds/aws.md", "guides/clouds/gcp.md", "guides/clouds/azure.md"),
+        (
+            "guides/clouds/local.md",
+            "guides/clouds/aws.md",
+            "guides/clouds/gcp.md",
+            "guides/clouds/azure.md",
+            "guides/clouds/kubernetes.md",
+        ),
     ),
     (
         {"en": "Concepts", "zh": "概念"},

@@ -6,6 +6,8 @@ gone: `step` handles each event in every state.
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from perdure.recovery.frozen import dataclass
 from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.recovery.reasons import Reason
@@ -120,7 +122,10 @@ class MachinesDescribed:
 
     task: int
     generation: int
-    gone_reasons: dict[int, Reason | None]  # by rank: why the machine is gone, or None while it exists
+    #: By rank: why the machine is gone, or None while it exists. RUN_FAILED and PRECHECKS_FAILED: by the task's own
+    #: doing, such as more memory than it asked for, or an image that does not exist.
+    gone_reasons: dict[int, Reason | None]
+    messages: dict[int, str] = field(default_factory=dict)  # by rank: the cloud's own words, for people
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 _MAX_STEP = 2**53
 
 _STAGES = tuple(STAGE_FAILURES)
+# Why a cloud ended a machine, if it was the task's own doing → the stage that failed.
+_OWN_FAILURES = {Reason.RUN_FAILED: "run", Reason.PRECHECKS_FAILED: "start"}
 _PHASE_ORDER = {phase: order for order, phase in enumerate(NodePhase)}
 _REQUESTED, _GONE, _AVOID_ZONE = AttemptState.REQUESTED, AttemptState.GONE, FaultKind.AVOID_ZONE
 
@@ -309,11 +311,24 @@ def _confirmed(attempt: AttemptView, event: events.MachinesDescribed, now: float
     return attempt
 
 
+def _failed_by_itself(node: NodeView, stage: str, message: str) -> NodeView:
+    """The cloud ended the machine for what the task did on it: it failed, as if its agent had reported that."""
+    if node.phase is NodePhase.ENDED:
+        return node
+    if stage == "run" and node.phase is NodePhase.SETUP:
+        stage = "setup"
+    ended = replace(node, phase=NodePhase.ENDED, failed_stage=stage, message=message)
+    return replace(ended, connected=False, disconnected_since=None)
+
+
 def _described(node: NodeView, event: events.MachinesDescribed, out: list[Action]) -> NodeView:
     gone_reason = event.gone_reasons.get(node.rank)
     if gone_reason is None or node.gone_reason is not None:
         return node
+    message = event.messages.get(node.rank, "")
+    if gone_reason in _OWN_FAILURES:
+        return _failed_by_itself(node, _OWN_FAILURES[gone_reason], message)
     # A machine that is gone has been lost, for whatever reason.
     gone_reason = gone_reason if meaning_of(gone_reason).recovers else Reason.MACHINE_CRASHED
-    out.append(TimelineEntry("node.gone", event.task, event.generation, node.rank, gone_reason))
+    out.append(TimelineEntry("node.gone", event.task, event.generation, node.rank, gone_reason, message))
     return replace(node, gone_reason=gone_reason, connected=False, disconnected_since=None)

@@ -93,6 +93,7 @@ _NO_MEANING = Meaning()
 
 # A stage of a node's agent, and the reason if it fails.
 STAGE_FAILURES: dict[str, Reason] = {
+    "start": Reason.PRECHECKS_FAILED,  # of the agent itself, as the cloud reports it
     "mounts": Reason.STORAGE_FAILED,
     "setup": Reason.SETUP_FAILED,
     "run": Reason.RUN_FAILED,

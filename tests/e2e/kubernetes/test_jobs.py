@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from support.fakes.kube import FakeKube
 from support.helpers.controllers import Controller, running_controller
@@ -44,8 +45,6 @@ def controller(kube: FakeKube, tmp_path: Path) -> Iterator[Controller]:
 
 
 def launch(controller: Controller, tmp_path: Path, flag: Path, **more: Any) -> int:
-    import yaml
-
     task = {
         "name": "train",
         "run": WORK.format(flag=flag),
@@ -77,3 +76,84 @@ def test_evicted_pod__is_replaced_and_the_job_finishes_under_its_id(
     assert shown["recovery_count"] == 1
     assert shown["attempts"][0]["reason"] in ("PREEMPTED", "PREEMPTION_NOTICE")
     wait_until(lambda: not names(kube), "the end of every pod", 30)
+
+
+def running_pod(kube: FakeKube, controller: Controller, tmp_path: Path, **more: Any) -> str:
+    """Launch a job that runs until it is stopped, and return its pod."""
+    job = launch(controller, tmp_path, tmp_path / "never", **more)
+    controller.until(lambda: "runs on pd-1-0-1-0-" in controller.log(job), "the first attempt")
+    return next(name for name in names(kube) if name.startswith("pd-1-0-1-0-"))
+
+
+def ended(controller: Controller, status: str) -> dict[str, Any]:
+    controller.until(lambda: controller.job(1)["status"] == status, status)
+    return controller.job(1)
+
+
+def messages(shown: dict[str, Any]) -> str:
+    return " | ".join(f"{event['kind']}: {event['message']}" for event in shown["timeline"])
+
+
+def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    pod = running_pod(kube, controller, tmp_path)
+    kube.end_container(pod, 137, "OOMKilled")
+    shown = ended(controller, "FAILED")
+    assert "more memory than its limit of 2048Mi" in str(shown)
+    assert shown["recovery_count"] == 0
+    assert "runs on pd-1-0-1-0-" in controller.log(1), "the output before the end is kept"
+    wait_until(lambda: not names(kube), "the end of every pod", 30)
+
+
+def test_image__that_does_not_exist_ends_the_job_with_its_name(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    text = 'Back-off pulling image "no/such": ErrImagePull: manifest for no/such not found'
+    kube.faults.images["no/such"] = ("ImagePullBackOff", text)
+    resources = {"infra": "k8s", "cpus": "1+", "use_spot": True, "image_id": "docker:no/such"}
+    launch(controller, tmp_path, tmp_path / "never", resources=resources)
+    shown = ended(controller, "FAILED_PRECHECKS")
+    assert "no/such not found" in str(shown)
+    assert len(shown["attempts"]) == 1, "it is not tried again"
+    wait_until(lambda: not names(kube), "the end of every pod", 30)
+
+
+def test_image_without_python__is_named(kube: FakeKube, controller: Controller, tmp_path: Path) -> None:
+    kube.faults.without_python.add("busy/box")
+    resources = {"infra": "k8s", "cpus": "1+", "use_spot": True, "image_id": "docker:busy/box"}
+    launch(controller, tmp_path, tmp_path / "never", resources=resources)
+    shown = ended(controller, "FAILED_PRECHECKS")
+    assert "no Python 3.9 or newer" in str(shown)
+
+
+def test_tainted_node__drains_its_pod_and_both_nodes_of_the_job_move(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    pod = running_pod(kube, controller, tmp_path, num_nodes=2)
+    node = next(one for one in kube.pods() if one["metadata"]["name"] == pod)["spec"]["nodeName"]
+    kube.taint(node, "karpenter.sh/disrupted")
+    controller.until(lambda: "received SIGTERM" in controller.log(1), "the drain, although no pod is deleted")
+    controller.until(lambda: controller.log(1).count("runs on pd-1-0-2-") == 2, "both nodes of the next attempt")
+    shown = controller.job(1)
+    assert "node.notice" in messages(shown)
+    assert {one["spec"]["nodeName"] for one in kube.pods() if "-2-" in one["metadata"]["name"][:10]} != {node}
+    controller.perdure("jobs", "cancel", "1", "-y")
+    ended(controller, "CANCELLED")
+    wait_until(lambda: not names(kube), "the end of every pod", 30)
+
+
+def test_pod_config__is_merged_and_its_mistakes_are_named_before_anything_is_created(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    wrong = {"kubernetes": {"pod_config": {"spec": {"containers": [{"imagePolicy": "Always"}]}}}}
+    task = {"run": "true", "resources": {"infra": "k8s"}, "config": wrong}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(task))
+    refused = controller.perdure("jobs", "launch", tmp_path / "wrong.yaml", "-y", "-d", check=False)
+    assert refused.returncode != 0
+    assert "config.kubernetes.pod_config.spec.containers[0].imagePolicy: no such field" in refused.stderr
+    assert not kube.secrets()
+    right = {"kubernetes": {"pod_config": {"spec": {"containers": [{"env": [{"name": "GREETING", "value": "hi"}]}]}}}}
+    task = {"run": "echo said $GREETING", "resources": {"infra": "k8s", "use_spot": True}, "config": right}
+    (tmp_path / "right.yaml").write_text(yaml.safe_dump(task))
+    assert "said hi" in controller.perdure("jobs", "launch", tmp_path / "right.yaml", "-y").stdout

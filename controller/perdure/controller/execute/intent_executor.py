@@ -97,7 +97,8 @@ class IntentExecutor:
             rank: None if is_new and id not in described else _gone_reason(described.get(id))
             for rank, id in machines.known
         }
-        return events.MachinesDescribed(key[1], key[2], gone_reasons)
+        messages = {rank: described[id].gone_message for rank, id in machines.known if id in described}
+        return events.MachinesDescribed(key[1], key[2], gone_reasons, {r: text for r, text in messages.items() if text})
 
     def _may_be_unlisted(self, since: float | None) -> bool:
         """Whether machines launched at `since` may exist although their cloud does not list them yet.

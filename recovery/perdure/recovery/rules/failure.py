@@ -30,7 +30,7 @@ def handle_failure(task: TaskView, ctx: Context) -> TaskView | None:
         return None
     if not _peers_are_alive(attempt):
         return _check_peers(task, attempt, ctx)
-    restart = _restart_reason(task, attempt)
+    restart = _restart_reason(task, attempt) if node.failed_stage != "start" else None  # it would fail again
     message = describe_failure(node)
     until = ctx.now + ctx.view.timeouts.drain_timeout_s
     if restart is None:

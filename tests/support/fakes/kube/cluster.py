@@ -42,6 +42,7 @@ class FakeKube:
         self._folder = tempfile.TemporaryDirectory()
         self._server = KubeServer(self.api, self.faults, self.calls)
         self._closed = threading.Event()
+        self.problems: list[Exception] = []  # errors of this fake
         self._threads = [
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True),
             threading.Thread(target=self._tick, daemon=True),
@@ -68,6 +69,7 @@ class FakeKube:
             thread.join()
         self.kubelets.close()
         self._folder.cleanup()
+        assert not self.problems, "the cluster itself has failed"
 
     # ---- for the controller ----
 
@@ -261,5 +263,9 @@ class FakeKube:
 
     def _tick(self) -> None:
         while not self._closed.wait(TICK_S):
-            with self.store.lock:
-                self._settle()
+            try:
+                with self.store.lock:
+                    self._settle()
+            except Exception as error:
+                self.problems.append(error)
+                raise

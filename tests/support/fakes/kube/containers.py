@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 Object = dict[str, Any]
+# This computer's, which an image without Python does not have.
+_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 _UNSHARE = ["unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc"]
 
 
@@ -34,16 +36,10 @@ class ContainerProcess:
         mounts = [self._mount(one, pod) for one in container.get("volumeMounts") or ()]
         self.termination_log = folder / "termination-log"
         self.termination_log.touch()
-        script = "\n".join(["set -e", *filter(None, mounts), "exec " + shlex.join(container["command"])])
-        path = (
-            f"{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            if has_python
-            else str(bin_folder)
-        )
         if not has_python:
-            (bin_folder / "sh").symlink_to("/bin/sh")
-            for name in ("mkdir", "mount"):
-                (bin_folder / name).symlink_to(f"/bin/{name}")
+            mounts += [f"mount --bind /dev/null {python}" for python in _PYTHONS if os.path.exists(python)]
+        script = "\n".join(["set -e", *filter(None, mounts), "exec " + shlex.join(container["command"])])
+        path = f"{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         self._output = open(folder / "output.log", "wb")  # noqa: SIM115 - closed with the container
         self._process = subprocess.Popen(
             [*(["unshare", "--user", "--map-root-user"] if os.geteuid() else []), *_UNSHARE, "/bin/sh", "-c", script],

@@ -153,6 +153,7 @@ def _container_status(container: Object, state: Object) -> Object:
     return {
         "name": container["name"],
         "image": container["image"],
+        "imageID": f"sha256:{container['image']}",
         "ready": "running" in state,
         "restartCount": 0,
         "state": state,

@@ -173,7 +173,14 @@ class _Handler(BaseHTTPRequestHandler):
         """A test's output is about the test."""
 
 
-_REASONS = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+_REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    409: "Conflict",
+    422: "Invalid",
+    429: "TooManyRequests",
+    503: "ServiceUnavailable",
+}
 
 
 def _verb(method: str, route: Route, query: dict[str, str]) -> str:

@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 import structlog
 
+from perdure.controller.clouds.base.account_checks import Finding, Severity
 from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.notice_queue import NoticeQueue
 from perdure.controller.clouds.base.protocol import Fault, Instance, LaunchRequest
-from perdure.controller.clouds.kubernetes import faults
+from perdure.controller.clouds.kubernetes import account_check, faults
 from perdure.controller.clouds.kubernetes.api.kubeconfig import Kubeconfig
 from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.nodes import offers
 from perdure.controller.clouds.kubernetes.nodes.offer_list import OfferList
+from perdure.controller.clouds.kubernetes.notices import ClusterWatch
 from perdure.controller.clouds.kubernetes.pods import launch, machines, names, pod_config
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings, task_options
 from perdure.controller.runtime.clock import Clock
@@ -110,6 +113,10 @@ class KubernetesCloud:
 
     # ---- the optional protocols ----
 
+    def notice_queues(self) -> Sequence[NoticeQueue]:
+        """The watches of all contexts in use at the start of the controller."""
+        return [ClusterWatch(self.name, self.cluster(context)) for context in self._known_contexts()]
+
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
         """Evict the pod with that grace, as an interruption of its node does. Raises ApiError for one that ended."""
         cluster = self.cluster(region)
@@ -125,6 +132,11 @@ class KubernetesCloud:
             task_options(self.settings.of_context(context).options, settings)
         config = settings.get("pod_config")
         return pod_config.repaired(config)[1] if isinstance(config, Mapping) else []
+
+    def check(self) -> Sequence[Finding]:
+        if why := self.unusable():
+            return [Finding("credentials", Severity.ERROR, why)]
+        return account_check.findings([self.cluster(context) for context in self.contexts()])
 
     # ---- private ----
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
@@ -15,12 +15,15 @@ from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView, reduc
 from perdure.controller.clouds.kubernetes.pods import names
 from perdure.controller.clouds.kubernetes.settings import ContextSettings
 from perdure.controller.runtime.clock import Clock
+from perdure.recovery.reasons import Reason
 
 NODES = "/api/v1/nodes"
 NODES_AGE_S = 15.0
 # An autoscaler's event that says that a node is on its way, and those that say that none will come.
 SCALE_UP_EVENTS = ("TriggeredScaleUp", "Nominated")
 SCALE_UP_S = 900.0
+_MAX_REMEMBERED = 10_000
+_TERMINATING_S = 3600.0
 
 
 class Cluster:
@@ -35,6 +38,8 @@ class Cluster:
         self._client: tuple[ClusterAccess, ApiClient] | None = None
         self._nodes: tuple[float, list[NodeView]] | None = None
         self._unschedulable_since: dict[str, float] = {}
+        self._ends: dict[str, tuple[Reason, str]] = {}
+        self._terminating: dict[str, float] = {}
         #: Returns the nodes of a running watch; None if there is none.
         self.watched_nodes: Callable[[], list[Object] | None] = lambda: None
         #: The namespace admits only pods that run without root. Learned from a rejection.
@@ -135,13 +140,37 @@ class Cluster:
     def unschedulable_since(self, pod: str) -> float:
         """Since when the pod is known to wait for a node."""
         with self._lock:
-            if len(self._unschedulable_since) > 10_000:
+            if len(self._unschedulable_since) > _MAX_REMEMBERED:
                 self._unschedulable_since.clear()
             return self._unschedulable_since.setdefault(pod, self._clock.now())
 
     def note_scheduled(self, pod: str) -> None:
         with self._lock:
             self._unschedulable_since.pop(pod, None)
+
+    # ---- pods that end ----
+
+    def note_end(self, pod: str, reason: Reason, message: str) -> None:
+        """Remember how a pod ends, as a watch saw it: its object may be gone when it is described. The first counts."""
+        with self._lock:
+            if len(self._ends) > _MAX_REMEMBERED:
+                self._ends.clear()
+            self._ends.setdefault(pod, (reason, message))
+
+    def noted_end(self, pod: str) -> tuple[Reason, str] | None:
+        with self._lock:
+            return self._ends.get(pod)
+
+    def note_termination(self, pods: Iterable[str]) -> None:
+        """Remember that the controller itself ends these pods."""
+        now = self._clock.now()
+        with self._lock:
+            self._terminating = {pod: at for pod, at in self._terminating.items() if now - at < _TERMINATING_S}
+            self._terminating |= dict.fromkeys(pods, now)
+
+    def is_terminating(self, pod: str) -> bool:
+        with self._lock:
+            return pod in self._terminating
 
     def is_scaling_up(self, pod: Object) -> bool:
         """Whether an autoscaler has said that it adds a node for the pod."""

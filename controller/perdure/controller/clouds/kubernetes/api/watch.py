@@ -66,7 +66,7 @@ class ObjectWatch:
         **selectors: str,
     ) -> None:
         self._client = client
-        self._path = path
+        self.path = path
         self._on_change = on_change
         self._reduce = reduce
         self._selectors = selectors
@@ -74,6 +74,8 @@ class ObjectWatch:
         self._objects: dict[str, Object] = {}
         #: Set once the objects have been listed.
         self.is_synced = threading.Event()
+        #: Called after every list.
+        self.on_sync: Callable[[], None] = lambda: None
 
     def snapshot(self) -> list[Object]:
         """The objects as they are known now. They must not be changed."""
@@ -86,12 +88,13 @@ class ObjectWatch:
         """List if necessary, and watch until the server ends the watch. Raises what `ApiClient` does."""
         client = self._client()
         if self._version is None:
-            listed, self._version = list_objects(client, self._path, **self._selectors)
+            listed, self._version = list_objects(client, self.path, **self._selectors)
             self._replace_all([self._reduce(one) for one in listed])
             self.is_synced.set()
+            self.on_sync()
         started_at = time.monotonic()
         events = client.watch(
-            self._path,
+            self.path,
             silence_s=SILENCE_S,
             **self._selectors,
             resourceVersion=self._version,

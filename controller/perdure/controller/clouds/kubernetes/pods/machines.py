@@ -45,6 +45,7 @@ def terminate(cluster: Cluster, ids: Iterable[str]) -> None:
         if (anchor := names.anchor_of(id)) is not None:
             groups.setdefault(anchor, []).append(id)
     for anchor, pods in groups.items():
+        cluster.note_termination(pods)
         anchors.annotate(cluster, anchor, {anchors.TERMINATED: f"{cluster.now():.3f}"})
         for pod in pods:
             delete(cluster, "pods", pod, grace_s=TERMINATE_GRACE_S)
@@ -177,12 +178,18 @@ def _with_memory(cluster: Cluster, cloud: str, record: Object, id: str, instance
         return instance
     if known is not None and (known.ended_at is not None or (instance and instance.state is not InstanceState.GONE)):
         return _remembered(cluster, cloud, record, owner, id, known, instance)
-    end = _new_end(cluster, record, known, instance)
+    end = _new_end(cluster, record, known, instance, cluster.noted_end(id))
     anchors.remember_end(cluster, record["metadata"]["name"], rank, end)
     return _remembered(cluster, cloud, record, owner, id, end, instance)
 
 
-def _new_end(cluster: Cluster, record: Object, known: RememberedEnd | None, instance: Instance | None) -> RememberedEnd:
+def _new_end(
+    cluster: Cluster,
+    record: Object,
+    known: RememberedEnd | None,
+    instance: Instance | None,
+    noted: tuple[Reason, str] | None,
+) -> RememberedEnd:
     """How the pod ends, as far as is known now. The first reason counts: what follows is its consequence."""
     now = cluster.now()
     created_at = epoch_s(record["metadata"].get("creationTimestamp")) or now
@@ -198,6 +205,8 @@ def _new_end(cluster: Cluster, record: Object, known: RememberedEnd | None, inst
         reason, message, launched_at = known.reason, known.message, known.launched_at
     elif by_us and reason is not Reason.UNREACHABLE:
         reason, message = Reason.MACHINE_STOPPED, "the controller ended the pod"
+    elif noted is not None and (instance is None or reason is Reason.MACHINE_STOPPED):
+        reason, message = noted
     return RememberedEnd(reason, launched_at, ended_at, message)
 
 

@@ -1,0 +1,251 @@
+"""Notices from a cluster: two watches per context, of our pods and of the nodes, as a `NoticeQueue`.
+
+A sign of a pod or a node becomes a signal within a second: the API server stores it before the kubelet acts. The
+watches also know the nodes for offers, and notice when a pod has waited for too long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from perdure.controller.clouds.base.notice_queue import MachineSignal, QueueMessage, Signal
+from perdure.controller.clouds.base.protocol import Fault, InstanceState
+from perdure.controller.clouds.kubernetes import faults
+from perdure.controller.clouds.kubernetes.api.errors import ApiError
+from perdure.controller.clouds.kubernetes.api.watch import Object, ObjectWatch
+from perdure.controller.clouds.kubernetes.cluster import NODES, Cluster
+from perdure.controller.clouds.kubernetes.nodes import markets
+from perdure.controller.clouds.kubernetes.nodes.node_view import reduce_node
+from perdure.controller.clouds.kubernetes.nodes.node_words import NodeWord, words_of
+from perdure.controller.clouds.kubernetes.pods import anchors, machines, names
+from perdure.controller.clouds.kubernetes.pods.status import disruption_of, epoch_s, status_of
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 20.0
+TIMER_S = 1.0  # how often waiting pods are checked
+MAX_BACKOFF_S = 30.0
+NO_RIGHTS_PAUSE_S = 600.0
+_POD_METADATA = ("name", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A signal that has not been acknowledged."""
+
+    receipt: str
+    signal: MachineSignal
+
+
+class ClusterWatch:
+    """The `NoticeQueue` of one context. Its threads start with the first `receive`, and end with the process."""
+
+    idle_s = 0.0  # `receive` waits for POLL_S
+
+    def __init__(self, cloud: str, cluster: Cluster) -> None:
+        self.name = f"{cloud}/{cluster.context}"
+        self.cloud = cloud
+        self._cluster = cluster
+        self._condition = threading.Condition()
+        self._pending: dict[str, _Pending] = {}
+        self._waiting_checked: set[str] = set()  # pods whose wait is known to be over
+        self._count = 0
+        self._started = False
+        self._stopped = threading.Event()
+        self._nodes_are_current = False
+        self.pods = ObjectWatch(
+            lambda: cluster.client,
+            "",
+            self._on_pod,
+            reduce=reduce_pod,
+            labelSelector=f"{names.KIND}={names.POD_KIND}",
+        )
+        self.nodes = ObjectWatch(lambda: cluster.client, NODES, self._on_node, reduce=reduce_node)
+
+    # ---- the NoticeQueue protocol ----
+
+    def receive(self) -> Sequence[QueueMessage]:
+        self._start()
+        for _ in range(int(POLL_S / TIMER_S)):
+            with self._condition:
+                if not self._pending:
+                    self._condition.wait(TIMER_S)
+                if self._pending or self._stopped.is_set():
+                    break
+            self._check_waiting_pods()
+        with self._condition:
+            return [QueueMessage(one.receipt, one.signal.instance_id) for one in self._pending.values()]
+
+    def delete(self, messages: Sequence[QueueMessage]) -> None:
+        with self._condition:
+            for message in messages:
+                self._pending.pop(message.receipt, None)
+
+    def parse(self, message: QueueMessage) -> Sequence[MachineSignal]:
+        with self._condition:
+            pending = self._pending.get(message.receipt)
+        return (pending.signal,) if pending else ()
+
+    def classify(self, error: Exception) -> Fault:
+        return faults.classify(error)
+
+    def stop(self) -> None:
+        """End the watches at their next event; for tests."""
+        self._stopped.set()
+
+    # ---- what the watches report ----
+
+    def _on_pod(self, old: Object | None, new: Object | None) -> None:
+        pod = new or old
+        assert pod is not None
+        name = pod["metadata"]["name"]
+        if names.anchor_of(name) is None:
+            return
+        if new is None:
+            if not self._is_ended_by_us(name):
+                self._emit(MachineSignal(Signal.ENDING, name))
+            return
+        status, before = status_of(new), status_of(old) if old else None
+        if status.end is not None:
+            self._cluster.note_end(name, status.end.reason, status.end.message)
+        if status.state is InstanceState.GONE and (before is None or before.state is not InstanceState.GONE):
+            self._emit(MachineSignal(Signal.ENDING, name))
+        elif _is_announced(new) and not (old and _is_announced(old)) and not self._is_ended_by_us(name):
+            self._emit(MachineSignal(Signal.NOTICE, name, self._deadline(new)))
+        elif old is None and (node := self.nodes.find(new["spec"].get("nodeName", ""))) is not None:
+            self._emit_words(name, words_of(node))  # the controller was away when the node changed
+
+    def _on_node(self, old: Object | None, new: Object | None) -> None:
+        before = words_of(old) if old else frozenset()
+        words = words_of(new) - before if new else frozenset({NodeWord.GONE})
+        if not words:
+            return
+        node = (new or old or {})["metadata"]["name"]
+        for pod in self.pods.snapshot():
+            if pod["spec"].get("nodeName") == node and "deletionTimestamp" not in pod["metadata"]:
+                self._emit_words(pod["metadata"]["name"], words)
+
+    def _emit_words(self, pod: str, words: frozenset[NodeWord]) -> None:
+        log.info("kubernetes.node_words", pod=pod, words=sorted(words))
+        if NodeWord.NOTICE in words:
+            known = self.pods.find(pod)
+            self._emit(MachineSignal(Signal.NOTICE, pod, self._deadline(known) if known else None))
+        elif NodeWord.AT_RISK in words:
+            self._emit(MachineSignal(Signal.AT_RISK, pod))
+        elif words:
+            self._emit(MachineSignal(Signal.ENDING, pod))
+
+    def _deadline(self, pod: Object) -> float:
+        """When the pod's processes are killed: as the API says, or by what its node's vendor grants."""
+        stated = epoch_s(pod["metadata"].get("deletionTimestamp"))
+        if stated is not None:
+            return stated - self._cluster.client.clock_offset_s
+        grace_s = float(pod["spec"].get("terminationGracePeriodSeconds") or self._cluster.settings.grace_s)
+        node = self.nodes.find(pod["spec"].get("nodeName", ""))
+        known = markets.marks(self._cluster.settings.spot_label)
+        mark = markets.mark_of(node["metadata"].get("labels") or {}, known) if node else None
+        return self._cluster.now() + min(grace_s, mark.notice_s if mark else grace_s)
+
+    def _is_ended_by_us(self, name: str) -> bool:
+        """Whether the controller itself asked for the pod's end: then it is no news."""
+        if self._cluster.is_terminating(name):
+            return True
+        anchor = names.anchor_of(name)
+        assert anchor is not None
+        try:
+            record = self._cluster.find("secrets", anchor)
+        except (ApiError, OSError):
+            return False
+        return record is None or anchors.terminated_at(record) is not None
+
+    def _check_waiting_pods(self) -> None:
+        """Report pods whose wait for a node is over: nothing changes in the cluster when it is."""
+        for pod in self.pods.snapshot():
+            name = pod["metadata"]["name"]
+            if pod["spec"].get("nodeName") or name in self._waiting_checked or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if machines.current_status(self._cluster, pod).state is InstanceState.ENDING:
+                self._waiting_checked.add(name)
+                self._emit(MachineSignal(Signal.ENDING, name))
+
+    def _emit(self, signal: MachineSignal) -> None:
+        with self._condition:
+            self._count += 1
+            receipt = str(self._count)
+            self._pending[receipt] = _Pending(receipt, signal)
+            self._condition.notify_all()
+
+    # ---- threads ----
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        self._cluster.watched_nodes = lambda: self.nodes.snapshot() if self._nodes_are_current else None
+        for target, name in ((self._watch_pods, "pods"), (self._watch_nodes, "nodes")):
+            threading.Thread(target=target, name=f"kubernetes-{name}", daemon=True).start()
+
+    def _watch_pods(self) -> None:
+        def run_once() -> None:
+            self.pods.path = self._cluster.path("pods")
+            self.pods.run_once()
+
+        self._repeat(run_once)
+
+    def _watch_nodes(self) -> None:
+        def run_once() -> None:
+            try:
+                self.nodes.run_once()
+                self._nodes_are_current = True
+            except Exception:
+                self._nodes_are_current = False
+                raise
+
+        self.nodes.on_sync = self._note_nodes_synced
+        self._repeat(run_once)
+
+    def _note_nodes_synced(self) -> None:
+        self._nodes_are_current = True
+
+    def _repeat(self, run_once: Callable[[], None]) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            try:
+                run_once()
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - a watch is repeated after any error
+                fault = self.classify(error)
+                pause_s = min(MAX_BACKOFF_S, 0.5 * 2.0 ** min(failures, 10))
+                if isinstance(error, ApiError) and error.status == 403:
+                    pause_s = NO_RIGHTS_PAUSE_S
+                failures += 1
+                log.warning("kubernetes.watch_failed", context=self._cluster.context, error=fault.message)
+                self._stopped.wait(max(pause_s, fault.retry_after_s or 0.0))
+
+
+def reduce_pod(pod: Object) -> Object:
+    """The part of a Pod object that is kept in memory."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    containers = spec.get("containers") or [{"name": ""}]
+    kept = {name: value for name, value in containers[0].items() if name in ("name", "image", "resources")}
+    return {
+        "metadata": {name: metadata[name] for name in _POD_METADATA if name in metadata},
+        "spec": {
+            "containers": [kept],
+            **{
+                name: spec[name]
+                for name in ("nodeName", "schedulingGates", "terminationGracePeriodSeconds")
+                if name in spec
+            },
+        },
+        "status": pod.get("status") or {},
+    }
+
+
+def _is_announced(pod: Object) -> bool:
+    """Whether the pod is going to be ended."""
+    return "deletionTimestamp" in pod["metadata"] or disruption_of(pod) is not None

@@ -1,0 +1,190 @@
+"""Every sign of a pod's or a node's end becomes a signal at once; the controller's own terminations do not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from perdure.controller.clouds.base.notice_queue import MachineSignal, Signal
+from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
+from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
+from perdure.controller.clouds.kubernetes.notices import ClusterWatch
+from perdure.controller.runtime.clock import SystemClock
+from perdure.recovery.market.view import Market
+from perdure.recovery.reasons import Reason
+from support.fakes.kube import FakeKube
+from support.helpers.timing import wait_until
+
+SPOT = {"cloud.google.com/gke-spot": "true"}
+
+
+class Site:
+    """One pod on one node, watched."""
+
+    def __init__(self, kube: FakeKube, cloud: KubernetesCloud, request: LaunchRequest) -> None:
+        self.kube, self.cloud = kube, cloud
+        (queue,) = cloud.notice_queues()
+        assert isinstance(queue, ClusterWatch)
+        self.queue = queue
+        self.signals: list[MachineSignal] = []
+        self._stopped = threading.Event()
+        threading.Thread(target=self._consume, daemon=True).start()
+        wait_until(lambda: queue.nodes.is_synced.is_set() and queue.pods.is_synced.is_set(), "both lists", 10)
+        (self.machine,) = cloud.launch(request)
+        wait_until(self._is_seen_running, "the pod in the watch", 10)
+
+    def until(self, signal: Signal) -> MachineSignal:
+        return wait_until(lambda: next((one for one in self.signals if one.signal is signal), None), signal.value, 10)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.queue.stop()
+
+    def _is_seen_running(self) -> bool:
+        pod = self.queue.pods.find(self.machine.id)
+        return pod is not None and pod["status"]["phase"] == "Running"
+
+    def _consume(self) -> None:
+        while not self._stopped.is_set():
+            messages = self.queue.receive()
+            self.signals += [signal for message in messages for signal in self.queue.parse(message)]
+            self.queue.delete(messages)
+
+
+@pytest.fixture
+def site(
+    kube: FakeKube, new_cloud: Callable[..., KubernetesCloud], request_of: Callable[..., LaunchRequest]
+) -> Iterator[Site]:
+    kube.add_node("n1", labels=SPOT)
+    site = Site(kube, new_cloud(), request_of(market=Market.SPOT))
+    yield site
+    site.stop()
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        "cloud.google.com/impending-node-termination",
+        "karpenter.sh/disrupted",
+        "ToBeDeletedByClusterAutoscaler",
+        "aws-node-termination-handler/spot-itn",
+        "remediator.kubernetes.azure.com/unschedulable",
+    ],
+)
+def test_taint__is_a_notice_with_the_vendors_deadline(site: Site, taint: str) -> None:
+    site.kube.taint("n1", taint)
+    notice = site.until(Signal.NOTICE)
+    assert notice.instance_id == site.machine.id
+    assert notice.deadline is not None
+    assert 5 < notice.deadline - SystemClock().now() <= 15, "GKE leaves 15 s"
+
+
+def test_cordon__is_a_risk_and_no_notice(site: Site) -> None:
+    site.kube.change_node("n1", unschedulable=True)
+    site.until(Signal.AT_RISK)
+    assert [one.signal for one in site.signals] == [Signal.AT_RISK]
+
+
+def test_shutdown_of_the_node__is_a_notice(site: Site) -> None:
+    site.kube.set_ready("n1", "False", "node is shutting down")
+    site.until(Signal.NOTICE)
+
+
+def test_deletion__is_a_notice_with_its_own_deadline(site: Site) -> None:
+    site.kube.delete_pod(site.machine.id, 40)
+    notice = site.until(Signal.NOTICE)
+    assert notice.deadline is not None
+    assert 30 < notice.deadline - SystemClock().now() <= 41
+    (described,) = site.cloud.describe(site.kube.context, [site.machine.id])
+    assert (described.state, described.gone_reason) == (InstanceState.ENDING, Reason.MACHINE_STOPPED)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "PreemptionByScheduler",
+        "DeletionByTaintManager",
+        "EvictionByEvictionAPI",
+        "DeletionByPodGC",
+        "TerminationByKubelet",
+    ],
+)
+def test_disruption__is_a_preemption_that_says_by_whom(site: Site, reason: str) -> None:
+    site.kube.disrupt(site.machine.id, reason, 1)
+    site.until(Signal.NOTICE)
+    wait_until(lambda: not site.kube.pods(), "the end of the pod", 10)
+    (described,) = site.cloud.describe(site.kube.context, [site.machine.id])
+    assert (described.state, described.gone_reason) == (InstanceState.GONE, Reason.PREEMPTED)
+    assert reason in described.gone_message
+
+
+def test_lost_node__is_a_preemption_also_for_a_controller_that_was_away(
+    site: Site, new_cloud: Callable[..., KubernetesCloud]
+) -> None:
+    site.kube.remove_node("n1")
+    site.until(Signal.ENDING)
+    for cloud in (new_cloud(), site.cloud):
+        (described,) = cloud.describe(site.kube.context, [site.machine.id])
+        assert (described.state, described.gone_reason) == (InstanceState.GONE, Reason.PREEMPTED)
+
+
+def test_own_termination__is_no_notice(site: Site) -> None:
+    site.kube.faults.stop_s = 0.1
+    site.cloud.terminate(site.kube.context, [site.machine.id])
+    wait_until(lambda: not site.kube.pods(), "the end of the pod", 10)
+    wait_until(lambda: site.queue.pods.find(site.machine.id) is None, "its removal from the watch", 10)
+    assert Signal.NOTICE not in [one.signal for one in site.signals]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "words"),
+    [
+        (lambda kube, id: kube.end_container(id, 137, "OOMKilled"), Reason.RUN_FAILED, "more memory than its limit"),
+        (
+            lambda kube, id: kube.fail_pod(id, "Evicted", 'Usage of EmptyDir volume "state" exceeds the limit "1Gi".'),
+            Reason.RUN_FAILED,
+            "EmptyDir",
+        ),
+        (
+            lambda kube, id: kube.fail_pod(id, "Evicted", "The node was low on resource: memory."),
+            Reason.PREEMPTED,
+            "low on resource",
+        ),
+        (
+            lambda kube, id: kube.fail_pod(id, "Terminated", "terminated in response to imminent node shutdown."),
+            Reason.PREEMPTED,
+            "imminent node shutdown",
+        ),
+        (lambda kube, id: kube.end_container(id, 3, "Error", "boom"), Reason.MACHINE_CRASHED, "boom"),
+    ],
+    ids=["oom", "own-limit", "node-pressure", "shutdown", "crash"],
+)
+def test_end__says_whose_doing_it_was(
+    site: Site, end: Callable[[FakeKube, str], None], reason: Reason, words: str
+) -> None:
+    end(site.kube, site.machine.id)
+    site.until(Signal.ENDING)
+    (described,) = site.cloud.describe(site.kube.context, [site.machine.id])
+    assert (described.state, described.gone_reason) == (InstanceState.GONE, reason)
+    assert words in described.gone_message
+
+
+def test_silent_node__keeps_its_pod_until_the_limit(
+    kube: FakeKube, new_cloud: Callable[..., KubernetesCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    kube.add_node("n1")
+    cloud = new_cloud(silent_node_s=0.1)
+    (machine,) = cloud.launch(request_of())
+    kube.faults.no_kubelet.add("n1")
+    kube.set_ready("n1", "Unknown", "Kubelet stopped posting node status.")
+    kube.delete_pod(machine.id, 1)
+    assert cloud.describe(kube.context, [machine.id])[0].state is InstanceState.ENDING
+
+    def is_gone() -> bool:
+        (one,) = cloud.describe(kube.context, [machine.id])
+        return one.state is InstanceState.GONE and one.gone_reason in (Reason.UNREACHABLE, Reason.MACHINE_STOPPED)
+
+    wait_until(is_gone, "the end of the wait for the node", 15)
+    assert kube.pod(machine.id) is not None, "the pod is not deleted by force"
