@@ -143,6 +143,20 @@ def test_tainted_node__drains_its_pod_and_both_nodes_of_the_job_move(
     wait_until(lambda: not names(kube), "the end of every pod", 30)
 
 
+def test_clusters__are_checked_and_their_gpus_are_listed(kube: FakeKube, controller: Controller) -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    kube.add_node("gpu", cpu=96, memory_gib=1000, resources={"nvidia.com/gpu": 8}, labels=labels)
+    checked = controller.perdure("check", "k8s", "-v").stdout
+    assert "kubernetes: usable" in checked
+    assert "fake: Kubernetes v1.37.1, namespace training" in checked
+    assert "fake: 3 nodes with 8 H100" in checked
+    controller.until(lambda: "H100" in controller.perdure("gpus", "--infra", "k8s").stdout, "the GPUs", 60)
+    kube.faults.forbid.add("create pods")
+    missing = controller.perdure("check", "k8s", check=False)
+    assert missing.returncode == 1
+    assert "fake: create pods in the namespace is missing" in missing.stdout
+
+
 def test_pod_config__is_merged_and_its_mistakes_are_named_before_anything_is_created(
     kube: FakeKube, controller: Controller, tmp_path: Path
 ) -> None:

@@ -171,7 +171,18 @@ def test_refusal__of_launched_attempt_is_ignored() -> None:
     assert not driver.last_actions
 
 
-@pytest.mark.parametrize("reason", Reason)
+# The cloud ended the machine for what the task did on it.
+OWN_FAILURES = {Reason.RUN_FAILED: Status.FAILED, Reason.PRECHECKS_FAILED: Status.FAILED_PRECHECKS}
+
+
+@pytest.mark.parametrize(("reason", "status"), OWN_FAILURES.items())
+def test_machine__that_its_task_has_ended_fails_the_task(reason: Reason, status: Status) -> None:
+    driver = new_job().running().send(events.MachinesDescribed(0, 1, {0: reason}, {0: "OOMKilled"}))
+    assert driver.task.status is status
+    assert "OOMKilled" in driver.task.message
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason not in OWN_FAILURES])
 def test_machine__that_is_gone_is_lost_for_whatever_reason(reason: Reason) -> None:
     driver = new_job().running().send(events.MachinesDescribed(0, 1, {0: reason}))
     assert driver.task.status is Status.RECOVERING

@@ -35,12 +35,13 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
     """Check which clouds the controller can use, and how to fix the others.
 
     For AWS, GCP and Azure this checks the account: the caller's identity, missing permissions, enabled regions, and
-    quotas that would block a launch. It launches nothing. Exits with 1 if no cloud is usable, or if one of CLOUDS is
-    not.
+    quotas that would block a launch; for Kubernetes each context. It launches nothing. Exits with 1 if no cloud is
+    usable, or if one of CLOUDS is not.
     """
     from perdure.cli.client import connect, outdated_config
     from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
     from perdure.cli.output.progress import spinner
+    from perdure.sdk.spec.infra import canonical_cloud
 
     client = connect()
     if note := outdated_config(client.controller()):
@@ -48,9 +49,9 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
     with spinner("Querying clouds"):
         known = {cloud["name"]: cloud for cloud in client.clouds()}
     for name in clouds:
-        if name.lower() not in known:
+        if canonical_cloud(name) not in known:
             raise Failure(f"unknown cloud {name!r}\n  choose from: {', '.join(known)}", EXIT_WRONG_INPUT)
-    names = list(dict.fromkeys(name.lower() for name in clouds)) or list(known)
+    names = list(dict.fromkeys(map(canonical_cloud, clouds))) or list(known)
     with spinner("Checking accounts"):
         findings = {name: client.findings(name) for name in names}
     usable = {

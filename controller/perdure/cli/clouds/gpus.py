@@ -35,9 +35,12 @@ def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> 
     from perdure.cli.client import connect
     from perdure.cli.errors import Failure
     from perdure.cli.output.progress import spinner
+    from perdure.sdk.spec.infra import canonical_cloud
 
     accelerator, count = _parse_name(name)
-    cloud, _, region = (infra or "").lower().partition("/")
+    cloud, _, region = (infra or "").partition("/")
+    cloud = canonical_cloud(cloud)
+    region = region if cloud == "kubernetes" else region.lower()  # the names of contexts are the user's
     client = connect()
     with spinner("Querying clouds"):
         gpu_rows = client.gpus(name=accelerator, count=count, cloud=cloud, region=region)

@@ -60,10 +60,15 @@ def join(cloud: str | None, region: str | None, zone: str | None) -> str | None:
     return "/".join(name or "*" for name in names) or None
 
 
+def canonical_cloud(name: str) -> str:
+    """The name in lower case, and without abbreviation: `k8s` is `kubernetes`. Whether there is one is not checked."""
+    name = name.strip().lower()
+    return _ALIASES.get(name, name)
+
+
 def cloud_name(value: object) -> str | None:
     """The cloud's canonical name, None for `*`."""
-    name = str(value).strip().lower()
-    name = _ALIASES.get(name, name)
+    name = canonical_cloud(str(value))
     if name == "*":
         return None
     if name not in CLOUDS and name not in installed_clouds():
