@@ -15,7 +15,7 @@ has_all() {
     "$bin/python" -c 'import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))' "$@"
 }
 
-if ! has_all torch transformers accelerate lightning jax flax optax orbax safetensors torchdata; then
+if ! has_all torch transformers accelerate lightning jax keras flax optax orbax safetensors torchdata; then
     echo "installing PyTorch, JAX and training frameworks (at most $limit_s s) ..."
     # A build without CUDA is a tenth of the size, but not every index has one, and for `torch` pip prefers the newest.
     cpu=$("$bin/pip" --disable-pip-version-check index versions torch 2>/dev/null | grep -o '[0-9][0-9.]*+cpu' | head -n 1) || true

@@ -130,7 +130,7 @@ class Resumable(Generic[T]):
         return items
 
     def state_dict(self) -> dict[str, Any]:
-        is_stateful = callable(getattr(self._loader, "load_state_dict", None)) and self._began is not None
+        is_stateful = self._began is not None and _stores_position(self._loader)
         position = self._loader.state_dict() if is_stateful else None  # type: ignore[attr-defined]
         return {"epoch": self.epoch, "batches": self.batches, "began": self._began, "loader": position}
 
@@ -138,12 +138,19 @@ class Resumable(Generic[T]):
         """Resume where `state` was taken. Raises CheckpointError if this loader cannot use its loader's position."""
         self.epoch, self.batches, self._began = state["epoch"], state["batches"], state["began"]
         self._position = state.get("loader")
-        if self._position is not None and not callable(getattr(self._loader, "load_state_dict", None)):
+        if self._position is not None and not _stores_position(self._loader):
             raise CheckpointError(
                 f"the checkpoint holds the position of a loader that stores it, and {type(self._loader).__qualname__} "
                 "does not: use the same loader as before"
             )
         self._resumes = True
+
+
+def _stores_position(loader: Any) -> bool:
+    """Whether a loader has a state of its own. Accelerate's has the methods, whether its inner loader has a state or
+    not."""
+    inner = getattr(loader, "base_dataloader", loader)
+    return all(callable(getattr(inner, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def _rank() -> int:
