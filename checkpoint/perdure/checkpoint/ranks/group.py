@@ -66,7 +66,7 @@ class TorchGroup:
         if self.rank < 0:
             raise ValueError("this process is not a member of process_group: only its members save and load with it")
         self._dist: Any = dist
-        self._group = dist.new_group(
+        self.process_group: Any = dist.new_group(
             ranks=None if process_group is None else dist.get_process_group_ranks(process_group),
             backend="gloo",
             timeout=timedelta(seconds=timeout_s),
@@ -76,7 +76,7 @@ class TorchGroup:
     def all_gather(self, topic: str, mine: Any) -> list[Any]:
         gathered: list[Any] = [None] * self.world_size
         try:
-            self._dist.all_gather_object(gathered, (topic, mine), group=self._group)
+            self._dist.all_gather_object(gathered, (topic, mine), group=self.process_group)
         except RuntimeError as error:
             raise PeersMissing(f"agreeing on {topic!r} with {self.world_size} processes: {error}") from error
         topics = {one for one, _ in gathered}
