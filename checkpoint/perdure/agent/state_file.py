@@ -18,7 +18,7 @@ from perdure.agent.notices.notice import Notice
 
 RESERVED_BYTES = 16 * 1024
 DEADLINE_TOLERANCE_S = 1.0  # a repeated deadline differs by the time that it was on its way
-TARGETS = ("wait", "setup", "run", "drain", "stop")
+TARGETS = ("wait", "setup", "run", "finish", "drain", "stop")
 
 
 @dataclass(frozen=True)

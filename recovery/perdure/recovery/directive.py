@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from perdure.recovery.job import AttemptView
-from perdure.recovery.statuses import AttemptState
+from perdure.recovery.statuses import AttemptState, NodePhase
 
 
 class Target(StrEnum):
     WAIT = "wait"
     SETUP = "setup"
     RUN = "run"
+    FINISH = "finish"  # `run` has ended on every node: end what it has left in the background
     DRAIN = "drain"
     STOP = "stop"
 
@@ -31,6 +32,9 @@ class Directive:
     roll_call_at: float | None = None
 
 
+# Of a node whose `run` may have ended with 0 while its background processes go on.
+_RUN_PHASES = (NodePhase.RUNNING, NodePhase.FLUSHING, NodePhase.ENDED)
+
 STOP = Directive(Target.STOP, reason="the controller has given up this attempt")
 
 
@@ -44,7 +48,8 @@ def directive_for(attempt: AttemptView) -> Directive:
         case AttemptState.SETTING_UP | AttemptState.READY:
             return Directive(Target.SETUP, ips, roll_call_at=call_at)
         case AttemptState.RUNNING:
-            return Directive(Target.RUN, ips, roll_call_at=call_at)
+            is_over = all(node.phase in _RUN_PHASES and node.exit_code == 0 for node in attempt.nodes)
+            return Directive(Target.FINISH if is_over else Target.RUN, ips, roll_call_at=call_at)
         case AttemptState.DRAINING:
             return Directive(Target.DRAIN, ips, attempt.drain_until, attempt.reason.value if attempt.reason else "")
         case AttemptState.STOPPED | AttemptState.GONE:

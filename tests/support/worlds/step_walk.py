@@ -261,9 +261,9 @@ class Walk:
                 return events.NodeReported(*key, NodePhase.ENDED, exit_code=1, failed_stage="setup")
             case Target.SETUP if _is_before_ready(node) or not node.connected:
                 return events.NodeReported(*key, NodePhase.READY)
-            case Target.RUN if not finishing and (node.phase is not NodePhase.RUNNING or not node.connected):
+            case Target.FINISH | Target.RUN if not finishing and (node.phase is not NodePhase.RUNNING or not node.connected):
                 return events.NodeReported(*key, NodePhase.RUNNING)
-            case Target.RUN if finishing:
+            case Target.FINISH | Target.RUN if finishing:
                 return events.NodeReported(*key, NodePhase.ENDED, exit_code=0)
             case Target.DRAIN:
                 return events.NodeReported(*key, NodePhase.ENDED, exit_code=143, interrupted=True)

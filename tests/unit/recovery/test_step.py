@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from perdure.recovery import actions, events
 from perdure.recovery.directive import Target, directive_for
+from perdure.recovery.job import Recovery
+from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, NodePhase, Status
 from support.worlds.job_driver import new_job
@@ -60,3 +62,35 @@ def test_lost_gang__counts_only_what_was_reported_durable() -> None:
     assert driver.task.attempts[0].state is AttemptState.DRAINING
     driver.report(NodePhase.ENDED, rank=0, generation=1, interrupted=True)
     assert driver.task.durable_s == driver.task.progress_s(driver.now) == 600
+
+
+def test_directive__lets_background_processes_live_until_run_has_ended_on_every_node() -> None:
+    driver = new_job(nodes=2).running()
+    driver.report(NodePhase.RUNNING, rank=1, exit_code=0)
+    assert directive_for(driver.attempt).target is Target.RUN
+    driver.report(NodePhase.RUNNING, rank=0, exit_code=0)
+    assert directive_for(driver.attempt).target is Target.FINISH
+    driver.report(NodePhase.ENDED, rank=0, exit_code=0)
+    assert directive_for(driver.attempt).target is Target.FINISH
+    driver.report(NodePhase.ENDED, rank=1, exit_code=0)
+    assert driver.job.tasks[0].status is Status.SUCCEEDED
+
+
+def test_loss__ends_a_task_that_does_not_recover() -> None:
+    driver = new_job(recovery=Recovery(recovers=False)).running()
+    driver.send(events.MachinesDescribed(0, 1, {0: Reason.PREEMPTED}))
+    assert driver.job.tasks[0].outcome is Reason.NOT_RECOVERED
+    assert not driver.actions_of(actions.Launch)
+
+
+def test_queued_job__waits_until_its_slot_is_granted() -> None:
+    driver = new_job(recovery=Recovery(strategy="QUEUED")).tick()
+    assert driver.job.tasks[0].status is Status.PENDING
+    assert not driver.actions_of(actions.Launch), "the market has offers, but none is a slot of its cluster"
+    driver.offers = (*driver.offers, Offer("cluster", "dev", "1", "slot", Market.ON_DEMAND, 0.0, 0.0, 0.5, 0.0))
+    driver.send(events.SlotGranted(0))
+    (launch,) = driver.actions_of(actions.Launch)
+    assert isinstance(launch, actions.Launch)
+    assert launch.offer.cloud == "cluster"
+    driver.launched()
+    assert not driver.actions_of(actions.RecordObservation), "a slot says nothing about the market"

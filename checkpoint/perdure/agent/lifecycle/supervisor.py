@@ -8,11 +8,10 @@ for it.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from perdure.agent import clock
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
 from perdure.agent.lifecycle.hooks import DOWN, PREEMPTION, HookRunner, event_of_drain
+from perdure.agent.lifecycle.outcome import NodeFailed, Outcome, outcome_of
 from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.link.outbox import Outbox
 from perdure.agent.node_spec import NodeSpec
@@ -27,7 +27,7 @@ from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import reserve_disk_space, write_json
 from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
 from perdure.agent.workload.environment import workdir_path, workload_env
-from perdure.agent.workload.stage import Stage, StageResult
+from perdure.agent.workload.stage import Stage
 
 FLUSH_SHARE, FLUSH_MIN_S = 0.25, 2.0
 NOTHING_TO_FLUSH_S = 0.5
@@ -36,26 +36,8 @@ MOUNT_CHECK_S = 5.0  # how long the check of the mounts after a failed stage may
 KILL_S, RUNNER_KILL_S = 4.0, 0.5  # of KILL_S, how long the runner has to kill its processes
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the node's part of the task ended; the fields go into the report."""
-
-    exit_code: int | None = None
-    failed_stage: str | None = None
-    interrupted: bool = False
-    message: str = ""
-
-
 class Orphaned(Exception):
     """Nothing runs here, and no controller has answered for `power_off_after_s`."""
-
-
-class NodeFailed(Exception):
-    """The node cannot go on; `outcome` is what to report."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.message)
-        self.outcome = outcome
 
 
 class Supervisor:
@@ -90,7 +72,7 @@ class Supervisor:
         self._is_orphaned = is_orphaned
         self._slot_host = slot_host
         self._setup_stage = self._make_stage("setup", allow_background=True)
-        self._run_stage = self._make_stage("run", allow_background=False)
+        self._run_stage = self._make_stage("run", allow_background=spec.num_nodes > 1)
         self._stages = (self._run_stage, self._setup_stage)
         self._hooks = HookRunner(
             spec.hooks,
@@ -102,13 +84,12 @@ class Supervisor:
 
     def restore(self) -> None:
         """Put what an earlier agent reached into the report, before the first frame is sent."""
-        ended = self._desired.state.ended
+        ended, is_host = self._desired.state.ended, self._slot_host is not None
+        has_run = self._run_stage.has_begun or (is_host and self._desired.state.directive.reaches("run"))
         if ended is not None:
             self._outbox.update_report(**ended)
-        elif self._run_stage.has_begun or self._setup_stage.has_begun:
-            self._outbox.update_report(phase="running" if self._run_stage.has_begun else "setup")
-        elif self._slot_host is not None and self._desired.state.directive.reaches("run"):
-            self._outbox.update_report(phase="running")
+        elif has_run or self._setup_stage.has_begun:
+            self._outbox.update_report(phase="running" if has_run else "setup")
 
     def run(self) -> None:
         """Run from the current state to `ended`. Raises StopNow, Orphaned."""
@@ -153,12 +134,19 @@ class Supervisor:
             self._enter_phase("running")
             self._desired.wait_for(self._slot_host.is_done)
             return Outcome(exit_code=0)
-        return self._run_one_stage(self._run_stage, self._spec.run, phase="running")
+        outcome = self._run_one_stage(self._run_stage, self._spec.run, phase="running")
+        if self._run_stage.is_alive():  # other nodes may need what it has left in the background, such as a Ray worker
+            self._outbox.update_report(exit_code=outcome.exit_code)
+            self._desired.wait_for(lambda: self._may_pass("finish") or not self._run_stage.is_alive())
+        return outcome
 
     def _wait_for_target(self, target: str) -> None:
-        self._desired.wait_for(lambda: self._desired.state.directive.reaches(target) or self._is_orphaned())
+        self._desired.wait_for(lambda: self._may_pass(target))
         if not self._desired.state.directive.reaches(target):
             raise Orphaned
+
+    def _may_pass(self, target: str) -> bool:
+        return self._desired.state.directive.reaches(target) or self._is_orphaned()
 
     def _prepare(self) -> None:
         """Fetch the files and mount the buckets. After a restart, only mount: files may have been changed since."""
@@ -200,7 +188,7 @@ class Supervisor:
             ) from None
         result = self._desired.wait_for(stage.result)
         assert result is not None
-        outcome = _outcome(stage.name, result)
+        outcome = outcome_of(stage.name, result)
         if outcome.failed_stage:
             raise NodeFailed(outcome)
         return outcome
@@ -277,7 +265,7 @@ class Supervisor:
             result = stage.result() if stage.has_begun else None
             if result is None:
                 continue
-            outcome = _outcome(stage.name, result)
+            outcome = outcome_of(stage.name, result)
             if outcome.interrupted or outcome.failed_stage or stage is self._run_stage:
                 return outcome
         return Outcome(interrupted=True)
@@ -374,22 +362,3 @@ class Supervisor:
             marker=marker,
             allow_background=allow_background,
         )
-
-
-def _outcome(stage: str, result: StageResult) -> Outcome:
-    if result.stopped:
-        return Outcome(exit_code=result.exit_code, interrupted=True, message=result.message)
-    if result.exit_code == 0:
-        return Outcome(exit_code=0, message=result.message)
-    return Outcome(
-        result.exit_code, failed_stage=stage, message=result.message or _describe_exit(stage, result.exit_code)
-    )
-
-
-def _describe_exit(stage: str, exit_code: int | None) -> str:
-    if exit_code is not None and exit_code > 128:
-        try:
-            return f"{stage} exited with code {exit_code} (killed by {signal.Signals(exit_code - 128).name})"
-        except ValueError:
-            pass
-    return f"{stage} exited with code {exit_code}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
@@ -29,6 +29,10 @@ from perdure.sdk import Task
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_NAME_CHARS = 63
+
+_OTHER_MOUNTS = (
+    "the cluster {0} keeps the file_mounts that it was launched with; to change them, run `perdure down {0}` first"
+)
 
 Accept = Callable[[Submission], Accepted]
 """Stores a submission and hands its job to the reconciler."""
@@ -77,22 +81,26 @@ class ClusterService:
         self, name: str | None, config: Mapping[str, Any], user: str, key: str, options: LaunchOptions
     ) -> OfCluster:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
+        warnings: tuple[str, ...] = ()
         task = _task(config)
         with self.database.connect() as conn:
             cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
         if cluster is None:
             cluster = self._create(name, config, task, user, key, options)
         elif cluster.idempotency_key != key:
-            self._require_room(cluster, task, is_launch=True)
+            self._require_room(cluster, task)
+            if host_config(config).get("file_mounts", {}) != cluster.config.get("file_mounts", {}):
+                warnings = (_OTHER_MOUNTS.format(cluster.name),)
             self._set_autostop(cluster, options)
             if cluster.wanted == STOPPED:
                 self._want_up(cluster.id)
         self._ensure_host(cluster.id)
         failpoint("cluster.launched")
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
-            return OfCluster(cluster.id, cluster.name)
+            return OfCluster(cluster.id, cluster.name, warnings=warnings)
         job = job_config(config, with_setup=options.with_setup)
-        return self._add_job(cluster, job, task, user, f"{key}/job", is_launch=True, limit_s=options.limit_s)
+        added = self._add_job(cluster, job, task, user, f"{key}/job", is_launch=True, limit_s=options.limit_s)
+        return replace(added, warnings=(*warnings, *added.warnings))
 
     def exec(self, name: str, config: Mapping[str, Any], user: str, key: str, limit_s: float | None) -> OfCluster:
         """Queue a job without `setup` on a cluster that is up."""
@@ -102,7 +110,7 @@ class ClusterService:
                 f"the cluster {name} is stopped", where="name", fix=f"start it: perdure start {name}", status=409
             )
         task = _task(config)
-        self._require_room(cluster, task, is_launch=False)
+        self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
         return self._add_job(cluster, job, task, user, f"{key}/job", is_launch=False, limit_s=limit_s)
 
@@ -190,9 +198,9 @@ class ClusterService:
             number = clusters.number_of(conn, accepted.job_id)
         return OfCluster(cluster.id, cluster.name, number, accepted.job_id, accepted.warnings)
 
-    def _require_room(self, cluster: Row[Any], task: Task, *, is_launch: bool) -> None:
+    def _require_room(self, cluster: Row[Any], task: Task) -> None:
         """Raises RequestRejected if the cluster's machines can never take the job. Unknown machines may."""
-        demand, wanted = demand_of(task, is_launch=is_launch), accelerator_of(task)
+        demand, wanted = demand_of(task, is_launch=False), accelerator_of(task)
         with self.database.connect() as conn:
             host = clusters.hosts(conn, [cluster.id]).get(cluster.id)
         attempt = host.attempts[-1] if host and host.attempts else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 IGNORE_FILE = ".skyignore"
@@ -29,6 +29,17 @@ def list_directory(root: Path, *, is_workdir: bool) -> list[str]:
         return _walk(root, ignore_rule([], without_git=False))
     listed = _list_by_git(root)
     return listed if listed is not None else _walk(root, ignore_rule([], without_git=True))
+
+
+def held_back(root: Path, sent: Collection[str]) -> list[str]:
+    """The files directly in the working directory `root` that an ignore file keeps from being sent, sorted.
+
+    Folders and compiled files are left out: they are ignored on purpose nearly always.
+    """
+    names = {name.partition("/")[0] for name in sent}
+    with os.scandir(root) as entries:
+        files = [entry.name for entry in entries if entry.name not in names and not entry.is_dir(follow_symlinks=False)]
+    return sorted(name for name in files if name != ".git" and not name.endswith((".pyc", ".pyo")))
 
 
 def ignore_rule(patterns: list[str], *, without_git: bool) -> Callable[[str, bool], bool]:

@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -26,6 +26,7 @@ from perdure.sdk.files.tar_writer import TarWriter
 
 Config = dict[str, Any]
 WARN_ABOVE_BYTES = 500_000_000
+_MAX_NAMES = 5  # of files that are not sent
 _COMPRESSION = 3  # measured on source trees: within 8% of the size of level 6 in a third of its time
 
 
@@ -51,11 +52,12 @@ class PackedTasks:
 
     tasks: list[Config]
     archives: dict[str, Archive]  # by SHA-256
+    held_back: Mapping[str, list[str]] = field(default_factory=dict)  # workdir → files that an ignore file excludes
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each archive whose size suggests that something is uploaded by mistake."""
-        return [
+        """A line for each workdir of which files are not sent, and for each archive that is suspiciously large."""
+        return [_held_back_line(workdir, names) for workdir, names in self.held_back.items()] + [
             f"{archive.source} is {format_size(archive.size_bytes)} in {archive.files} files; "
             f"exclude files that are not needed with a {file_list.IGNORE_FILE} file"
             for archive in self.archives.values()
@@ -74,7 +76,8 @@ def pack_tasks(tasks: Sequence[Config], on_read: Callable[[int], object] = lambd
     """
     with packing_folder() as folder:
         packer = _Packer(folder, on_read)
-        yield PackedTasks([_pack_task(task, packer) for task in tasks], packer.by_digest)
+        packed = [_pack_task(task, packer) for task in tasks]
+        yield PackedTasks(packed, packer.by_digest, packer.held_back)
 
 
 UploadProgress = Callable[[Archive], contextlib.AbstractContextManager[Callable[[int], object]]]
@@ -156,6 +159,7 @@ class _Packer:
         self._folder, self._on_read = folder, on_read
         self._by_source: dict[tuple[str, bool, bool], Archive] = {}
         self.by_digest: dict[str, Archive] = {}
+        self.held_back: dict[str, list[str]] = {}
 
     def pack(self, source: str, *, is_workdir: bool = False, is_named: bool = False) -> Archive:
         path = Path(os.path.abspath(os.path.expanduser(source)))
@@ -164,8 +168,23 @@ class _Packer:
             target = self._folder / f"{len(self._by_source)}.tar.gz"
             archive = pack(path, target, is_workdir=is_workdir, is_named=is_named, on_read=self._on_read)
             self._by_source[key] = archive
+            if is_workdir and (names := _held_back(path)):
+                self.held_back[source] = names
             self.by_digest.setdefault(archive.sha256, archive)
         return self._by_source[key]
+
+
+def _held_back(workdir: Path) -> list[str]:
+    with _translate_os_errors(workdir):
+        return file_list.held_back(workdir, file_list.list_directory(workdir, is_workdir=True))
+
+
+def _held_back_line(workdir: str, names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    decides = file_list.IGNORE_FILE if (Path(workdir).expanduser() / file_list.IGNORE_FILE).is_file() else ".gitignore"
+    fix = f"put `!{names[0]}` into {file_list.IGNORE_FILE}"
+    fix = f"pass it with --env-file, or {fix}" if names[0].startswith(".env") else f"to send it, {fix}"
+    return f"not sent with the workdir {workdir}, since {decides} excludes it: {shown}; {fix}"
 
 
 def _pack_task(task: Config, packer: _Packer) -> Config:

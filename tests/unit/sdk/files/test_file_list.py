@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from perdure.sdk.files import file_list
+from perdure.sdk.files import file_list, uploads
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -103,3 +103,21 @@ def test_file_list__skyignore(tmp_path: Path) -> None:
     )
     kept = [name for name in names(root) if not (root / name).is_dir()]
     assert kept == [".skyignore", "c.txt", "keep.bin", "sub/build", "sub/only-top"]
+
+
+def test_held_back__names_ignored_files_but_no_folders(tmp_path: Path) -> None:
+    (tmp_path / ".skyignore").write_text(".env\n*.pyc\ncache/\n")
+    for name in (".env", "train.py", "train.pyc"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "cache").mkdir()
+    assert file_list.held_back(tmp_path, file_list.list_directory(tmp_path, is_workdir=True)) == [".env"]
+
+
+def test_packed_tasks__warn_of_files_that_are_not_sent(tmp_path: Path) -> None:
+    (tmp_path / ".skyignore").write_text(".env\n")
+    (tmp_path / ".env").write_text("TOKEN=1")
+    with uploads.pack_tasks([{"workdir": str(tmp_path)}]) as packed:
+        (warning,) = packed.warnings
+    assert warning.endswith(
+        "since .skyignore excludes it: .env; pass it with --env-file, or put `!.env` into .skyignore"
+    )
