@@ -239,7 +239,7 @@ class Daemon:
         cluster_service = ClusterService(
             database, clock, keyring, partial(accept_one, accept), partial(self._cancel_jobs, settings), queue.job_added
         )
-        self._cluster_watch = cluster_watch.ClusterWatch(database, clock, cluster_service)
+        self._cluster_watch = cluster_watch.ClusterMaintenance(database, clock, cluster_service)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         backups = backup_schedule.read_backup_config(settings)
         run_backup = backup_schedule.run_in_child(settings)

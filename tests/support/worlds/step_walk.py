@@ -25,6 +25,7 @@ from support.worlds.rule_table import check_no_rule_was_missed
 
 NOW = 1_000_000.0
 TIMEOUTS = Timeouts()
+_RUNNING = NodePhase.RUNNING
 OFFERS = tuple(
     Offer("local", f"local-{zone[:4]}", f"local-{zone}", "cpu2", market, price, 1.0, 2, 8)
     for zone, market, price in [
@@ -261,7 +262,7 @@ class Walk:
                 return events.NodeReported(*key, NodePhase.ENDED, exit_code=1, failed_stage="setup")
             case Target.SETUP if _is_before_ready(node) or not node.connected:
                 return events.NodeReported(*key, NodePhase.READY)
-            case Target.FINISH | Target.RUN if not finishing and (node.phase is not NodePhase.RUNNING or not node.connected):
+            case Target.FINISH | Target.RUN if not finishing and not (node.connected and node.phase is _RUNNING):
                 return events.NodeReported(*key, NodePhase.RUNNING)
             case Target.FINISH | Target.RUN if finishing:
                 return events.NodeReported(*key, NodePhase.ENDED, exit_code=0)

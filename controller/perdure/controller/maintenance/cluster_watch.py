@@ -25,7 +25,7 @@ INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
-class ClusterWatch:
+class ClusterMaintenance:
     """Watches the clusters of an installation."""
 
     database: Engine

@@ -100,5 +100,6 @@ def _workdir_id(workdir: Any) -> str | None:
     """What tells one snapshot of a workdir from another; None for a job that brings none."""
     if not workdir:
         return None
-    text = json.dumps(workdir, sort_keys=True)
-    return workdir["upload"] if "upload" in workdir else hashlib.sha256(text.encode()).hexdigest()
+    if "upload" in workdir:
+        return str(workdir["upload"])
+    return "git-" + hashlib.sha256(json.dumps(workdir, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,7 @@
 """A thin client of the controller's HTTP API (`docs/reference/api.md`), on the standard library's `http.client`.
 
 One method per call of the API, and one connection per call, so that a broken connection affects one call only.
-Idempotent calls are repeated for a few seconds. `jobs`, `uploads` and `logs` decide what to upload and how to resume
-logs.
+Idempotent calls are repeated for a few seconds. `jobs`, `clusters`, `uploads` and `logs` build on them.
 """
 
 from __future__ import annotations
