@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from perdure.agent import VERSION
@@ -33,7 +34,10 @@ from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import StateFile, read_json, write_json
 from perdure.agent.storage.fetch import Fetcher
 from perdure.agent.storage.node_storage import NodeStorage
+from perdure.agent.tunnel.dialer import StreamDialer
+from perdure.agent.tunnel.session import SessionContext
 from perdure.agent.workload import machine
+from perdure.agent.workload.environment import WORKDIR, home_dir, workload_env
 from perdure.agent.workload.library import library_dir
 
 NO_SPEC_TIMEOUT_S = 600.0
@@ -126,10 +130,12 @@ class Agent:
             sizes=lambda: {"logs": {"size": logs.size()}, "checkpoints": {"seq": checkpoints.newest_seq()}},
         )
         host = self._slot_host(spec, outbox)
+        library = library_dir(self._paths.root)
+        dialer = StreamDialer(self._client, self._session_context(spec, desired, library), log=log)
         channel = Channel(
             self._client,
             outbox,
-            (logs, checkpoints) if host is None else (logs, checkpoints, host),
+            (logs, checkpoints, dialer) if host is None else (logs, checkpoints, dialer, host),
             on_directive=desired.apply_directive,
             on_revoked=desired.revoke,
             log=log,
@@ -140,7 +146,8 @@ class Agent:
             storage,
             outbox,
             paths=self._paths,
-            library=library_dir(self._paths.root),
+            library=library,
+            end_sessions=dialer.end_all,
             before_end=lambda: (checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S), logs.wait_sent(STREAM_SEND_TIMEOUT_S)),
             log=log,
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
@@ -178,6 +185,18 @@ class Agent:
         if not spec.is_host:
             return None
         return SlotHost(self._paths, outbox, library=library_dir(self._paths.root), environ=os.environ, log=log)
+
+    def _session_context(self, spec: NodeSpec, desired: DesiredState, library: Path) -> SessionContext:
+        """What sessions of users share with `run`."""
+
+        def env() -> dict[str, str]:
+            directive = desired.state.directive
+            return workload_env(
+                "run", spec, directive, environ=os.environ, run_dir=self._paths.run_dir, library=library
+            )
+
+        home = home_dir(os.environ)
+        return SessionContext(env, (str(home / WORKDIR), str(home), "/"), library, self._paths.sessions)
 
     def _poll_notices(self, spec: NodeSpec, handler: NoticeHandler) -> None:
         if spec.notice is None:

@@ -40,6 +40,11 @@ class NodePaths:
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints.jsonl"
 
+    @property
+    def sessions(self) -> Path:
+        """Files of open ssh sessions, one folder each."""
+        return self.root / "sessions"
+
     def stage(self, name: str) -> Path:
         return self.root / "stages" / name
 

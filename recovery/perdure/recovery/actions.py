@@ -96,6 +96,7 @@ TIMELINE_KINDS = frozenset(
         "job.preemption_simulated",
         "job.submitted",
         "launch.retry",
+        "node.entered",
         "node.gone",
         "node.notice",
         "node.rebalance_recommended",

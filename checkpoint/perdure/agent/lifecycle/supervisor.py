@@ -43,8 +43,9 @@ class Orphaned(Exception):
 class Supervisor:
     """Runs one node from its start to `ended`.
 
-    `before_end` is called once, right before `ended` is reported. `is_orphaned`: whether no controller has answered for
-    `power_off_after_s`. `slot_host`: of a node of a cluster, which runs the cluster's jobs instead of `run`.
+    `before_end` is called once, right before `ended` is reported. `end_sessions` ends the sessions of users, and gives
+    them the reason. `is_orphaned`: whether no controller has answered for `power_off_after_s`. `slot_host`: of a node
+    of a cluster, which runs the cluster's jobs instead of `run`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Supervisor:
         paths: NodePaths,
         library: Path,
         before_end: Callable[[], object],
+        end_sessions: Callable[[str], object],
         log: Callable[[str], None],
         is_orphaned: Callable[[], bool] = lambda: False,
         slot_host: SlotHost | None = None,
@@ -68,6 +70,7 @@ class Supervisor:
         self._paths = paths
         self._library = library
         self._before_end = before_end
+        self._end_sessions = end_sessions
         self._log = log
         self._is_orphaned = is_orphaned
         self._slot_host = slot_host
@@ -290,11 +293,13 @@ class Supervisor:
         return replace(outcome, message=f"{outcome.message}; {message}")
 
     def _end_leftovers(self) -> None:
-        """End the background processes of `setup`: they served `run`, and must not outlive it."""
+        """End the background processes of `setup` and of users' sessions: they must not write after the end."""
+        self._end_sessions("the job has ended on this machine")
         for stage in self._stages:
             if stage.is_alive():
                 stage.stop(kill_at=clock.now() + FLUSH_MIN_S / 2)
         self._desired.wait_for(lambda: not any(stage.is_alive() for stage in self._stages), drainable=False)
+        self._run_stage.kill_orphans()
 
     def _flush(self, outcome: Outcome) -> Outcome:
         """Upload what was written, after every kind of ending. A deadline may arrive meanwhile."""

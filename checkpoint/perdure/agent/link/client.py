@@ -19,10 +19,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from perdure.agent.link import tls
-from perdure.agent.link.websocket import Disconnected, UpgradeRefused, WebSocket
+from perdure.agent.link.websocket import SEND_TIMEOUT_S, Disconnected, UpgradeRefused, WebSocket
 
 TIMEOUT_S = 15.0
 CHUNK_BYTES = 1 << 20
+STREAM_SEND_TIMEOUT_S = 24 * 3600.0
+DEAD_PEER_S = 90.0
 
 
 class TokenRevoked(Exception):
@@ -92,11 +94,27 @@ class ControllerClient:
         os.replace(temporary, path)
 
     def open_channel(self) -> WebSocket:
+        return self._open_socket("/channel", send_timeout_s=SEND_TIMEOUT_S)
+
+    def open_stream(self, stream_id: str) -> WebSocket:
+        """The connection of a stream that the controller has requested. A slow reader may hold it up for long.
+
+        Raises ControllerRejected if the controller that answers does not expect this stream.
+        """
+        ws = self._open_socket(f"/streams/{stream_id}", send_timeout_s=STREAM_SEND_TIMEOUT_S)
+        ws.expect_acknowledgements(within_s=DEAD_PEER_S)
+        return ws
+
+    def _open_socket(self, path: str, *, send_timeout_s: float) -> WebSocket:
         try:
-            return WebSocket.connect(self._base + "/channel", self._headers, fingerprint=self._fingerprint)
+            return WebSocket.connect(
+                self._base + path, self._headers, fingerprint=self._fingerprint, send_timeout_s=send_timeout_s
+            )
         except UpgradeRefused as refused:
             if refused.status == 401:
                 raise TokenRevoked from None
+            if refused.status == 404:
+                raise ControllerRejected("the controller does not expect this stream") from None
             raise Unreachable(str(refused)) from None
         except (OSError, Disconnected) as error:
             raise Unreachable(f"connecting: {error}") from None

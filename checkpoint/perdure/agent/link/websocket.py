@@ -93,9 +93,11 @@ def decode(buffer: bytearray) -> Frame | None:
 class WebSocket:
     """An open connection. `last_sent` and `last_received` are `time.monotonic()` seconds."""
 
-    def __init__(self, sock: socket.socket, received: bytes = b"") -> None:
+    def __init__(self, sock: socket.socket, received: bytes = b"", *, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
+        """`send_timeout_s`: how long the server may accept nothing while a message is being sent."""
         sock.setblocking(False)
         self._sock = sock
+        self._send_timeout_s = send_timeout_s
         self._buffer = bytearray(received)
         self._message = bytearray()
         self._message_opcode = CONTINUATION
@@ -105,7 +107,13 @@ class WebSocket:
 
     @classmethod
     def connect(
-        cls, url: str, headers: Mapping[str, str], *, fingerprint: str | None = None, timeout_s: float = 10.0
+        cls,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        fingerprint: str | None = None,
+        timeout_s: float = 10.0,
+        send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> WebSocket:
         """Open ws://, wss:// (or http://, https://) `url`. Raises UpgradeRefused, Disconnected or OSError.
 
@@ -119,7 +127,8 @@ class WebSocket:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if secure:
                 sock = tls.wrap_socket(sock, host, fingerprint)
-            return cls(sock, _upgrade(sock, parts.netloc, parts.path or "/", headers, timeout_s=timeout_s))
+            received = _upgrade(sock, parts.netloc, parts.path or "/", headers, timeout_s=timeout_s)
+            return cls(sock, received, send_timeout_s=send_timeout_s)
         except BaseException:
             sock.close()
             raise
@@ -135,6 +144,24 @@ class WebSocket:
     def ping(self) -> None:
         """Send a ping; the pong updates `last_received`. Raises Disconnected."""
         self._send(PING, b"")
+
+    def ping_if_idle(self, after_s: float) -> None:
+        """Send a ping if nothing was sent for `after_s`. Does not wait for another thread that is sending now."""
+        if time.monotonic() - self.last_sent >= after_s and not self._sending.locked():
+            self.ping()
+
+    def expect_acknowledgements(self, within_s: float) -> None:
+        """Let the system break the connection if the peer's system acknowledges nothing for this long.
+
+        A peer that is alive but does not read is no reason to break it.
+        """
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(within_s / 2)))
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(within_s * 1000))
+
+    def fileno(self) -> int:
+        """The descriptor of the connection, for `poll`."""
+        return self._sock.fileno()
 
     def receive(self, timeout_s: float, wake: int | None = None) -> str | bytes | None:
         """The next message; None after `timeout_s`, or once the descriptor `wake` is readable. Raises Disconnected."""
@@ -211,8 +238,8 @@ class WebSocket:
 
     def _send(self, opcode: int, payload: bytes) -> None:
         remaining = memoryview(encode(opcode, payload))
-        deadline = time.monotonic() + SEND_TIMEOUT_S
         with self._sending:
+            deadline = time.monotonic() + self._send_timeout_s
             while remaining:
                 try:
                     with self._socket_call:
@@ -224,7 +251,7 @@ class WebSocket:
                 except (OSError, ValueError) as error:
                     raise Disconnected(f"sending: {error}") from None
                 if remaining and time.monotonic() > deadline:
-                    raise Disconnected(f"sending: the server took nothing for {SEND_TIMEOUT_S:.0f} s")
+                    raise Disconnected(f"sending: the server took nothing for {self._send_timeout_s:.0f} s")
             self.last_sent = time.monotonic()
 
 

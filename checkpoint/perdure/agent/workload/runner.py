@@ -49,7 +49,7 @@ MAX_OPEN_FILES = 1 << 20
 
 # These files may do anything: print, fail, change options and folders, and even end the shell (then they are left out).
 # The images of clouds put the paths of CUDA and EFA into /etc/profile.d. /etc/profile itself would reset PATH.
-_SOURCE_RC = (
+SOURCE_RC = (
     "for perdure_rc in /etc/profile.d/*.sh ~/.bashrc; do "
     'if [ -r "$perdure_rc" ]; then source "$perdure_rc" >/dev/null 2>&1 </dev/null || true; set +eu +o pipefail; fi; '
     "done; unset perdure_rc; "
@@ -128,7 +128,7 @@ class Runner:
 
     def _start(self, *, with_rc: bool) -> None:
         script, begun = self._job["script"], shlex.quote(str(self._directory / "begun"))
-        launcher = (_SOURCE_RC if with_rc else "") + f': >{begun}; cd {shlex.quote(self._job["cwd"])} && source "$0"'
+        launcher = (SOURCE_RC if with_rc else "") + f': >{begun}; cd {shlex.quote(self._job["cwd"])} && source "$0"'
         try:
             self._script = subprocess.Popen(
                 [shutil.which("bash") or "bash", "-c", launcher, script],
@@ -138,7 +138,7 @@ class Runner:
                 cwd="/",
                 env=self._job["env"],
                 start_new_session=True,
-                preexec_fn=_become_ordinary,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=become_ordinary,  # noqa: PLW1509 - this process has one thread
             )
         except OSError as error:
             self._append_to_log(f"perdure: bash cannot be started on this node: {error}\n".encode())
@@ -255,7 +255,7 @@ def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _become_ordinary() -> None:
+def become_ordinary() -> None:
     """Undo what is special to the agent, and raise limits: the defaults of services are too low for data loaders."""
     os.umask(UMASK)
     raise_limit(resource.RLIMIT_NOFILE, MAX_OPEN_FILES)

@@ -33,6 +33,7 @@ from perdure.controller.api.routes import (
     jobs,
     logs,
     metrics,
+    nodes,
     notifications,
     upgrade,
     uploads,
@@ -80,7 +81,7 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (controller, metrics, notifications, upgrade, jobs, clusters, logs, uploads, agents):
+    for module in (controller, metrics, notifications, upgrade, jobs, nodes, clusters, logs, uploads, agents):
         app.include_router(module.router)
     for module in (session, events, job_spec, market, savings, fleet):
         app.include_router(module.router)

@@ -1,4 +1,4 @@
-"""ASGI middleware that answers nodes before the router: the WebSocket of their sessions, and the node spec."""
+"""ASGI middleware in front of the router: every WebSocket (sessions of nodes, streams), and the node spec."""
 
 from __future__ import annotations
 
@@ -14,32 +14,19 @@ from starlette.websockets import WebSocket
 
 from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.gate import bearer, is_own_host
-from perdure.controller.api.server.node_websocket import PROTOCOL_EXTENSION
+from perdure.controller.api.gate import NO_TOKEN, bearer, is_own_host
+from perdure.controller.api.server.sockets import NodeSocket, StreamSocket
+from perdure.controller.api.tunnel.broker import StreamBroker
 from perdure.controller.runtime.batcher import Batcher
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records.agent_connections import Place
 
 CHANNEL = "/agent/v1/channel"
 SPEC = "/agent/v1/spec"
+NODE_STREAMS = "/agent/v1/streams/"
+USER_STREAMS = "/api/v1/streams"
+_NO_STREAM = {"error": {"message": "no such stream is expected of this node", "where": "path", "fix": ""}}
 _NO_ATTEMPT = {"error": {"message": "this token belongs to no attempt", "where": "Authorization", "fix": ""}}
-
-
-class NodeSocket(WebSocket):
-    """The WebSocket of a node. It frees the memory of the handshake, since it lasts for weeks."""
-
-    async def accept(self, *args: Any, **kwargs: Any) -> None:
-        await super().accept(*args, **kwargs)
-        protocol = self.scope.get("extensions", {}).get(PROTOCOL_EXTENSION)
-        if protocol is not None:
-            self.scope = {"type": "websocket", "extensions": {PROTOCOL_EXTENSION: protocol}}
-            protocol.release_handshake(self.scope)
-
-    @property
-    def last_received_at(self) -> float:
-        """When the last data arrived, by the event loop's clock; 0 if the server does not record it."""
-        protocol = self.scope.get("extensions", {}).get(PROTOCOL_EXTENSION)
-        return float(protocol.last_received_at) if protocol else 0.0
 
 
 class NodeEndpoints:
@@ -54,29 +41,46 @@ class NodeEndpoints:
         self._app = app
         self._context = context
         self._hosts = frozenset(hosts) | {"localhost"}
+        self._broker = StreamBroker(context)
         self._specs: Batcher[Place, dict[str, Any] | None] = Batcher("specs", self._build_specs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await self._open_session(NodeSocket(scope, receive, send))
+            await self._serve_websocket(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] == SPEC and (node_spec := await self._spec(scope)) is not None:
             await JSONResponse(node_spec)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _open_session(self, socket: NodeSocket) -> None:
-        headers = Headers(scope=socket.scope)  # not `socket.headers`, which would stay in memory
-        if socket.scope["path"] != CHANNEL or not is_own_host(headers.get("host", ""), self._hosts):
-            await socket.close(1008)
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        headers = Headers(scope=scope)  # not `socket.headers`, which would stay in memory
+        is_known = path in (CHANNEL, USER_STREAMS) or path.startswith(NODE_STREAMS)
+        if not is_known or not is_own_host(headers.get("host", ""), self._hosts):
+            await NodeSocket(scope, receive, send).close(1008)
             return
-        claims = _claims_of(headers)
+        token, rank = _claims_of(headers)
         del headers
-        node = await self._identify(*claims)
-        if node is None:
-            with contextlib.suppress(OSError):  # the node has closed the connection
-                await socket.send_denial_response(JSONResponse(_NO_ATTEMPT, status_code=401))
+        if path == USER_STREAMS:
+            await self._serve_user(StreamSocket(scope, receive, send), token)
             return
-        await self._context.sessions.serve(socket, node.place)
+        node = await self._identify(token, rank)
+        if node is None:
+            await _deny(NodeSocket(scope, receive, send), 401, _NO_ATTEMPT)
+        elif path == CHANNEL:
+            await self._context.sessions.serve(NodeSocket(scope, receive, send), node.place)
+        else:
+            await self._serve_stream(StreamSocket(scope, receive, send), node, path.removeprefix(NODE_STREAMS))
+
+    async def _serve_user(self, socket: StreamSocket, token: str) -> None:
+        if self._context.keyring.is_user_token(token):
+            await self._broker.serve_user(socket)
+        else:
+            await _deny(socket, 401, {"error": NO_TOKEN})
+
+    async def _serve_stream(self, socket: StreamSocket, node: NodeIdentity, stream_id: str) -> None:
+        if not await self._broker.serve_node(socket, node.place, stream_id):
+            await _deny(socket, 404, _NO_STREAM)
 
     async def _spec(self, scope: Scope) -> dict[str, Any] | None:
         """The node spec; None if the route has to produce an error."""
@@ -97,6 +101,11 @@ class NodeEndpoints:
         """The specs of nodes that have requested them at the same time, in one transaction."""
         with self._context.database.connect() as conn:
             return self._context.node_specs.build_all(conn, places)
+
+
+async def _deny(socket: WebSocket, status: int, content: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the other side has closed the connection
+        await socket.send_denial_response(JSONResponse(content, status_code=status))
 
 
 def _claims_of(headers: Headers) -> tuple[str, str]:

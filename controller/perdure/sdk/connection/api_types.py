@@ -142,6 +142,19 @@ class JobDetail(Job):
     timeline: list[TimelineEntry]
 
 
+class NodeAddress(TypedDict):
+    """The node that a name stands for now, and how ssh reaches it."""
+
+    name: str
+    job_id: int
+    task_index: int
+    generation: int
+    rank: int
+    num_nodes: int
+    user: str  # who logs in by ssh
+    host_key: str  # of its ssh server, as in a line of known_hosts
+
+
 class JobPage(TypedDict):
     """A page of jobs."""
 

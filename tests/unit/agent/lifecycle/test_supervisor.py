@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +83,7 @@ class Node:
         self.desired = DesiredState(StateFile(self.paths.state), log=lambda _: None)
         self.outbox = Outbox(Report(), notices=[], sizes=lambda: {"logs": {"size": 0}})
         self.supervisor: Supervisor | None = None
+        self.ended_sessions: list[str] = []
 
     def make(self, run: str | None = None, setup: str | None = None, **spec: Any) -> Supervisor:
         base = {"version": 1, "job_id": 1, "task_index": 0, "generation": 1, "rank": 0, "num_nodes": 1}
@@ -88,7 +91,7 @@ class Node:
         storage: Any = self.storage
         self.supervisor = Supervisor(
             parsed, self.desired, storage, self.outbox, paths=self.paths, library=LIBRARY,
-            before_end=lambda: None, log=lambda _: None,
+            before_end=lambda: None, end_sessions=self.ended_sessions.append, log=lambda _: None,
         )  # fmt: skip
         return self.supervisor
 
@@ -119,6 +122,19 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     yield node
     if node.supervisor is not None:
         node.supervisor.kill()
+
+
+def test_sessions__end_before_the_flush(node: Node) -> None:
+    node.live(run="true")
+    assert node.ended_sessions == ["the job has ended on this machine"]
+
+
+def test_what_a_session_left_behind__ends_before_the_flush(node: Node) -> None:
+    """It has the environment of the job, and could write to a mount after the node has reported its end."""
+    environ = {**os.environ, "PERDURE_RUN_DIR": str(node.paths.run_dir)}
+    with subprocess.Popen(["sleep", "600"], env=environ, start_new_session=True) as left_behind:
+        node.live(run="true")
+        assert left_behind.wait(scaled(10)) == -signal.SIGKILL
 
 
 def test_supervisor__reports_a_successful_run(node: Node) -> None:

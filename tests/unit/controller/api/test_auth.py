@@ -19,7 +19,7 @@ from perdure.controller.api import auth as perdure_auth
 from perdure.controller.api.app import application, create_app
 from perdure.controller.api.auth import NodeIdentity, identify_owned
 from perdure.controller.api.dashboard.pages import PATHS
-from perdure.controller.api.node_endpoints import CHANNEL
+from perdure.controller.api.node_endpoints import CHANNEL, NODE_STREAMS, USER_STREAMS
 from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.event_queue import EventQueue
 from perdure.controller.reconcile.watchdog import Watchdog
@@ -85,6 +85,10 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/api/v1/jobs/{job_id}"): USERS,
     ("POST", "/api/v1/jobs/cancel"): BAD_INPUT,
     ("POST", "/api/v1/jobs/{job_id}/preempt"): NOT_THERE,
+    ("GET", "/api/v1/nodes/{name}"): NOT_THERE,
+    ("WEBSOCKET", "/api/v1/streams"): (401, 401, 101, 401, 401, 401, 401),
+    # No node can open a stream that no user has requested of it.
+    ("WEBSOCKET", "/agent/v1/streams/{stream_id}"): (401, 401, 401, 404, 404, 404, 401),
     ("GET", "/api/v1/jobs/{job_id}/logs"): USERS,
     ("POST", "/api/v1/clusters"): BAD_INPUT,
     ("GET", "/api/v1/clusters"): USERS,
@@ -183,7 +187,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 def routes(deployment: Deployment) -> set[tuple[str, str]]:
     """Every (method, path) that the application serves."""
-    statuses = {("WEBSOCKET", CHANNEL)}  # it is served before routing
+    # These are served before routing.
+    statuses = {("WEBSOCKET", path) for path in (CHANNEL, USER_STREAMS, NODE_STREAMS + "{stream_id}")}
     for route in _flat(create_app(deployment.daemon.api_context).routes):
         assert isinstance(route, Route), f"{route} is served, too"
         methods = route.methods or set()

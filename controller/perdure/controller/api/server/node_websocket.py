@@ -12,6 +12,7 @@ import asyncio
 import base64
 import binascii
 import http
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
@@ -63,6 +64,8 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         "_transport",
         "_writable",
         "last_received_at",
+        "max_message_bytes",
+        "on_lost",
         "scope",
     )
 
@@ -70,6 +73,10 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         """`scope`: of the request that asked for the upgrade, as a WebSocket's. `start` must follow."""
         #: When data arrived last, by the event loop's clock. Pings count; the application does not see them.
         self.last_received_at = 0.0
+        #: Called once, when the connection is lost.
+        self.on_lost: Callable[[], object] | None = None
+        #: Of the messages from the other side. Set it before the connection is accepted.
+        self.max_message_bytes = MAX_MESSAGE_BYTES
         self.scope = scope
         self._app = app
         self._registry = registry
@@ -147,7 +154,7 @@ class NodeWebSocketProtocol(asyncio.Protocol):
             case "websocket.close" if self._protocol is not None:
                 self._close(self._protocol, message.get("code", CloseCode.NORMAL_CLOSURE), message.get("reason") or "")
             case "websocket.accept" if self._protocol is None:
-                self._protocol = websocket.Protocol(websocket.Side.SERVER, max_size=MAX_MESSAGE_BYTES)
+                self._protocol = websocket.Protocol(websocket.Side.SERVER, max_size=self.max_message_bytes)
                 self._transport.write(
                     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                     b"Sec-WebSocket-Accept: " + self._accept_key + b"\r\n\r\n"
@@ -239,6 +246,8 @@ class NodeWebSocketProtocol(asyncio.Protocol):
         self.resume_writing()
         if self._close_timer is not None:
             self._close_timer.cancel()
+        if self.on_lost is not None:
+            self.on_lost()
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()

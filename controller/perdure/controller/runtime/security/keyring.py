@@ -131,6 +131,10 @@ class Keyring:
         key = self._find_key(key_id)
         return key is not None and hmac.compare_digest(_mac(key, purpose, body).encode(), mac.encode())
 
+    def derive(self, purpose: str) -> bytes:
+        """A key for `purpose`, from which neither the current key nor that of another purpose can be found."""
+        return _derive(self.key, purpose)
+
     def seal(self, values: dict[str, str]) -> bytes:
         """Encrypt secrets for the database."""
         return b"%s.%s" % (fingerprint(self.key).encode(), _fernet(self.key).encrypt(json.dumps(values).encode()))

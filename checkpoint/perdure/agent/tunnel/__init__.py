@@ -1,0 +1,1 @@
+"""The node's end of streams: commands, ssh sessions and forwarded ports, over connections that the agent opens."""

@@ -1,0 +1,105 @@
+"""Sessions that run one command in the environment and the folder of the job, with or without a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from perdure.agent.link.stream_copy import send_all, write_all
+from perdure.agent.tunnel.launcher import launch
+from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
+from perdure.agent.workload.runner import SOURCE_RC
+
+STDOUT, STDERR = b"\x01", b"\x02"  # the first byte of every message to the user
+SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP, "QUIT": signal.SIGQUIT}
+DEFAULT_TERM = "xterm-256color"
+# A profile may end the shell: then the trap runs the command all the same.
+_WRAPPER = f'trap \'exec "$@"\' EXIT; {SOURCE_RC}trap - EXIT; exec "$@"'
+_END_OF_INPUT = b"\x04"
+
+
+def serve_command(session: Session, request: Mapping[str, Any], context: SessionContext) -> None:
+    """Run the command of `request` until it ends, or the session must. Raises SessionRefused, Disconnected."""
+    argv, env = [str(word) for word in request["argv"]], dict(context.env())
+    has_tty = bool(request.get("tty"))
+    try:
+        if has_tty:
+            env["TERM"] = str(request.get("term") or DEFAULT_TERM)
+            process, stdin, sources = _start_on_terminal(session, argv, env, context, request)
+        else:
+            process, stdin, sources = _start_on_pipes(session, argv, env, context)
+    except OSError as error:
+        raise SessionRefused(f"the command cannot be started on this machine: {error}") from None
+    session.accept()
+
+    def on_control(message: Mapping[str, Any]) -> None:
+        kind = message.get("type")
+        if kind == "eof" and has_tty:
+            write_all(session.ws, stdin, _END_OF_INPUT)
+        elif kind == "eof":
+            session.close_descriptor(stdin)
+        elif kind == "resize" and has_tty:
+            _resize(stdin, message)
+        elif kind == "signal":
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, SIGNALS[message["name"]])
+
+    session.receive(lambda data: _write(session, stdin, data), on_control)
+    send_all(session.ws, sources, wake=session.wake, is_over=lambda: process.poll() is not None)
+    session.finish(session.await_process())
+
+
+def _write(session: Session, stdin: int, data: bytes) -> None:
+    if not write_all(session.ws, stdin, data):
+        session.close_descriptor(stdin)
+
+
+def _start_on_terminal(
+    session: Session, argv: list[str], env: Mapping[str, str], context: SessionContext, request: Mapping[str, Any]
+) -> tuple[subprocess.Popen[bytes], int, dict[int, bytes]]:
+    master, terminal = pty.openpty()
+    session.closes(master)
+    try:
+        _resize(master, request)
+        process = _launch(session, argv, env, context, stdin=terminal, stdout=terminal, stderr=terminal, tty=True)
+    finally:
+        os.close(terminal)
+    os.set_blocking(master, False)
+    return process, master, {master: STDOUT}
+
+
+def _start_on_pipes(
+    session: Session, argv: list[str], env: Mapping[str, str], context: SessionContext
+) -> tuple[subprocess.Popen[bytes], int, dict[int, bytes]]:
+    pipes = [os.pipe() for _ in range(3)]
+    (theirs_in, stdin), (stdout, theirs_out), (stderr, theirs_err) = pipes
+    session.closes(stdin, stdout, stderr)
+    try:
+        process = _launch(session, argv, env, context, stdin=theirs_in, stdout=theirs_out, stderr=theirs_err)
+    finally:
+        for descriptor in (theirs_in, theirs_out, theirs_err):
+            os.close(descriptor)
+    os.set_blocking(stdin, False)
+    return process, stdin, {stdout: STDOUT, stderr: STDERR}
+
+
+def _launch(
+    session: Session, argv: list[str], env: Mapping[str, str], context: SessionContext, **streams: Any
+) -> subprocess.Popen[bytes]:
+    command = ["bash", "-c", _WRAPPER, "perdure", *argv]
+    process = launch(command, env=env, folders=context.folders, library=context.library, **streams)
+    session.owns(process)
+    return process
+
+
+def _resize(terminal: int, size: Mapping[str, Any]) -> None:
+    rows, columns = int(size.get("rows") or 24), int(size.get("columns") or 80)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

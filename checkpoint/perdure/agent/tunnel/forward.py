@@ -1,0 +1,55 @@
+"""Sessions that connect to a port of the node's loopback interface, where notebooks and dashboards listen."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from perdure.agent.link.stream_copy import send_all, write_all
+from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
+
+CONNECT_TIMEOUT_S = 5.0
+_ADDRESSES = ("127.0.0.1", "::1")
+
+
+def serve_port(session: Session, request: Mapping[str, Any], _context: SessionContext) -> None:
+    """Copy between the user and the port of `request` until the program there has closed its side.
+
+    Raises SessionRefused, Disconnected.
+    """
+    link = _connect(int(request["port"]))
+    session.at_end(link.close)
+    link.setblocking(False)
+    session.accept()
+
+    def on_data(data: bytes) -> None:
+        if not write_all(session.ws, link.fileno(), data):
+            _end_input(link)
+
+    def on_control(message: Mapping[str, Any]) -> None:
+        if message.get("type") == "eof":
+            _end_input(link)
+
+    session.receive(on_data, on_control)
+    send_all(session.ws, {link.fileno(): b""}, wake=session.wake)
+    session.finish(0)
+
+
+def _end_input(link: socket.socket) -> None:
+    with suppress(OSError):  # the program has closed the connection
+        link.shutdown(socket.SHUT_WR)
+
+
+def _connect(port: int) -> socket.socket:
+    reason = ""
+    for address in _ADDRESSES:
+        try:
+            return socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            reason = reason or error.strerror or str(error)
+    raise SessionRefused(
+        f"nothing on this machine can be reached at port {port}: {reason}",
+        f"start a program that listens at port {port} of 127.0.0.1",
+    )

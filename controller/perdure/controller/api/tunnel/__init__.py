@@ -1,0 +1,1 @@
+"""Streams of users to nodes: commands, ssh sessions and forwarded ports."""

@@ -1,0 +1,234 @@
+"""Connects users with nodes: it asks a node to open a stream, and joins the two connections.
+
+A node can open no stream by itself: the id of a stream is random, is sent to one node, and is valid once, for some
+seconds, with the token and the rank of that node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from starlette.websockets import WebSocketDisconnect
+
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.server.sockets import StreamSocket
+from perdure.controller.api.tunnel import names
+from perdure.controller.api.tunnel.audit import EntryAudit
+from perdure.controller.api.tunnel.names import NamedNode
+from perdure.controller.api.tunnel.relay import receive_text, relay, send_frame
+from perdure.controller.api.tunnel.stream_frames import (
+    ErrorFrame,
+    OpenedFrame,
+    OpenFrame,
+    StreamKind,
+    parse_from_node,
+    parse_from_user,
+    parse_open,
+)
+from perdure.controller.nodes.frames import InvalidFrame
+from perdure.controller.runtime.security.host_keys import job_host_key
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records import agent_connections
+from perdure.controller.store.records.agent_connections import Place
+from perdure.controller.submit.errors import RequestRejected
+
+log = structlog.get_logger(__name__)
+
+MAX_STREAMS_PER_NODE, MAX_STREAMS = 32, 1000
+OPEN_TIMEOUT_S = 10.0  # for the first frame, for the node's call, and for its answer
+# Of an error frame. MISDIRECTED: another controller holds the node's connection, so a new call may reach it.
+MISDIRECTED, CONFLICT, TOO_MANY, TIMED_OUT, UNAVAILABLE_STATUS = 421, 409, 429, 504, 503
+
+
+@dataclass(eq=False, slots=True)
+class _Expected:
+    """A stream that a node was asked to open."""
+
+    place: Place
+    #: The node's connection, once it has called.
+    socket: asyncio.Future[StreamSocket]
+    #: Set when the stream has ended. The node's connection is closed then.
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class StreamBroker:
+    """The streams that pass through this daemon."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._audit = EntryAudit(context.inbox, context.clock)
+        self._expected: dict[str, _Expected] = {}
+        self._open: Counter[Place] = Counter()  # streams by node
+
+    async def serve_user(self, socket: StreamSocket) -> None:
+        """Serve a user, who is authenticated, until the stream ends."""
+        await socket.accept()
+        with contextlib.suppress(OSError, WebSocketDisconnect, RuntimeError):  # the user has gone
+            try:
+                await self._serve_user(socket)
+            except RequestRejected as rejected:
+                await _send_error(socket, rejected)
+            except InvalidFrame as error:
+                await _send_error(socket, RequestRejected(str(error)))
+            except TimeoutError:
+                await _send_error(socket, RequestRejected("the stream was silent for too long", status=TIMED_OUT))
+            except UNAVAILABLE as error:
+                reason = f"the controller's database is unavailable: {error}"
+                await _send_error(socket, RequestRejected(reason, status=UNAVAILABLE_STATUS))
+            await socket.close()
+
+    async def serve_node(self, socket: StreamSocket, place: Place, stream_id: str) -> bool:
+        """Take over a node's connection until the stream ends. False, at once, if no such stream is expected of it."""
+        expected = self._expected.get(stream_id)
+        if expected is None or expected.place != place or expected.socket.done():
+            return False
+        await socket.accept()
+        if expected.socket.done():
+            await socket.close()
+            return True
+        expected.socket.set_result(socket)
+        await expected.ended.wait()
+        with contextlib.suppress(OSError, WebSocketDisconnect, RuntimeError):
+            await socket.close()
+        return True
+
+    async def _serve_user(self, user: StreamSocket) -> None:
+        request = parse_open(await receive_text(user, OPEN_TIMEOUT_S))
+        named = await asyncio.to_thread(self._resolve, request.name)
+        async with self._stream(named, user) as node:
+            await send_frame(node, self._request_frame(request, named))
+            answer = await _answer(node, named)
+            if isinstance(answer, ErrorFrame):
+                raise RequestRejected(answer.message, where=named.name, fix=answer.fix, status=CONFLICT)
+            self._audit.record(named, request.kind, request.user)
+            await send_frame(user, self._opened_frame(request, named))
+            await self._relay(user, node, named)
+
+    async def _relay(self, user: StreamSocket, node: StreamSocket, named: NamedNode) -> None:
+        def parse_node(text: str) -> Any:
+            try:
+                return parse_from_node(text)
+            except InvalidFrame as error:
+                self._context.sessions.rejected_frames.count(named.place, str(error))
+                raise
+
+        last = await relay(user, node, parse_from_user, parse_node)
+        if last is None:
+            log.debug("stream.ended", place=named.place)
+
+    def _resolve(self, name: str) -> NamedNode:
+        with self._context.database.connect() as conn:
+            return names.resolve(conn, name)
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, named: NamedNode, user: StreamSocket) -> AsyncIterator[StreamSocket]:
+        """A new stream of a node. Raises RequestRejected, OSError if the user has gone."""
+        place = named.place
+        if self._open[place] >= MAX_STREAMS_PER_NODE or self._open.total() >= MAX_STREAMS:
+            raise RequestRejected(
+                f"too many streams are open: at most {MAX_STREAMS_PER_NODE} to a node, and {MAX_STREAMS} in all",
+                where=named.name,
+                fix="close some of them",
+                status=TOO_MANY,
+            )
+        stream_id = secrets.token_hex(16)
+        expected = _Expected(place, asyncio.get_running_loop().create_future())
+        self._open[place] += 1
+        self._expected[stream_id] = expected
+        try:
+            connection = next((one for one in self._context.sessions.connections() if one.place == place), None)
+            if connection is None or connection.closed:
+                raise await asyncio.to_thread(self._not_connected, named)
+            connection.send({"type": "open_stream", "id": stream_id})
+            gone = user.lost()
+            awaited: list[asyncio.Future[Any]] = [expected.socket, gone]
+            await asyncio.wait(awaited, timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise OSError("the user has gone")
+            if not expected.socket.done():
+                raise _no_call(named)
+            del self._expected[stream_id]
+            yield expected.socket.result()
+        finally:
+            self._expected.pop(stream_id, None)
+            expected.socket.cancel()
+            expected.ended.set()
+            self._open -= Counter({place: 1})
+
+    def _not_connected(self, named: NamedNode) -> RequestRejected:
+        """Why a node that is not connected here cannot be reached."""
+        with self._context.database.connect() as conn:
+            elsewhere = agent_connections.connected_nodes(conn, [named.job_id], self._context.clock.now())
+        if named.place in elsewhere:
+            return RequestRejected(
+                f"{named.name} is connected to another controller",
+                where=named.name,
+                fix="call again: the load balancer must be able to choose another controller for every connection",
+                status=MISDIRECTED,
+            )
+        return RequestRejected(
+            f"{named.name} is not connected now: its machine is starting, or has lost the network",
+            where=named.name,
+            fix=f"try again; `perdure jobs show {named.job_id}` tells its state",
+            status=CONFLICT,
+        )
+
+    def _request_frame(self, request: OpenFrame, named: NamedNode) -> dict[str, Any]:
+        """What the node needs to know to open the stream."""
+        match request.kind:
+            case StreamKind.EXEC:
+                terminal = {"tty": request.tty, "term": request.term, "rows": request.rows, "columns": request.columns}
+                return {"kind": "exec", "argv": request.argv, **terminal}
+            case StreamKind.SSH:
+                key = job_host_key(self._context.keyring, self._context.controller_id, named.job_id)
+                return {"kind": "ssh", "public_key": request.public_key, "host_key": key.private}
+            case StreamKind.PORT:
+                return {"kind": "port", "port": request.port}
+
+    def _opened_frame(self, request: OpenFrame, named: NamedNode) -> dict[str, Any]:
+        (job_id, task_index, generation), rank = named.place
+        place = {"job_id": job_id, "task_index": task_index, "generation": generation, "rank": rank}
+        frame: dict[str, Any] = {"type": "opened", "name": named.name, **place}
+        if request.kind is StreamKind.SSH:
+            frame["user"] = names.login_user(named.cloud)
+            frame["host_key"] = job_host_key(self._context.keyring, self._context.controller_id, job_id).public
+        return frame
+
+
+async def _answer(node: StreamSocket, named: NamedNode) -> OpenedFrame | ErrorFrame:
+    try:
+        answer = parse_from_node(await receive_text(node, OPEN_TIMEOUT_S))
+    except (TimeoutError, OSError):
+        raise _no_call(named) from None
+    if not isinstance(answer, OpenedFrame | ErrorFrame):
+        raise RequestRejected(f"{named.name} has answered something else than it was asked", status=CONFLICT)
+    return answer
+
+
+def _no_call(named: NamedNode) -> RequestRejected:
+    return RequestRejected(
+        f"{named.name} did not open the stream within {OPEN_TIMEOUT_S:.0f} s",
+        where=named.name,
+        fix="try again; its agent may be of an older version, or its machine may be going away",
+        status=TIMED_OUT,
+    )
+
+
+async def _send_error(socket: StreamSocket, rejected: RequestRejected) -> None:
+    await send_frame(
+        socket,
+        {
+            "type": "error",
+            "status": rejected.status,
+            "message": rejected.message,
+            "where": rejected.where,
+            "fix": rejected.fix,
+        },
+    )

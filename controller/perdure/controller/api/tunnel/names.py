@@ -1,0 +1,104 @@
+"""Which node a name stands for, such as `job-17-worker1`.
+
+Every kind of thing that has nodes adds a resolver to `RESOLVERS`: a function that returns the node of a name, or None
+for a name that is not of its kind.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from perdure.controller.clouds import registry
+from perdure.controller.store.records import jobs
+from perdure.controller.store.records.agent_connections import Place
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.job import AttemptView, JobView
+from perdure.recovery.statuses import AttemptState
+
+_JOB = re.compile(r"(?:job-)?([1-9][0-9]{0,17})(?:-worker([1-9][0-9]{0,4}))?")
+_NAMES = "names: job-ID for the first node of a job, job-ID-workerN for the others"
+
+
+@dataclass(frozen=True)
+class NamedNode:
+    """A node that can be entered. `name`: its canonical name, also if it was called by another one."""
+
+    name: str
+    place: Place
+    cloud: str
+    num_nodes: int
+
+    @property
+    def job_id(self) -> int:
+        return self.place[0][0]
+
+
+Resolver = Callable[[Connection, str], NamedNode | None]
+
+
+def node_name(job_id: int, rank: int) -> str:
+    """The canonical name of a node of a job."""
+    return f"job-{job_id}" if rank == 0 else f"job-{job_id}-worker{rank}"
+
+
+def login_user(cloud: str) -> str:
+    """The user as whom the agent runs on the machines of a cloud, and as whom ssh logs in."""
+    descriptor = registry.descriptors().get(cloud)
+    if descriptor is None or not descriptor.runs_on_controller:
+        return "root"
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def resolve(conn: Connection, name: str) -> NamedNode:
+    """The node that `name` stands for now. Raises RequestRejected: 404 for an unknown name, 409 without a machine."""
+    for resolver in RESOLVERS:
+        if (node := resolver(conn, name)) is not None:
+            return node
+    raise RequestRejected(f"{name[:80]!r} is no name of a node", where="name", fix=_NAMES, status=404)
+
+
+def resolve_job(conn: Connection, name: str) -> NamedNode | None:
+    """The node of a job's name: `17`, `job-17`, `job-17-worker1`."""
+    match = _JOB.fullmatch(name)
+    if match is None:
+        return None
+    job_id, rank = int(match[1]), int(match[2] or 0)
+    view = jobs.load(conn, [job_id]).get(job_id)
+    if view is None:
+        raise RequestRejected(f"there is no job {job_id}", where="name", fix="see `perdure jobs queue -a`", status=404)
+    task_index, attempt = _live_attempt(view)
+    if rank >= len(attempt.nodes):
+        names = ", ".join(node_name(job_id, node.rank) for node in attempt.nodes)
+        raise RequestRejected(f"job {job_id} has no node {rank}", where="name", fix=f"nodes: {names}", status=404)
+    place = (job_id, task_index, attempt.generation), rank
+    return NamedNode(node_name(job_id, rank), place, attempt.offer.cloud, len(attempt.nodes))
+
+
+def _live_attempt(view: JobView) -> tuple[int, AttemptView]:
+    """The attempt whose machines are entered: the one that runs, else the newest that has machines."""
+    candidates = [
+        (task.index, attempt)
+        for task in view.tasks
+        for attempt in task.attempts
+        if attempt.state is not AttemptState.REQUESTED and attempt.is_live and not attempt.terminating
+    ]
+    if not candidates:
+        if view.has_ended:
+            message, fix = (
+                "has ended, and so have its machines",
+                "launch with --keep-on-failure 30m to keep them a while",
+            )
+        else:
+            message, fix = "has no machine now", "try again when it runs"
+        raise RequestRejected(f"job {view.id} {message}", where="name", fix=fix, status=409)
+    running = [candidate for candidate in candidates if candidate[1].state is AttemptState.RUNNING]
+    return (running or candidates)[-1]
+
+
+RESOLVERS: tuple[Resolver, ...] = (resolve_job,)
