@@ -41,6 +41,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/buckets.md",
             "guides/from-skypilot.md",
             "guides/python.md",
+            "guides/enter-a-job.md",
             "guides/simulate.md",
             "guides/hosting.md",
             "guides/backup.md",

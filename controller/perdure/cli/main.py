@@ -22,6 +22,11 @@ COMMANDS = {
     "down": LazyCommand("perdure.cli.clusters.lifecycle:down", "End clusters."),
     "autostop": LazyCommand("perdure.cli.clusters.lifecycle:autostop", "Stop idle clusters by themselves."),
     "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
+    "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine of a job."),
+    "port-forward": LazyCommand(
+        "perdure.cli.jobs.enter.port_forward:port_forward", "Forward local ports to a machine of a job."
+    ),
+    "ssh-proxy": LazyCommand("perdure.cli.jobs.enter.ssh:ssh_proxy", "Connect ssh with a machine: for ProxyCommand."),
     "check": LazyCommand("perdure.cli.clouds.check:check", "Check which clouds are usable, and how to fix the others."),
     "gpus": LazyCommand("perdure.cli.clouds.gpus:gpus", "List accelerators with their clouds, regions and prices."),
     "dashboard": LazyCommand("perdure.cli.controller.dashboard:dashboard", "Open the dashboard in a browser."),
@@ -44,7 +49,6 @@ ELSEWHERE = {
     "show-gpus": "use `perdure gpus`",
     "cost-report": "use `perdure jobs queue`, whose COST column has the cost of each job",
     "optimize": "use `perdure jobs launch --dryrun`",
-    "ssh": "it is not supported yet; `perdure exec CLUSTER COMMAND` runs a command",
     "serve": _NO_SERVICES,
     "storage": "buckets belong to your account; use the tools of the cloud",
     "volumes": "volumes are not supported; use `file_mounts` with a bucket",

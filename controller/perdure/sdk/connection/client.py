@@ -81,7 +81,7 @@ class Client:
     def __init__(self, endpoint: Endpoint, *, clean: Callable[[Any], Any] = lambda value: value) -> None:
         """`clean` is applied to every JSON value that the controller returns, and to the texts of its errors."""
         self.endpoint = endpoint
-        self._clean = clean
+        self.clean = clean
         self._has_connected = False
 
     def controller(self) -> api_types.ControllerInfo:
@@ -185,6 +185,10 @@ class Client:
     def job(self, job_id: int) -> api_types.JobDetail:
         return self._expect(api_types.JobDetail, self._call("GET", f"/jobs/{job_id}"))
 
+    def node(self, name: str) -> api_types.NodeAddress:
+        """The node that a name such as `job-17-worker1` stands for now."""
+        return self._expect(api_types.NodeAddress, self._call("GET", f"/nodes/{quote(name, safe='')}"))
+
     def cancel(
         self,
         *,
@@ -271,7 +275,7 @@ class Client:
         ):
             text = response.read()
         try:
-            return self._clean(json.loads(text)) if text.strip() else None
+            return self.clean(json.loads(text)) if text.strip() else None
         except ValueError as error:
             raise NotAController(self.endpoint.url, "something else than JSON") from error
 
@@ -287,7 +291,7 @@ class Client:
             def result() -> Any:
                 with contextlib.suppress(ConnectionLost, ValueError), _translate_connection_errors(self.endpoint.url):
                     if link is not None and (response := link.getresponse()).status == 200:
-                        return self._clean(json.loads(response.read()))
+                        return self.clean(json.loads(response.read()))
                 return self._call("GET", path, query=query)
 
             yield result

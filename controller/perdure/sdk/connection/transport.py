@@ -35,9 +35,7 @@ def connect(endpoint: Endpoint, *, timeout_s: float) -> http.client.HTTPConnecti
     """
     parts = urlsplit(endpoint.url)
     host, port = parts.hostname or "", parts.port
-    # Behind a proxy that ends TLS, the record of the home names one of this computer's own addresses.
-    if endpoint.token and not _is_own_address(host):
-        require_private(endpoint.url)
+    require_endpoint_private(endpoint)
     if parts.scheme != "https":
         return http.client.HTTPConnection(host, port, timeout=timeout_s, blocksize=_BLOCK_BYTES)
     return _TlsConnection(host, port, endpoint.fingerprint, timeout_s=timeout_s)
@@ -94,6 +92,13 @@ def require_private(url: str, environ: Mapping[str, str] = os.environ) -> None:
         where="PERDURE_ENDPOINT",
         fix="start it with https://, or set PERDURE_PLAIN_HTTP=1 on a network that nobody can listen to (a VPN)",
     )
+
+
+def require_endpoint_private(endpoint: Endpoint) -> None:
+    """Raises NoController if the endpoint's token would cross a network as plain text."""
+    # Behind a proxy that ends TLS, the record of the home names one of this computer's own addresses.
+    if endpoint.token and not _is_own_address(urlsplit(endpoint.url).hostname or ""):
+        require_private(endpoint.url)
 
 
 def _is_own_address(host: str) -> bool:

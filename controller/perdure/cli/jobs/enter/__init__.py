@@ -1,0 +1,1 @@
+"""Commands that enter the machines of running jobs."""

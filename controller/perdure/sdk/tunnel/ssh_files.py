@@ -1,0 +1,171 @@
+"""The files with which ssh finds nodes, in PERDURE_HOME/ssh: a key pair, known hosts, and host entries.
+
+The user's own `~/.ssh/config` gets one `Include` line, and is never changed otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perdure.sdk.connection.endpoint import ClientError
+
+DEFAULT_USER = "root"
+_MAX_EXCEPTIONS = 100  # entries of nodes that have another user
+_EXCEPTION = re.compile(r"^Host (job-[0-9]+) \1-worker\*\n    User (\S+)$", re.MULTILINE)
+_HEADER = "# Written by perdure, which replaces this file.\n"
+
+
+class SshUnavailable(ClientError):
+    """This computer lacks an ssh client, or its files cannot be written."""
+
+
+@dataclass(frozen=True)
+class SshFolder:
+    """The folder `ssh` of a home."""
+
+    home: Path
+
+    @property
+    def path(self) -> Path:
+        return self.home / "ssh"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.path / "known_hosts"
+
+    @property
+    def private_key(self) -> Path:
+        return self.path / "id_ed25519"
+
+    def public_key(self) -> str:
+        """The public key, without its comment. The pair is made on first use. Raises SshUnavailable."""
+        with self._locked():
+            public = self.private_key.with_suffix(".pub")
+            if not (self.private_key.exists() and public.exists()):
+                self._make_key()
+            return " ".join(public.read_text().split()[:2])
+
+    def remember(self, job_id: int, host_key: str, user: str) -> None:
+        """Record the host key and the user of a job's nodes. Raises SshUnavailable."""
+        with self._locked():
+            host = f"job-{job_id}"
+            line = f"{host},{host}-worker* {host_key}"
+            lines = _read(self.known_hosts).splitlines()
+            others = [one for one in lines if not one.startswith(f"{host},")]
+            if line not in lines or len(others) + 1 < len(lines):
+                _replace(self.known_hosts, "\n".join([*others, line]) + "\n")
+            users = dict(_EXCEPTION.findall(_read(self.config)))
+            users.pop(host, None)
+            if user != DEFAULT_USER:
+                users[host] = user
+            text = self._config_text(dict(list(users.items())[-_MAX_EXCEPTIONS:]))
+            if text != _read(self.config):
+                _replace(self.config, text)
+
+    def include_in(self, user_config: Path) -> bool:
+        """Add the `Include` line to the user's configuration, as its first line. Returns whether it was missing.
+
+        Raises SshUnavailable.
+        """
+        line = f"Include {_quoted(self.config)}"
+        target = user_config.resolve()
+        with self._locked(), _translate_os_errors(user_config):
+            text = _read(target)
+            if line in text.splitlines():
+                return False
+            user_config.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+            _replace(target, f"{line}\n\n{text}" if text else f"{line}\n", mode=mode)
+        return True
+
+    def _config_text(self, users: dict[str, str]) -> str:
+        command = shlex.join(
+            ["env", f"PERDURE_HOME={self.home}", sys.executable, "-m", "perdure.cli", "ssh-proxy"]
+        ).replace("%", "%%")
+        exceptions = "".join(f"Host {host} {host}-worker*\n    User {user}\n" for host, user in users.items())
+        return f"""{_HEADER}{exceptions}Host job-*
+    User {DEFAULT_USER}
+    ProxyCommand {command} %n %r
+    IdentityFile {_quoted(self.private_key)}
+    IdentitiesOnly yes
+    HostKeyAlgorithms ssh-ed25519
+    StrictHostKeyChecking yes
+    UserKnownHostsFile {_quoted(self.known_hosts)}
+    GlobalKnownHostsFile /dev/null
+    CheckHostIP no
+    UpdateHostKeys no
+"""
+
+    def _make_key(self) -> None:
+        program = shutil.which("ssh-keygen")
+        if program is None:
+            raise SshUnavailable("ssh-keygen is not installed here", fix="install OpenSSH's client (openssh-client)")
+        with tempfile.TemporaryDirectory(dir=self.path) as folder:
+            new = Path(folder, "key")
+            made = subprocess.run(
+                [program, "-q", "-t", "ed25519", "-N", "", "-C", "perdure", "-f", str(new)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if made.returncode != 0:
+                raise SshUnavailable(f"ssh-keygen failed: {made.stderr.strip()}", where=str(self.private_key))
+            os.replace(new.with_suffix(".pub"), self.private_key.with_suffix(".pub"))
+            os.replace(new, self.private_key)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the folder, which is made if it is missing: several ssh processes may start at once."""
+        with _translate_os_errors(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(self.path / "lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+
+
+def _replace(path: Path, text: str, *, mode: int = 0o600) -> None:
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(text)
+        os.chmod(new, mode)
+        os.replace(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+
+
+def _read(path: Path) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path}"'.replace("%", "%%")
+
+
+@contextlib.contextmanager
+def _translate_os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SshUnavailable(f"{error.strerror or error}", where=str(error.filename or path)) from error

@@ -1,0 +1,109 @@
+"""The files with which ssh finds nodes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from perdure.sdk.tunnel.ssh_files import SshFolder, SshUnavailable
+
+KEY, OTHER = "ssh-ed25519 AAAA1", "ssh-ed25519 AAAA2"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SshFolder:
+    return SshFolder(tmp_path / "a home")
+
+
+def test_known_hosts__has_one_line_per_job(folder: SshFolder) -> None:
+    folder.remember(1, KEY, "root")
+    folder.remember(11, OTHER, "root")
+    folder.remember(1, OTHER, "root")
+    folder.remember(1, OTHER, "root")
+    assert sorted(folder.known_hosts.read_text().splitlines()) == [
+        f"job-1,job-1-worker* {OTHER}",
+        f"job-11,job-11-worker* {OTHER}",
+    ]
+
+
+def test_known_hosts__loses_no_line_when_many_write(folder: SshFolder) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda job: folder.remember(job, KEY, f"user{job}"), range(1, 33)))
+    assert len(folder.known_hosts.read_text().splitlines()) == 32
+    assert folder.config.read_text().count("User user") == 32
+
+
+def test_config__names_users_other_than_root(folder: SshFolder) -> None:
+    folder.remember(7, KEY, "alice")
+    folder.remember(8, KEY, "root")
+    text = folder.config.read_text()
+    assert "Host job-7 job-7-worker*\n    User alice\n" in text
+    assert "job-8" not in text
+    folder.remember(7, KEY, "root")
+    assert "alice" not in folder.config.read_text()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is missing: scripts/ensure-ssh.sh")
+def test_config__is_one_that_ssh_understands(folder: SshFolder, tmp_path: Path) -> None:
+    folder.remember(7, KEY, "alice")
+    mine = tmp_path / "config"
+    mine.write_text("Host *\n    User me\n    StrictHostKeyChecking no\n")
+    assert folder.include_in(mine)
+
+    def option(host: str, name: str) -> str:
+        shown = subprocess.run(["ssh", "-F", mine, "-G", host], capture_output=True, text=True, check=True).stdout
+        return next(line.partition(" ")[2] for line in shown.splitlines() if line.startswith(name + " "))
+
+    assert option("job-7", "user") == option("job-7-worker3", "user") == "alice"
+    assert option("job-77", "user") == "root"
+    assert option("job-7", "stricthostkeychecking") == "true"
+    assert str(folder.known_hosts) in option("job-7", "userknownhostsfile")
+    assert option("elsewhere", "user") == "me"
+    assert f"PERDURE_HOME={folder.home}" in option("job-7", "proxycommand").replace("'", "")
+
+
+def test_include__is_added_once_and_keeps_the_rest(folder: SshFolder, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles"
+    real.write_bytes(b"# \xff mine\r\nHost x\r\n")
+    real.chmod(0o640)
+    link = tmp_path / "config"
+    link.symlink_to(real)
+    assert folder.include_in(link)
+    assert not folder.include_in(link)
+    assert link.is_symlink()
+    assert real.read_bytes() == f'Include "{folder.config}"\n\n'.encode() + b"# \xff mine\r\nHost x\r\n"
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_include__makes_a_private_file_where_there_is_none(folder: SshFolder, tmp_path: Path) -> None:
+    config = tmp_path / "new" / ".ssh" / "config"
+    (tmp_path / "new").mkdir()
+    assert folder.include_in(config)
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert config.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_include__that_cannot_be_written_is_one_clear_error(folder: SshFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SshUnavailable, match="file"):
+        folder.include_in(tmp_path / "file" / "config")
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is missing: scripts/ensure-ssh.sh")
+def test_key__is_made_once(folder: SshFolder) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        keys = set(pool.map(lambda _: folder.public_key(), range(4)))
+    assert len(keys) == 1
+    assert keys.pop().startswith("ssh-ed25519 ")
+    assert folder.private_key.stat().st_mode & 0o777 == 0o600
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_key__without_ssh_keygen_is_one_clear_error(folder: SshFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SshUnavailable, match="install OpenSSH"):
+        folder.public_key()
