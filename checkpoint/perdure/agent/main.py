@@ -44,6 +44,7 @@ NO_SPEC_TIMEOUT_S = 600.0
 LOG_ACK_TIMEOUT_S = 2.0
 STREAM_SEND_TIMEOUT_S = 0.25
 UNMOUNT_TIMEOUT_S = 10.0
+SESSIONS_END_TIMEOUT_S = 1.0
 
 
 def main() -> int:
@@ -175,7 +176,9 @@ class Agent:
             return self._power_off()
         except (StopNow, TokenRevoked):
             log("stopping: ending everything")
+        dialer.end_all("the job has ended on this machine")
         supervisor.kill()
+        dialer.wait_ended(SESSIONS_END_TIMEOUT_S)
         BackgroundTask("unmount", storage.unmount).wait(UNMOUNT_TIMEOUT_S)
         logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)

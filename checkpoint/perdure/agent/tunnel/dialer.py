@@ -66,6 +66,12 @@ class StreamDialer:
         for session in sessions:
             session.end(reason)
 
+    def wait_ended(self, timeout_s: float) -> None:
+        """Wait until no session is left, so that users get the reason before the agent ends."""
+        give_up_at = time.monotonic() + timeout_s
+        while self._sessions and time.monotonic() < give_up_at:
+            time.sleep(0.02)
+
     def _run(self, stream_id: str) -> None:
         try:
             ws = self._connect(stream_id)

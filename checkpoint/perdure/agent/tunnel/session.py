@@ -55,6 +55,7 @@ class Session:
         self.wake, self._wake_writer = os.pipe()
         self._must_end = threading.Event()
         self._end_reason = ""
+        self._has_reported_end = False
         self._lock = threading.Lock()
         self._is_closed = False
         self._descriptors: set[int] = set()
@@ -114,17 +115,19 @@ class Session:
         """The exit code of the process, once it has ended or, if the session must end, was killed."""
         process = self._process
         assert process is not None
+        self._report_end()
         poll = select.poll()
         poll.register(self.wake, select.POLLIN)
         while process.poll() is None:
             if poll.poll(_POLL_S * 1000):
+                self._report_end()
                 self._hang_up()
         return 128 - process.returncode if process.returncode < 0 else process.returncode
 
     def finish(self, exit_code: int) -> None:
         """Report how the session ended, and wait a moment until the controller has closed the stream."""
         if self._end_reason:
-            self.refuse(SessionRefused(self._end_reason))
+            self._report_end()
             return
         with suppress(Disconnected):
             send_control(self.ws, {"type": "exit", "code": exit_code})
@@ -144,6 +147,12 @@ class Session:
             self._descriptors.clear()
         for clean in self._cleanup:
             clean()
+
+    def _report_end(self) -> None:
+        """Report the reason of `end`, if it was called, before the command is killed."""
+        if self._end_reason and not self._has_reported_end:
+            self._has_reported_end = True
+            self.refuse(SessionRefused(self._end_reason))
 
     def _wake(self) -> None:
         with self._lock:
