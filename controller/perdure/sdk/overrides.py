@@ -12,6 +12,7 @@ from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.schema import TASK_FIELDS
 from perdure.sdk.spec.schema_resources import (
     HOOK_EVENTS,
+    JOB_RECOVERY_FIELDS,
     RESOURCE_FIELDS,
     canonical_alternatives,
     canonical_resources,
@@ -28,6 +29,7 @@ IN_RESOURCES = {
     "memory": "memory",
     "use_spot": "use_spot",
     "job_recovery": "job_recovery",
+    "keep_on_failure": "job_recovery",
     "priority": "priority",
     "disk_size": "disk_size",
     "disk_tier": "disk_tier",
@@ -165,7 +167,10 @@ def _git_workdir(workdir: Any, git: dict[str, Any], report: Report) -> Any:
 def _parse(name: str, value: Any, report: Report) -> Any:
     if isinstance(value, str) and value.lower() == "none":
         return None
-    field = RESOURCE_FIELDS[IN_RESOURCES[name]] if name in IN_RESOURCES else TASK_FIELDS[name]
+    if name in JOB_RECOVERY_FIELDS:
+        field = JOB_RECOVERY_FIELDS[name]
+    else:
+        field = RESOURCE_FIELDS[IN_RESOURCES[name]] if name in IN_RESOURCES else TASK_FIELDS[name]
     return validate(field.validator, value, (f"--{name.replace('_', '-')}",), report)
 
 
@@ -180,6 +185,8 @@ def _override_resources(config: dict[str, Any], given: dict[str, Any]) -> dict[s
 def _override_one(option: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     changed = dict(option)
     for name, value in given.items():
+        if name in JOB_RECOVERY_FIELDS:
+            continue
         field = IN_RESOURCES[name]
         if name == "labels":
             value = {**option.get("labels", {}), **(value or {})}
@@ -191,4 +198,10 @@ def _override_one(option: dict[str, Any], given: dict[str, Any]) -> dict[str, An
     if recovery is not None:  # another strategy keeps the limits of the YAML
         changed = canonical_resources(changed, {}, (), Report())
         changed["job_recovery"] = option.get("job_recovery", {}) | changed["job_recovery"]
+    if "keep_on_failure" in given:
+        kept = {"keep_on_failure": given["keep_on_failure"]} if given["keep_on_failure"] else {}
+        others = {k: v for k, v in changed.get("job_recovery", {}).items() if k != "keep_on_failure"}
+        changed["job_recovery"] = others | kept
+        if not changed["job_recovery"]:
+            del changed["job_recovery"]
     return changed

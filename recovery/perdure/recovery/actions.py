@@ -78,6 +78,7 @@ TIMELINE_KINDS = frozenset(
     {
         "attempt.failed",
         "attempt.gone",
+        "attempt.kept",
         "attempt.launched",
         "attempt.lost",
         "attempt.moving",

@@ -37,6 +37,9 @@ _RUN_PHASES = (NodePhase.RUNNING, NodePhase.FLUSHING, NodePhase.ENDED)
 
 STOP = Directive(Target.STOP, reason="the controller has given up this attempt")
 
+# A node that has ended starts nothing under it, but can be entered.
+KEEP = Directive(Target.DRAIN, reason="the machines are kept after the failure")
+
 
 def directive_for(attempt: AttemptView) -> Directive:
     """What `attempt`'s nodes shall do now."""
@@ -52,5 +55,7 @@ def directive_for(attempt: AttemptView) -> Directive:
             return Directive(Target.FINISH if is_over else Target.RUN, ips, roll_call_at=call_at)
         case AttemptState.DRAINING:
             return Directive(Target.DRAIN, ips, attempt.drain_until, attempt.reason.value if attempt.reason else "")
+        case AttemptState.STOPPED if not attempt.terminating:
+            return KEEP  # its machines are kept after a failure
         case AttemptState.STOPPED | AttemptState.GONE:
             return STOP

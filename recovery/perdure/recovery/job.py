@@ -43,6 +43,7 @@ class Recovery:
     patience: float = 0.05  # how much later than with the fastest choice it may end to save cost: 0.05 is 5 %
     move_cost: float = 0.0  # USD for transferring the task's data to another region
     recovers: bool = True  # False: the task ends when it loses a machine, as a cluster does
+    keep_on_failure_s: float = 0.0  # how long the machines of a task that has failed are kept for a look
 
 
 @dataclass(frozen=True)

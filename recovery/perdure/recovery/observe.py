@@ -72,8 +72,8 @@ def _is_possible(job: JobView, event: events.Event) -> bool:
 
 
 def _cancel_requested(job: JobView, event: events.CancelRequested, now: float, out: list[Action]) -> JobView:
-    if job.has_ended:
-        return job
+    if job.has_ended and not any(a.is_live and not a.terminating for task in job.tasks for a in task.attempts):
+        return job  # no machine is kept either
     if job.cancel is None:
         out.append(TimelineEntry("job.cancel", reason=Reason.USER_CANCELLED, data={"grace_s": event.grace_s}))
         return replace(job, cancel=Cancel(at=now, grace_s=event.grace_s))

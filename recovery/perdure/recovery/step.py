@@ -18,7 +18,13 @@ from perdure.recovery.job import AttemptView, JobView, TaskView, View
 from perdure.recovery.observe import observe
 from perdure.recovery.policies.granted_slot import STRATEGY as QUEUED
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempt_queries import boot_timeout_at, describe_due_at, drain_overdue_at, unreachable_at
+from perdure.recovery.rules.attempt_queries import (
+    boot_timeout_at,
+    describe_due_at,
+    drain_overdue_at,
+    kept_until,
+    unreachable_at,
+)
 from perdure.recovery.rules.context import Context
 from perdure.recovery.rules.table import apply_rules
 from perdure.recovery.statuses import AttemptState, Status, TaskState
@@ -71,6 +77,8 @@ def _wake_at(view: View, job: JobView, current: TaskView | None) -> float | None
         for attempt in task.attempts:
             if not (attempt.terminating or attempt.is_steady):
                 times += _attempt_times(attempt, view)
+                if (until := kept_until(task, attempt, job)) is not None and task.ended_at is not None:
+                    times.append(until)
     if current is not None and current.state is _WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
     if current is not None and current.state is _RUNNING and current.wake_at is not None:

@@ -43,6 +43,11 @@ _RESOURCES = [
         help="Recovery strategy; none stands for the default one.",
         shell_complete=suggestions.strategies,
     ),
+    click.option(
+        "--keep-on-failure",
+        metavar="DURATION",
+        help="Keep the machines of a failed job for a look: for 30m, or until it is cancelled.",
+    ),
     click.option("--priority", type=click.IntRange(-1000, 1000), help="Jobs with higher priority start first."),
     click.option(
         "--workdir", metavar="DIR", help="Directory to upload and to run in.", shell_complete=suggestions.directories

@@ -334,8 +334,13 @@ def _row(job: api_types.Job, label: str, task: str, name: str, total_s: float | 
         str(job["recovery_count"]),
         text.cost(job["cost_usd"], job["on_demand_cost_usd"]),
         job["status"],
-        text.where(job),
+        text.where(job) + (", kept" if _is_kept(job) else ""),
     ]
+
+
+def _is_kept(job: api_types.Job) -> bool:
+    """Whether the machines of a job that has failed are kept for a look."""
+    return (job["cleanup"] or "").startswith("keeping ")
 
 
 def _detail(column: Column, job: api_types.Job) -> str:

@@ -63,7 +63,10 @@ def decode_requirement(data: Mapping[str, Any]) -> MachineRequirement:
 
 
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
-    return {**asdict(recovery), "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
+    data = {**asdict(recovery), "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
+    if not recovery.keep_on_failure_s:
+        del data["keep_on_failure_s"]  # a controller of the version before does not know it
+    return data
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:

@@ -66,6 +66,7 @@ def _label_key(value: str) -> str:
     return _label(value)
 
 
+_DURATION = Parsed(deadlines.parse_duration, deadlines.DURATION, (str,))
 JOB_RECOVERY_FIELDS = {
     "strategy": Field(
         choice(*STRATEGIES, "none"),
@@ -78,16 +79,16 @@ JOB_RECOVERY_FIELDS = {
     ),
     "recover_on_exit_codes": Field(
         Items(Number(0, 255), allow_single=True, unique=True),
-        "Exit codes after which the task is always restarted; these restarts do not count for "
-        "`max_restarts_on_errors`. Default: none.",
+        "Exit codes after which the task is restarted, beyond `max_restarts_on_errors`. Default: none.",
     ),
     "deadline": Field(
         Parsed(deadlines.parse_deadline, deadlines.DEADLINE, (str, datetime)),
         "When the task must have ended. Implies `strategy: DEADLINE`, which changes to on-demand machines before it "
         "would be too late. Default: none.",
     ),
+    "keep_on_failure": Field(_DURATION, "How long machines are kept, and paid for, after a failure. Default: none."),
     "work": Field(
-        Parsed(deadlines.parse_duration, deadlines.DURATION, (str,)),
+        _DURATION,
         "How long the task runs if nothing is lost. Default: estimated from the progress of the checkpoints.",
         acted_on="strategies VALUE and DEADLINE",
     ),

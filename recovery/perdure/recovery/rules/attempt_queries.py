@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from perdure.recovery.frozen import replace
-from perdure.recovery.job import AttemptView, NodeView, Timeouts, View
-from perdure.recovery.reasons import Reason
+from perdure.recovery.job import AttemptView, JobView, NodeView, TaskView, Timeouts, View
+from perdure.recovery.reasons import STAGE_FAILURES, Reason
 from perdure.recovery.statuses import AttemptState, NodePhase
 
 # A draining node gets this much longer than it was granted before its machine is terminated.
@@ -17,6 +19,7 @@ _MIN_DESCRIBE_INTERVAL_S = 0.2
 
 _BEFORE_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING)
 _REQUESTED, _BOOTING = AttemptState.REQUESTED, AttemptState.BOOTING
+_KEPT_OUTCOMES = frozenset(STAGE_FAILURES.values())
 _SET_UP = (NodePhase.READY, NodePhase.RUNNING)
 
 
@@ -110,6 +113,20 @@ def loss_reason(attempt: AttemptView, view: View, now: float) -> Reason | None:
     if any(at <= now for at in unreachable_at(attempt, view)):
         return Reason.UNREACHABLE
     return Reason.BOOT_TIMEOUT if is_overdue else None
+
+
+def kept_until(task: TaskView, attempt: AttemptView, job: JobView) -> float | None:
+    """Until when the machines of a failed attempt are kept, so that its user can look at them; None: not at all.
+
+    Counts from the end of the task; infinite before that. A cancel ends it.
+    """
+    if task.recovery.keep_on_failure_s <= 0 or task.outcome not in _KEPT_OUTCOMES or job.cancel is not None:
+        return None
+    if attempt.terminating or attempt.state is not AttemptState.STOPPED or failed_node(attempt) is None:
+        return None
+    if all(n.gone_reason is not None for n in attempt.nodes):
+        return None
+    return inf if task.ended_at is None else task.ended_at + task.recovery.keep_on_failure_s
 
 
 # --- when to look again -----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.actions import Terminate, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
-from perdure.recovery.rules.attempt_queries import drain_overdue_at
+from perdure.recovery.rules.attempt_queries import drain_overdue_at, kept_until
 from perdure.recovery.rules.context import Context
 from perdure.recovery.statuses import AttemptState, TaskState
 
@@ -40,6 +40,9 @@ def terminate_stopped_attempts(task: TaskView, ctx: Context) -> TaskView | None:
         stopped = a.state is _STOPPED
         overdue_at = drain_overdue_at(a, ctx.view) if a.state is _DRAINING else None
         is_overdue = overdue_at is not None and overdue_at <= ctx.now
+        until = kept_until(task, a, ctx.job)
+        if until is not None and until > ctx.now:
+            continue
         if (stopped or is_overdue) and not a.terminating:
             ctx.out.append(Terminate(task.index, a.generation))
             return task.with_attempt(replace(a, terminating=True))

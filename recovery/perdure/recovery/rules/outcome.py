@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
-from perdure.recovery.job import TaskView
+from perdure.recovery.job import AttemptView, TaskView
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempt_queries import has_succeeded, immediately, wind_down
+from perdure.recovery.rules.attempt_queries import has_succeeded, immediately, kept_until, wind_down
 from perdure.recovery.rules.context import Context, conclude
 from perdure.recovery.statuses import AttemptState, TaskState
 
@@ -45,4 +45,17 @@ def finalize(task: TaskView, ctx: Context) -> TaskView | None:
     message = task.message or describe(task.outcome)
     data: dict[str, object] = {"status": str(terminal_status(task.outcome))}
     ctx.out.append(TimelineEntry("task.ended", task.index, reason=task.outcome, message=message, data=data))
-    return replace(task, state=TaskState.ENDED, reason=task.outcome, message=message, ended_at=ctx.now, wake_at=None)
+    ended = replace(task, state=TaskState.ENDED, reason=task.outcome, message=message, ended_at=ctx.now, wake_at=None)
+    for attempt in ended.attempts:
+        if (until := kept_until(ended, attempt, ctx.job)) is not None:
+            ctx.out.append(_kept_entry(ended, attempt, until))
+    return ended
+
+
+def _kept_entry(task: TaskView, attempt: AttemptView, until: float) -> TimelineEntry:
+    cost = attempt.offer.price_per_hour * len(attempt.nodes)
+    message = (
+        f"the machines are kept for {task.recovery.keep_on_failure_s / 60:.0f} min, for ${cost:.4g} per hour, "
+        "or until the job is cancelled"
+    )
+    return TimelineEntry("attempt.kept", task.index, attempt.generation, message=message, data={"until": until})

@@ -162,6 +162,7 @@ def cancel(context: User, body: CancelBody) -> dict[str, Any]:
         unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
         to_cancel = search.find_ids(conn, unfinished)
         matching = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
+        to_cancel = sorted({*to_cancel, *search.jobs_with_kept_machines(conn, None if body.all else matching)})
     event = events.CancelRequested(grace_s * context.time_scale.speed)
     if to_cancel:
         with context.database.begin() as conn:

@@ -34,11 +34,12 @@ _OF_TASK = (
     *("job_id", "index", "name", "status", "reason", "message", "task_id", "wake_at", "started_at", "ended_at"),
     *("run_since", "run_seconds", "recovery_count", "restarts_on_errors", "num_nodes"),
 )
+_KEEP_S = Task.c.recovery["keep_on_failure_s"].as_float()
 # Only what a page shows: a task's configuration may be long. `_job` expects the columns in this order.
 _TASKS = (
     select(*(Task.c[name] for name in _OF_TASK), Task.c.spec["resources"].as_string().label("resources"))
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
-    .add_columns(Job.c.submitted_at)
+    .add_columns(Job.c.submitted_at, _KEEP_S.label("keep_s"))
     .join(Job, Job.c.id == Task.c.job_id)
     .order_by(Task.c.job_id.desc(), Task.c.index)
 )
@@ -47,7 +48,7 @@ _ATTEMPTS = select(Attempt).order_by(Attempt.c.task_index, Attempt.c.generation)
 _KEY = ("job_id", "task_index", "generation")
 _SHORT_NODES = _NODES.with_only_columns(*(Node.c[name] for name in (*_KEY, "launched_at", "ended_at", "exit_code")))
 _SHORT_ATTEMPTS = _ATTEMPTS.with_only_columns(
-    *(Attempt.c[name] for name in (*_KEY, "state", "booted_at", "gone_at")), cast(Attempt.c.offer, Text)
+    *(Attempt.c[name] for name in (*_KEY, "state", "booted_at", "gone_at", "terminating")), cast(Attempt.c.offer, Text)
 )
 _PARTS = ((_TASKS, Task), (_SHORT_NODES, Node), (_SHORT_ATTEMPTS, Attempt))
 _BY_ID = tuple(part.where(table.c.job_id.in_(_JOB_IDS)) for part, table in _PARTS)
@@ -69,10 +70,10 @@ def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[
         of_attempt = nodes.setdefault((job_id, task_index, generation), [])
         of_attempt.append(_Billed(launched_at, ended_at, exit_code))
     attempts: dict[tuple[int, int], list[_Short]] = {}
-    for job_id, task_index, generation, state, booted_at, gone_at, offer in short:
+    for job_id, task_index, generation, state, booted_at, gone_at, terminating, offer in short:
         its_nodes = nodes.get((job_id, task_index, generation), ())
         of_task = attempts.setdefault((job_id, task_index), [])
-        of_task.append(_Short(generation, state, booted_at, gone_at, _offer(offer), its_nodes))
+        of_task.append(_Short(generation, state, booted_at, gone_at, terminating, _offer(offer), its_nodes))
     return [_job(row, attempts.get((row[0], row[1]), ()), now) for row in tasks]
 
 
@@ -110,6 +111,7 @@ class _Short(NamedTuple):
     state: str
     booted_at: float | None
     gone_at: float | None
+    terminating: bool
     offer: _Offer
     nodes: Sequence[_Billed]
 
@@ -167,7 +169,7 @@ def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str
     """`row`: of `_TASKS`. Unpacked in two statements, because a page has hundreds of rows."""
     job_id, index, task_name, status, reason, message, task_id, wake_at, started_at, ended_at, *rest = row
     run_since, run_seconds, recovery_count, restarts_on_errors, num_nodes, resources, job_name, *rest = rest
-    user, priority, num_tasks, cleanup, submitted_at = rest
+    user, priority, num_tasks, cleanup, submitted_at, keep_s = rest
     newest = attempts[-1] if attempts else None
     has_place = newest is not None and (newest.booted_at is not None or newest.state != AttemptState.GONE)
     offer = newest.offer if newest is not None and has_place else None
@@ -207,15 +209,21 @@ def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str
         "cost_usd": cost,
         "on_demand_cost_usd": on_demand_cost,
         "exit_code": next((code for code in exits if code != 0), exits[0] if exits else None),
-        "cleanup": cleanup or _unfinished(ended_at, attempts),
+        "cleanup": cleanup or _unfinished(ended_at, attempts, keep_s),
     }
 
 
-def _unfinished(ended_at: float | None, attempts: Sequence[_Short]) -> str | None:
+def _unfinished(ended_at: float | None, attempts: Sequence[_Short], keep_s: float | None) -> str | None:
     """What remains to be cleaned up after the end of the task."""
     if ended_at is None:
         return None
     left = [attempt for attempt in attempts if attempt.state != AttemptState.GONE]
+    kept = [attempt for attempt in left if attempt.state == AttemptState.STOPPED and not attempt.terminating]
+    if keep_s and kept:
+        machines = sum(len(attempt.nodes) for attempt in kept)
+        price = sum(len(attempt.nodes) * attempt.offer.price_per_hour for attempt in kept)
+        until = datetime.fromtimestamp(ended_at + keep_s, UTC)
+        return f"keeping {machines} machine(s) until {until:%Y-%m-%d %H:%M:%S} UTC, for ${price:.4g} per hour"
     return f"ending {sum(len(attempt.nodes) for attempt in left)} machine(s)" if left else None
 
 

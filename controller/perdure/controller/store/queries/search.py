@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, union_all
 
 from perdure.controller.store.queries.globs import Glob
-from perdure.controller.store.records.jobs import Job, Task
-from perdure.recovery.statuses import TERMINAL, Status
+from perdure.controller.store.records.jobs import Attempt, Job, Task
+from perdure.recovery.statuses import TERMINAL, AttemptState, Status
 
 MANY_ROWS = 10_000
 WINDOW = 20_000
@@ -55,6 +55,18 @@ def find_ids(conn: Connection, wanted: Filter) -> list[int]:
     if wanted.name and _is_rarer(conn, wanted.name, statuses):
         return _ids(conn, _by_job(conn, wanted))
     return _ids(conn, _by_status(conn, wanted, statuses))
+
+
+def jobs_with_kept_machines(conn: Connection, among: Sequence[int] | None) -> list[int]:
+    """The ids of jobs that have failed and whose machines are kept: of all jobs, or of those `among`."""
+    query = (
+        select(Attempt.c.job_id)
+        .join(Job, Job.c.id == Attempt.c.job_id)
+        .where(Attempt.c.state == AttemptState.STOPPED.value, Attempt.c.terminating.is_(False))
+        .where(Job.c.finalized.is_(False))
+        .distinct()
+    )
+    return list(conn.execute(query if among is None else query.where(Attempt.c.job_id.in_(among))).scalars())
 
 
 def _by_glob(conn: Connection, wanted: Filter, glob: Glob, statuses: Sequence[str]) -> list[int]:
