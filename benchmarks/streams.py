@@ -25,9 +25,9 @@ from benchmarks.machine import print_machine
 
 import perdure.sdk as perdure
 from perdure.agent.link.stream_copy import READ_BYTES, receive_all, send_control
+from perdure.cli.jobs.enter.stream import StreamEnded, open_stream, raise_if_last
 from perdure.sdk.connection import discovery
 from perdure.sdk.connection.client import Client
-from perdure.sdk.tunnel.stream import StreamEnded, open_stream, raise_if_last
 
 SIZE_BYTES = 256 * 2**20
 PARALLEL = 4

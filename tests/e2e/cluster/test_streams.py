@@ -8,8 +8,8 @@ import pytest
 
 from e2e.cluster.cluster import StartCluster
 from perdure.agent.link.stream_copy import receive_all
+from perdure.cli.jobs.enter.stream import StreamEnded, open_stream, raise_if_last
 from perdure.sdk.connection.client import ApiError, Client
-from perdure.sdk.tunnel.stream import StreamEnded, open_stream, raise_if_last
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -65,8 +65,7 @@ def test_mistyped_command__gets_a_suggestion(perdure: RunPerdure) -> None:
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (("ssh", "dev"), "There is no command 'ssh': it is not supported yet"),
-        (("dashboard",), "There is no command 'dashboard': use `perdure jobs queue --watch`"),
+        (("jobs", "dashboard"), "There is no command 'dashboard': use `perdure jobs queue --watch`"),
         (("serve", "up", "x.yaml"), "There is no command 'serve': services are not supported yet"),
         (("jobs", "pool", "apply"), "There is no command 'pool': pools are not supported"),
     ],

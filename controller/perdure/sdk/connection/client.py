@@ -185,10 +185,6 @@ class Client:
     def job(self, job_id: int) -> api_types.JobDetail:
         return self._expect(api_types.JobDetail, self._call("GET", f"/jobs/{job_id}"))
 
-    def node(self, name: str) -> api_types.NodeAddress:
-        """The node that a name such as `job-17-worker1` stands for now."""
-        return self._expect(api_types.NodeAddress, self._call("GET", f"/nodes/{quote(name, safe='')}"))
-
     def cancel(
         self,
         *,

@@ -39,8 +39,8 @@ def exec_command(name: str, words: tuple[str, ...], rank: int | None, tty: bool)
     from perdure.cli.client import connect
     from perdure.cli.jobs.enter import terminal
     from perdure.cli.jobs.enter.names import with_rank
+    from perdure.cli.jobs.enter.stream import lost, open_stream
     from perdure.sdk.connection.client import ConnectionLost
-    from perdure.sdk.tunnel.stream import lost, open_stream
 
     client = connect()
     argv = ["bash", "-c", words[0]] if len(words) == 1 else list(words)

@@ -36,10 +36,11 @@ def port_forward(name: str, ports: tuple[str, ...]) -> None:
     Only this computer can connect to them. On the machine, the program has to listen at 127.0.0.1.
     """
     from perdure.cli.client import connect
+    from perdure.cli.jobs.enter.stream import find_node
 
     pairs = [_parse(text) for text in ports]
     client = connect()
-    node = client.node(name)
+    node = find_node(client, name)
     with contextlib.ExitStack() as stack:
         listeners = [(stack.enter_context(_listen(local)), remote) for local, remote in pairs]
         slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
@@ -85,8 +86,8 @@ def _forward(
     """Serve one connection."""
     from perdure.agent.link.stream_copy import READ_BYTES, receive_all, send_control
     from perdure.agent.link.websocket import Disconnected
+    from perdure.cli.jobs.enter.stream import StreamEnded, open_stream, raise_if_last
     from perdure.sdk.connection.endpoint import ClientError
-    from perdure.sdk.tunnel.stream import StreamEnded, open_stream, raise_if_last
 
     with connection:
         try:

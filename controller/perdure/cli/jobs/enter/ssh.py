@@ -36,14 +36,15 @@ def ssh(name: str, arguments: tuple[str, ...]) -> None:
     moves to another machine. On first use, a line that includes Perdure's hosts is added to ~/.ssh/config.
     """
     from perdure.cli.client import connect
+    from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
+    from perdure.cli.jobs.enter.stream import find_node
     from perdure.sdk.connection.endpoint import home_dir
-    from perdure.sdk.tunnel.ssh_files import SshFolder, SshUnavailable
 
     program = shutil.which("ssh")
     if program is None:
         raise Failure("ssh is not installed here\n  install OpenSSH's client, or use `perdure jobs exec -t`")
     client = connect()
-    node = client.node(name)
+    node = find_node(client, name)
     folder = SshFolder(home_dir())
     folder.public_key()
     folder.remember(node["job_id"], node["host_key"], node["user"])
@@ -74,10 +75,10 @@ def ssh_proxy(name: str, user: str | None) -> None:
     from perdure.agent.link.websocket import Disconnected
     from perdure.cli.client import connect
     from perdure.cli.jobs.enter import terminal
+    from perdure.cli.jobs.enter.ssh_files import SshFolder
+    from perdure.cli.jobs.enter.stream import lost, open_stream
     from perdure.sdk.connection.client import ConnectionLost
     from perdure.sdk.connection.endpoint import home_dir
-    from perdure.sdk.tunnel.ssh_files import SshFolder
-    from perdure.sdk.tunnel.stream import lost, open_stream
 
     client = connect()
     folder = SshFolder(home_dir())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.sdk.tunnel.ssh_files import SshFolder, SshUnavailable
+from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
 
 KEY, OTHER = "ssh-ed25519 AAAA1", "ssh-ed25519 AAAA2"
 

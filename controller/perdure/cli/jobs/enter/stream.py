@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
 from typing import Any, Literal
+from urllib.parse import quote
 
 from perdure.agent.link.stream_copy import parse_control
 from perdure.agent.link.tls import WrongCertificate as WrongNodeCertificate
 from perdure.agent.link.websocket import Disconnected, UpgradeRefused, WebSocket
+from perdure.sdk.connection import api_types
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
 from perdure.sdk.connection.transport import WrongCertificate, require_endpoint_private
 
@@ -43,6 +45,11 @@ class StreamEnded(Exception):
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"exit code {exit_code}")
         self.exit_code = exit_code
+
+
+def find_node(client: Client, name: str) -> api_types.NodeAddress:
+    """The node that a name such as `job-17-worker1` stands for now. Raises ApiError, ConnectionLost."""
+    return client.call(api_types.NodeAddress, "GET", f"/nodes/{quote(name, safe='')}")
 
 
 def open_stream(client: Client, name: str, kind: StreamKind, **request: Any) -> Stream:
