@@ -1,4 +1,4 @@
-"""Opens a connection of its own for every stream that the controller requests (docs/adr/0026).
+"""Opens a connection of its own for every stream that the controller requests (docs/adr/0024).
 
 The channel carries only the request, so a download never delays a heartbeat.
 """
