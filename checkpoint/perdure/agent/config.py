@@ -24,6 +24,7 @@ class Config:
     metadata_endpoint: str | None = None  # replaces the one in the node spec
     artifacts_dir: Path | None = None  # files named by their sha256, searched before downloading
     power_off: str = DEFAULT_POWER_OFF  # a shell command
+    grace_s: float | None = None  # how long the agent has between SIGTERM and SIGKILL; None: as long as a drain
     fingerprint: str | None = None  # SHA-256 of the only certificate that the controller may present
 
     @classmethod
@@ -40,6 +41,9 @@ class Config:
         fingerprint = environ.get("PERDURE_FINGERPRINT")
         if fingerprint and not endpoint.startswith("https://"):
             raise ValueError(f"PERDURE_FINGERPRINT is set, and PERDURE_ENDPOINT is {endpoint!r}: give a https:// URL")
+        grace = environ.get("PERDURE_GRACE_S")
+        if grace and not grace.isdigit():
+            raise ValueError(f"PERDURE_GRACE_S is {grace!r}: give a whole number of seconds")
         artifacts_dir = environ.get("PERDURE_ARTIFACTS_DIR")
         return cls(
             endpoint=endpoint,
@@ -50,5 +54,6 @@ class Config:
             metadata_endpoint=environ.get("PERDURE_METADATA_ENDPOINT") or None,
             artifacts_dir=Path(artifacts_dir) if artifacts_dir else None,
             power_off=environ.get("PERDURE_POWER_OFF") or DEFAULT_POWER_OFF,
+            grace_s=float(grace) if grace else None,
             fingerprint=parse_fingerprint(fingerprint) if fingerprint else None,
         )

@@ -45,6 +45,7 @@ LOG_ACK_TIMEOUT_S = 2.0
 STREAM_SEND_TIMEOUT_S = 0.25
 UNMOUNT_TIMEOUT_S = 10.0
 SESSIONS_END_TIMEOUT_S = 1.0
+GRACE_MARGIN_S = 2.0
 
 
 def main() -> int:
@@ -160,7 +161,7 @@ class Agent:
         supervisor.restore()
         for thread in (channel, logs, checkpoints):
             thread.start()
-        handler = NoticeHandler(desired, outbox, drain_s=spec.drain_s, log=log)
+        handler = NoticeHandler(desired, outbox, drain_s=self._shutdown_s(spec), log=log)
         self._poll_notices(spec, handler)
         self._handle_sigterm(handler)
         machine.prepare(os.environ, log=log)
@@ -200,6 +201,12 @@ class Agent:
 
         home = home_dir(os.environ)
         return SessionContext(env, (str(home / WORKDIR), str(home), "/"), library, self._paths.sessions)
+
+    def _shutdown_s(self, spec: NodeSpec) -> float:
+        """How long a drain may take after SIGTERM: less than the time until SIGKILL, so that its end is reported."""
+        if self._config.grace_s is None:
+            return spec.drain_s
+        return min(spec.drain_s, max(self._config.grace_s - GRACE_MARGIN_S, self._config.grace_s / 2))
 
     def _poll_notices(self, spec: NodeSpec, handler: NoticeHandler) -> None:
         if spec.notice is None:

@@ -126,6 +126,8 @@ class MachinesDescribed:
     #: doing, such as more memory than it asked for, or an image that does not exist.
     gone_reasons: dict[int, Reason | None]
     messages: dict[int, str] = field(default_factory=dict)  # by rank: the cloud's own words, for people
+    #: The ranks whose machines have not started: they wait in a queue of the cloud, and cannot connect yet.
+    waiting: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

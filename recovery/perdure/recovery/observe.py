@@ -288,6 +288,8 @@ def _machine_event(
     match event:
         case events.MachinesDescribed():
             nodes = tuple(_described(n, event, out) for n in attempt.nodes)
+            if event.waiting and attempt.state is AttemptState.BOOTING:
+                attempt = replace(attempt, booted_at=now)  # the time to connect begins when they start
             attempt = _confirmed(replace(attempt, nodes=nodes, described_at=now), event, now, out)
         case events.AttemptGone():
             reason = attempt.reason or Reason.MACHINE_STOPPED

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from support.helpers.ports import unused_port
 from support.helpers.timing import wait_until
 
 WORK = """
-trap 'echo received SIGTERM; sleep 0.2; exit 1' TERM
+trap 'echo received SIGTERM; {drain}; exit 1' TERM
 echo runs on $HOSTNAME as $SKYPILOT_TASK_ID rank $SKYPILOT_NODE_RANK
 test -e {flag} && echo done && exit 0
 while :; do sleep 0.1; done
@@ -44,10 +46,10 @@ def controller(kube: FakeKube, tmp_path: Path) -> Iterator[Controller]:
         print((home / "controller.log").read_text()[-6000:])
 
 
-def launch(controller: Controller, tmp_path: Path, flag: Path, **more: Any) -> int:
+def launch(controller: Controller, tmp_path: Path, flag: Path, *, drain: str = "sleep 0.2", **more: Any) -> int:
     task = {
         "name": "train",
-        "run": WORK.format(flag=flag),
+        "run": WORK.format(flag=flag, drain=drain),
         "resources": {"infra": "k8s", "cpus": "1+", "use_spot": True},
     }
     (tmp_path / "task.yaml").write_text(yaml.safe_dump(task | more))
@@ -92,6 +94,25 @@ def ended(controller: Controller, status: str) -> dict[str, Any]:
 
 def messages(shown: dict[str, Any]) -> str:
     return " | ".join(f"{event['kind']}: {event['message']}" for event in shown["timeline"])
+
+
+def test_deleted_pod__drains_in_its_grace_and_its_successor_starts_before_it_is_gone(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    pod = running_pod(kube, controller, tmp_path, drain="echo notice: $(cat $PERDURE_RUN_DIR/notice.json); sleep 5")
+    kube.delete_pod(pod)
+    stamp = next(one for one in kube.pods() if one["metadata"]["name"] == pod)["metadata"]["deletionTimestamp"]
+
+    def both_exist() -> bool:
+        return pod in names(kube) and any(name.startswith("pd-1-0-2-0-") for name in names(kube))
+
+    controller.until(both_exist, "the next attempt's pod beside the old one")
+    controller.until(lambda: "runs on pd-1-0-2-0-" in controller.log(1), "the next attempt")
+    notice = json.loads(controller.log(1).partition("notice: ")[2].partition("\n")[0])
+    assert notice["deadline"] <= datetime.fromisoformat(stamp).timestamp()
+    assert controller.job(1)["recovery_count"] == 1
+    controller.perdure("jobs", "cancel", "1", "-y")
+    ended(controller, "CANCELLED")
 
 
 def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(

@@ -200,6 +200,59 @@ def test_gpu_task__lands_on_a_whole_gpu_only(kube: FakeKube, new_cloud: NewCloud
         cloud.launch(request_of("t3", kind=offer.instance_type, accelerators=("H100", 8.0)))
 
 
+@pytest.mark.parametrize(("gpus", "adapters"), [(8, "32"), (2, "8")])
+def test_best_network__gets_adapters_in_proportion_to_gpus(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf, gpus: int, adapters: str
+) -> None:
+    resources = {"nvidia.com/gpu": 8, "vpc.amazonaws.com/efa": 32, "hugepages-2Mi": "5128Mi"}
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    for number in range(2):
+        kube.add_node(f"n{number}", cpu=192, memory_gib=2000, resources=resources, labels=labels)
+    cloud = new_cloud()
+    offer = next(one for one in cloud.offers() if one.accelerators == ("H100", float(gpus)))
+    request = request_of(kind=offer.instance_type, num_nodes=2, network_tier="best", accelerators=("H100", float(gpus)))
+    cloud.launch(request)
+    for pod in kube.pods():
+        assert pod["status"]["phase"] == "Running"
+        asked = pod["spec"]["containers"][0]["resources"]
+        for part in ("requests", "limits"):
+            assert asked[part]["nvidia.com/gpu"] == str(gpus)
+            assert asked[part]["vpc.amazonaws.com/efa"] == adapters
+        assert asked["requests"].get("hugepages-2Mi") == ("5120Mi" if gpus == 8 else None)
+        assert {"name": "FI_PROVIDER", "value": "efa"} in pod["spec"]["containers"][0]["env"]
+
+
+@pytest.mark.parametrize(("mark", "grace_s"), [("cloud.google.com/gke-spot", 15), ("karpenter.sh/capacity-type", 70)])
+def test_grace__is_what_the_vendor_leaves(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf, mark: str, grace_s: int
+) -> None:
+    kube.add_node("n1", labels={mark: "true" if "gke" in mark else "spot"})
+    (launched,) = new_cloud().launch(request_of(market=Market.SPOT))
+    pod = kube.pod(launched.id)
+    assert pod is not None
+    assert pod["spec"]["terminationGracePeriodSeconds"] == grace_s
+    assert {"name": "PERDURE_GRACE_S", "value": str(grace_s)} in pod["spec"]["containers"][0]["env"]
+
+
+def test_old_anchor__is_removed_with_the_next_listing(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    kube.add_node("n1")
+    kube.faults.stop_s = 0.0
+    cloud = new_cloud()
+    (launched,) = cloud.launch(request_of())
+    cloud.terminate(kube.context, [launched.id])
+    wait_until(lambda: not kube.pods(), "the end of the pod", 10)
+    assert not cloud.list_owned("ctl")
+    assert len(kube.secrets()) == 1, "a repeated launch must find it"
+    with kube.store.lock:
+        anchor = kube.store.all("secrets")[0]
+        anchor["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+        anchor["metadata"]["annotations"]["perdure.dev/terminated"] = "1"
+    assert not cloud.list_owned("ctl")
+    assert not kube.secrets()
+
+
 def test_waiting_pod__is_given_up_unless_an_autoscaler_helps(
     kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
 ) -> None:

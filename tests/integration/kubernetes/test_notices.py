@@ -10,7 +10,7 @@ import pytest
 from perdure.controller.clouds.base.notice_queue import MachineSignal, Signal
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
-from perdure.controller.clouds.kubernetes.notices import ClusterWatch
+from perdure.controller.clouds.kubernetes.notices import ContextWatch
 from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
@@ -26,7 +26,7 @@ class Site:
     def __init__(self, kube: FakeKube, cloud: KubernetesCloud, request: LaunchRequest) -> None:
         self.kube, self.cloud = kube, cloud
         (queue,) = cloud.notice_queues()
-        assert isinstance(queue, ClusterWatch)
+        assert isinstance(queue, ContextWatch)
         self.queue = queue
         self.signals: list[MachineSignal] = []
         self._stopped = threading.Event()

@@ -23,7 +23,7 @@ from perdure.recovery.market.view import MarketView
 from perdure.recovery.reasons import MEANINGS, Reason
 from perdure.recovery.statuses import AttemptState, NodePhase, Status
 from perdure.recovery.step import step
-from support.worlds.job_driver import new_job
+from support.worlds.job_driver import TIMEOUTS, new_job
 from support.worlds.step_moves import make, random_moves, random_world
 from support.worlds.step_walk import NOW, OFFERS
 
@@ -169,6 +169,14 @@ def test_refusal__of_launched_attempt_is_ignored() -> None:
     driver = new_job().running().send(events.LaunchRefused(0, 1, failure))
     assert driver.attempt.state is AttemptState.RUNNING
     assert not driver.last_actions
+
+
+def test_machine__that_waits_in_a_queue_has_its_time_to_connect_later() -> None:
+    timeout_s = TIMEOUTS.boot_timeout_s
+    driver = new_job().tick().launched()
+    driver.send(events.MachinesDescribed(0, 1, {0: None}, waiting=frozenset({0})), after_s=timeout_s - 1)
+    assert driver.tick(after_s=timeout_s - 1).attempt.state is AttemptState.BOOTING
+    assert driver.tick(after_s=2).attempt.generation == 2, "the first was given up"
 
 
 # The cloud ended the machine for what the task did on it.

@@ -98,7 +98,9 @@ class IntentExecutor:
             for rank, id in machines.known
         }
         messages = {rank: described[id].gone_message for rank, id in machines.known if id in described}
-        return events.MachinesDescribed(key[1], key[2], gone_reasons, {r: text for r, text in messages.items() if text})
+        texts = {rank: text for rank, text in messages.items() if text}
+        waiting = (i.rank for i in described.values() if i.state is InstanceState.PENDING)
+        return events.MachinesDescribed(key[1], key[2], gone_reasons, texts, frozenset(waiting))
 
     def _may_be_unlisted(self, since: float | None) -> bool:
         """Whether machines launched at `since` may exist although their cloud does not list them yet.

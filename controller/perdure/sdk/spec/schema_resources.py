@@ -247,7 +247,7 @@ RESOURCE_FIELDS = {
         choice("standard", "best"),
         "`best` requests Elastic Fabric Adapters on AWS, and gVNIC with Tier 1 bandwidth on Google Cloud, if the "
         "machine type supports them. `standard` turns off accelerated networking on Azure. Default: the cloud's own.",
-        acted_on=_RENTED_CLOUDS,
+        acted_on=f"{_RENTED_CLOUDS}, Kubernetes",
     ),
     "local_disk": Field(TEXT, "Local disk that the machine must have.", no_effect=NO_EFFECT),
     "max_hourly_cost": Field(

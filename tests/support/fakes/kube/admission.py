@@ -14,6 +14,9 @@ from support.fakes.kube.store import Object, Rejected, Store
 NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 LABEL_VALUE = r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 LABEL_NAME = r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_GATE = "kueue.x-k8s.io/admission"
+KUEUE_FINALIZER = "kueue.x-k8s.io/managed"
 MAX_SECRET_BYTES = 1 << 20
 MAX_ARGUMENT_BYTES = 128 << 10  # Linux's limit of one argument
 
@@ -107,6 +110,9 @@ def with_defaults(resource: str, one: Object) -> Object:
             **one["spec"],
         }
         one["status"] = {"phase": "Pending", "qosClass": "Burstable"}
+        if QUEUE in (one["metadata"].get("labels") or {}):  # as Kueue's webhook does it
+            one["spec"]["schedulingGates"] = [*one["spec"].get("schedulingGates", ()), {"name": KUEUE_GATE}]
+            one["metadata"]["finalizers"] = [KUEUE_FINALIZER]
         if one["spec"].get("schedulingGates"):
             gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
             one["status"]["conditions"] = [

@@ -45,6 +45,7 @@ class KubeApi:
         self.store, self._faults, self._settle = store, faults, settle
         self.tokens: set[str] = set()
         self.custom_resources: set[str] = set()  # of CUSTOM, those whose definitions are installed
+        self.foreign_finalizers_changed = 0  # by the client, which must never touch those of others
         self._pages: dict[str, tuple[list[Object], int]] = {}
 
     def answer(self, method: str, route: RouteLike, query: dict[str, str], body: bytes, content_type: str) -> Object:
@@ -130,6 +131,8 @@ class KubeApi:
             raise Rejected(
                 409, "Conflict", "the object has been modified; please apply your changes to the latest version"
             )
+        if old["metadata"].get("finalizers") != new["metadata"].get("finalizers"):
+            self.foreign_finalizers_changed += 1
         admission.check_update(route.resource, old, new)
         if new == old:
             return self.shown(copy.deepcopy(old), route.resource)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import yaml
 
-from support.fakes.kube.admission import condition, set_condition
+from support.fakes.kube.admission import KUEUE_GATE, condition, set_condition
 from support.fakes.kube.api import KubeApi
 from support.fakes.kube.faults import Faults
 from support.fakes.kube.kubelet import Kubelets
@@ -204,6 +204,23 @@ class FakeKube:
             set_condition(pod, condition(kind, "True", reason, f"the pod is ended: {reason}"))
             self.store.update("pods", NAMESPACE, pod)
         self.delete_pod(name, grace_s)
+
+    def admit(self, name: str) -> None:
+        """As Kueue does it: remove its gate."""
+        with self.store.lock:
+            pod = copy.deepcopy(self.store.get("pods", NAMESPACE, name))
+            pod["spec"]["schedulingGates"] = [
+                one for one in pod["spec"]["schedulingGates"] if one["name"] != KUEUE_GATE
+            ]
+            self.store.update("pods", NAMESPACE, pod)
+            self._settle()
+
+    def release(self, name: str) -> None:
+        """As Kueue does it once the group has ended: remove its finalizer."""
+        with self.store.lock:
+            pod = copy.deepcopy(self.store.get("pods", NAMESPACE, name))
+            pod["metadata"]["finalizers"] = []
+            self.store.update("pods", NAMESPACE, pod)
 
     def fail_pod(self, name: str, reason: str, message: str) -> None:
         """The kubelet ends the pod: evicted, or at the shutdown of the node. The object stays."""

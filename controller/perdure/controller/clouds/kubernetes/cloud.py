@@ -20,7 +20,7 @@ from perdure.controller.clouds.kubernetes.api.kubeconfig import Kubeconfig
 from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.nodes import offers
 from perdure.controller.clouds.kubernetes.nodes.offer_list import OfferList
-from perdure.controller.clouds.kubernetes.notices import ClusterWatch
+from perdure.controller.clouds.kubernetes.notices import ContextWatch
 from perdure.controller.clouds.kubernetes.pods import launch, machines, names, pod_config
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings, task_options
 from perdure.controller.runtime.clock import Clock
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class KubernetesCloud:
     """A `Cloud` whose regions are the contexts of a kubeconfig."""
 
-    ignores: frozenset[str] = frozenset({"disk_tier", "network_tier"})
+    ignores: frozenset[str] = frozenset({"disk_tier"})
 
     def __init__(
         self, settings: KubernetesSettings, clock: Clock, *, name: str = NAME, environ: Mapping[str, str] = os.environ
@@ -115,7 +115,7 @@ class KubernetesCloud:
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
         """The watches of all contexts in use at the start of the controller."""
-        return [ClusterWatch(self.name, self.cluster(context)) for context in self._known_contexts()]
+        return [ContextWatch(self.name, self.cluster(context)) for context in self._known_contexts()]
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
         """Evict the pod with that grace, as an interruption of its node does. Raises ApiError for one that ended."""

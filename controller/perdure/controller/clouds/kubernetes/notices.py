@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 POLL_S = 20.0
 TIMER_S = 1.0  # how often waiting pods are checked
+DESCRIBE_WAITING_S = 120.0
 MAX_BACKOFF_S = 30.0
 NO_RIGHTS_PAUSE_S = 600.0
 _POD_METADATA = ("name", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
@@ -41,7 +42,7 @@ class _Pending:
     signal: MachineSignal
 
 
-class ClusterWatch:
+class ContextWatch:
     """The `NoticeQueue` of one context. Its threads start with the first `receive`, and end with the process."""
 
     idle_s = 0.0  # `receive` waits for POLL_S
@@ -53,6 +54,7 @@ class ClusterWatch:
         self._condition = threading.Condition()
         self._pending: dict[str, _Pending] = {}
         self._waiting_checked: set[str] = set()  # pods whose wait is known to be over
+        self._described_at: dict[str, float] = {}  # pod that waits → when it was last described, or first seen
         self._count = 0
         self._started = False
         self._stopped = threading.Event()
@@ -106,6 +108,8 @@ class ClusterWatch:
         if names.anchor_of(name) is None:
             return
         if new is None:
+            self._described_at.pop(name, None)
+            self._waiting_checked.discard(name)
             if not self._is_ended_by_us(name):
                 self._emit(MachineSignal(Signal.ENDING, name))
             return
@@ -163,13 +167,20 @@ class ClusterWatch:
         return record is None or anchors.terminated_at(record) is not None
 
     def _check_waiting_pods(self) -> None:
-        """Report pods whose wait for a node is over: nothing changes in the cluster when it is."""
+        """Have pods described whose wait for a node is over: nothing changes in the cluster when it is.
+
+        Others are described now and then while they wait, so that their time to connect does not begin yet.
+        """
+        now = self._cluster.now()
         for pod in self.pods.snapshot():
             name = pod["metadata"]["name"]
             if pod["spec"].get("nodeName") or name in self._waiting_checked or "deletionTimestamp" in pod["metadata"]:
                 continue
             if machines.current_status(self._cluster, pod).state is InstanceState.ENDING:
                 self._waiting_checked.add(name)
+                self._emit(MachineSignal(Signal.ENDING, name))
+            elif now - self._described_at.setdefault(name, now) >= DESCRIBE_WAITING_S:
+                self._described_at[name] = now
                 self._emit(MachineSignal(Signal.ENDING, name))
 
     def _emit(self, signal: MachineSignal) -> None:

@@ -12,8 +12,10 @@ from perdure.controller.clouds.kubernetes.nodes import markets
 from perdure.controller.clouds.kubernetes.nodes.accelerators import GPU_RESOURCES, LABELS
 from perdure.controller.clouds.kubernetes.nodes.node_view import GPU_TAINTS, NO_ZONE, SOON_GONE_TAINTS, ZONE, NodeView
 from perdure.controller.clouds.kubernetes.nodes.offers import resource_name
+from perdure.controller.clouds.kubernetes.nodes.quantities import parse_quantity
 from perdure.controller.clouds.kubernetes.nodes.slices import PodSize
 from perdure.controller.clouds.kubernetes.pods import names, pod_config
+from perdure.controller.clouds.kubernetes.pods.fabric import NO_FABRIC, PodFabric, fabric_of
 from perdure.controller.clouds.kubernetes.settings import ContextSettings, PodOptions
 from perdure.recovery.market.view import Market
 
@@ -62,11 +64,24 @@ class PodTemplate:
     is_restricted: bool = False
 
     @property
+    def fabric(self) -> PodFabric:
+        """The fast network, if the task asks for it and every node has it."""
+        wants_it = self.request.network_tier == "best"
+        return fabric_of(self.nodes, self.size.accelerators) if wants_it else NO_FABRIC
+
+    @property
+    def grace_s(self) -> int:
+        """How long a pod has between SIGTERM and SIGKILL. A spot node's vendor may leave less than the pod asks for."""
+        marks = [node.mark.notice_s for node in self.nodes if node.mark is not None]
+        return int(min([self.settings.grace_s, *marks]))
+
+    @property
     def requests(self) -> dict[str, float]:
         """What one pod requests, as numbers."""
         amounts = {"cpu": self.size.vcpus, "memory": self.size.memory_gib * 2.0**30}
         if self.size.accelerators:
             amounts[resource_name(self.size.accelerators[0], self.nodes)] = float(self.size.accelerators[1])
+        amounts |= {name: parse_quantity(amount) for name, amount in self.fabric.resources.items()}
         if self.request.disk_gib:
             amounts["ephemeral-storage"] = self.request.disk_gib * 2.0**30
         return amounts
@@ -129,7 +144,7 @@ def _spec(template: PodTemplate, rank: int) -> dict[str, Any]:
     }
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": settings.grace_s,
+        "terminationGracePeriodSeconds": template.grace_s,
         "automountServiceAccountToken": options.service_account is not None,
         "enableServiceLinks": False,
         "affinity": _affinity(template),
@@ -137,6 +152,8 @@ def _spec(template: PodTemplate, rank: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": volumes,
     }
+    if template.fabric.capabilities:
+        container["securityContext"] = {"capabilities": {"add": list(template.fabric.capabilities)}}
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
     if settings.agent_image:
@@ -155,10 +172,12 @@ def _environment(template: PodTemplate, rank: int, anchor: str) -> list[dict[str
     env: list[dict[str, Any]] = [
         {"name": "PERDURE_BOOT", "valueFrom": {"secretKeyRef": {"name": anchor, "key": BOOT_KEY}}},
         {"name": "PERDURE_RANK", "value": str(rank)},
+        {"name": "PERDURE_GRACE_S", "value": str(template.grace_s)},
         {"name": "PERDURE_NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
     if template.size.accelerators is None:
         env.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"})
+    env += [{"name": name, "value": value} for name, value in template.fabric.env.items()]
     if template.is_restricted:
         env.append({"name": "HOME", "value": HOME_DIR})
     return env
@@ -175,6 +194,8 @@ def _resources(template: PodTemplate) -> dict[str, Any]:
     if size.accelerators:
         resource = resource_name(size.accelerators[0], template.nodes)
         requests[resource] = limits[resource] = str(size.accelerators[1])
+    for resource, amount in template.fabric.resources.items():
+        requests[resource] = limits[resource] = amount
     return {"requests": requests, "limits": limits}
 
 
