@@ -24,11 +24,11 @@ _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 def findings(clusters: Sequence[Cluster]) -> list[Finding]:
     """See `Checkable.check`. A context that does not answer does not affect the others."""
-    found = []
+    results = []
     for cluster in clusters:
         for one in _findings_of(cluster):
-            found.append(Finding(one.subject, one.severity, f"{cluster.context}: {one.text}", one.fix))
-    return found
+            results.append(Finding(one.subject, one.severity, f"{cluster.context}: {one.text}", one.fix))
+    return results
 
 
 def _findings_of(cluster: Cluster) -> list[Finding]:

@@ -53,17 +53,17 @@ class KubernetesCloud:
     # ---- the Cloud protocol ----
 
     def notes(self) -> Sequence[str]:
-        found = [f"kubernetes.{key}: accepted, but has no effect" for key in self.settings.without_effect()]
+        notes = [f"kubernetes.{key}: accepted, but has no effect" for key in self.settings.without_effect()]
         for context in self._known_contexts():
             cluster = self.cluster(context)
             if cluster.nodes_problem:
-                found.append(
+                notes.append(
                     f"the nodes of {context} cannot be listed, so offers come from kubernetes.node_types and notices "
                     "from pods alone"
                 )
             if not cluster.settings.pricing:
-                found.append(f"prices of {context} are those of its nodes' cloud, or estimates: see kubernetes.pricing")
-        return found
+                notes.append(f"prices of {context} are those of its nodes' cloud, or estimates: see kubernetes.pricing")
+        return notes
 
     def unusable(self) -> str | None:
         try:
@@ -103,7 +103,7 @@ class KubernetesCloud:
         listed = self._for_all_contexts(
             lambda context: machines.list_owned(self.cluster(context), self.name, controller)
         )
-        return [instance for found in listed for instance in found]
+        return [instance for instances in listed for instance in instances]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         machines.terminate(self.cluster(region), ids)

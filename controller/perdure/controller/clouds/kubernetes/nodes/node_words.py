@@ -43,13 +43,13 @@ _SHUTDOWN = "node is shutting down"
 def words_of(node: Mapping[str, Any]) -> frozenset[NodeWord]:
     """All that a node says now."""
     spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
-    found = {_TAINTS[taint["key"]] for taint in spec.get("taints") or () if taint.get("key") in _TAINTS}
+    words = {_TAINTS[taint["key"]] for taint in spec.get("taints") or () if taint.get("key") in _TAINTS}
     if spec.get("unschedulable") or _SCHEDULED_MAINTENANCE in labels:
-        found.add(NodeWord.AT_RISK)
+        words.add(NodeWord.AT_RISK)
     if labels.get(_MAINTENANCE[0]) == _MAINTENANCE[1]:
-        found.add(NodeWord.NOTICE)
+        words.add(NodeWord.NOTICE)
     for condition in (node.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Ready" and condition.get("status") != "True":
             is_shutdown = _SHUTDOWN in str(condition.get("message", ""))
-            found.add(NodeWord.NOTICE if is_shutdown else NodeWord.SILENT)
-    return frozenset(found)
+            words.add(NodeWord.NOTICE if is_shutdown else NodeWord.SILENT)
+    return frozenset(words)

@@ -40,15 +40,15 @@ class OfferList:
             return self._offers
 
     def _read_once(self) -> None:
-        pause_s, found = MAX_AGE_S, self._offers
+        pause_s, offers = MAX_AGE_S, self._offers
         try:
-            found = tuple(self._read_offers())
+            offers = tuple(self._read_offers())
         except Exception as error:  # noqa: BLE001 - the caller's own errors; other contexts have offers
             pause_s = RETRY_AFTER_FAILURE_S
             self._on_error(error)
         with self._condition:
-            if found != self._offers:  # the same object as long as nothing changes: callers cache by identity
-                self._offers = found
+            if offers != self._offers:  # the same object as long as nothing changes: callers cache by identity
+                self._offers = offers
             self._next_at = self._clock.now() + pause_s
             self._is_reading, self._has_read = False, True
             self._condition.notify_all()

@@ -40,8 +40,8 @@ def fabric_of(nodes: Sequence[NodeView], accelerators: tuple[str, int] | None) -
     """The fabric that all of `nodes` have, for a pod with these accelerators; NO_FABRIC if they differ or have none."""
     if accelerators is None or not nodes:
         return NO_FABRIC
-    found = [_fabric_of_node(node, accelerators) for node in nodes]
-    return found[0] if all(one == found[0] for one in found) else NO_FABRIC
+    fabrics = [_fabric_of_node(node, accelerators) for node in nodes]
+    return fabrics[0] if all(one == fabrics[0] for one in fabrics) else NO_FABRIC
 
 
 def _fabric_of_node(node: NodeView, accelerators: tuple[str, int]) -> PodFabric:

@@ -33,9 +33,9 @@ def list_owned(cluster: Cluster, cloud: str, controller: str) -> list[Instance]:
     """The machines of the controller that are not GONE. Removes anchors that nothing needs any more."""
     selector = f"{names.CONTROLLER}={names.controller_label(controller)},{names.KIND}={names.POD_KIND}"
     pods = cluster.pods(selector)
-    found = [instance for pod in pods if (instance := to_instance(cluster, cloud, pod)) is not None]
+    instances = [instance for pod in pods if (instance := to_instance(cluster, cloud, pod)) is not None]
     _remove_old_anchors(cluster, controller, pods)
-    return [one for one in found if one.owner.controller == controller and one.state is not InstanceState.GONE]
+    return [one for one in instances if one.owner.controller == controller and one.state is not InstanceState.GONE]
 
 
 def terminate(cluster: Cluster, ids: Iterable[str]) -> None:
@@ -152,14 +152,14 @@ def _describe_group(cluster: Cluster, cloud: str, anchor: str, ids: Sequence[str
     record = None
     if any(id not in pods or _may_have_ended(pods[id]) for id in ids):
         record = cluster.find("secrets", anchor)
-    found = []
+    instances = []
     for id in ids:
         instance = to_instance(cluster, cloud, pods[id]) if id in pods else None
         if record is not None and (instance is None or instance.gone_reason is not None):
             instance = _with_memory(cluster, cloud, record, id, instance)
         if instance is not None:
-            found.append(instance)
-    return found
+            instances.append(instance)
+    return instances
 
 
 def _may_have_ended(pod: Object) -> bool:

@@ -216,39 +216,39 @@ def _affinity(template: PodTemplate) -> dict[str, Any]:
 def _expressions(template: PodTemplate, node: NodeView) -> list[dict[str, Any]]:
     offer, settings = template.request.offer, template.settings
     known = markets.marks(settings.spot_label)
-    found = markets.expressions(offer.market, node.mark, known)
+    entries = markets.expressions(offer.market, node.mark, known)
     if offer.zone != NO_ZONE:
-        found.append({"key": ZONE, "operator": "In", "values": [offer.zone]})
+        entries.append({"key": ZONE, "operator": "In", "values": [offer.zone]})
     if template.size.accelerators is None:
-        found += [{"key": label, "operator": "DoesNotExist"} for label in LABELS]
+        entries += [{"key": label, "operator": "DoesNotExist"} for label in LABELS]
     else:
         label = next((one.label for one in node.accelerators if one.name == template.size.accelerators[0]), None)
         if label is not None:
-            found.append({"key": label[0], "operator": "In", "values": [label[1]]})
+            entries.append({"key": label[0], "operator": "In", "values": [label[1]]})
     if settings.allowed_names:
-        found.append({"key": "kubernetes.io/hostname", "operator": "In", "values": list(settings.allowed_names)})
+        entries.append({"key": "kubernetes.io/hostname", "operator": "In", "values": list(settings.allowed_names)})
     allowed = next(
         (one for one in settings.allowed_labels if all(node.labels.get(key) == one[key] for key in one)), None
     )
-    found += [{"key": key, "operator": "In", "values": [value]} for key, value in (allowed or {}).items()]
-    return found
+    entries += [{"key": key, "operator": "In", "values": [value]} for key, value in (allowed or {}).items()]
+    return entries
 
 
 def _unique(listed: Any) -> list[list[dict[str, Any]]]:
-    found: list[list[dict[str, Any]]] = []
+    entries: list[list[dict[str, Any]]] = []
     for one in listed:
-        if one and one not in found:
-            found.append(one)
-    return found
+        if one and one not in entries:
+            entries.append(one)
+    return entries
 
 
 def _tolerations(template: PodTemplate) -> list[dict[str, Any]]:
     known = markets.marks(template.settings.spot_label)
-    found: list[dict[str, Any]] = list(markets.tolerations(template.request.offer.market, known))
+    entries: list[dict[str, Any]] = list(markets.tolerations(template.request.offer.market, known))
     if template.size.accelerators:
-        found += [{"key": key, "operator": "Exists"} for key in GPU_TAINTS]
+        entries += [{"key": key, "operator": "Exists"} for key in GPU_TAINTS]
     silent = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATE_SILENT_NODE_S}
-    return [*found, *({"key": key, **silent} for key in SOON_GONE_TAINTS)]
+    return [*entries, *({"key": key, **silent} for key in SOON_GONE_TAINTS)]
 
 
 def _add_python(spec: dict[str, Any], container: dict[str, Any], image: str) -> None:

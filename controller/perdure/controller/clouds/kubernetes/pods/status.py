@@ -84,8 +84,8 @@ def terminated_state(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
     name = pod["spec"]["containers"][0]["name"]
     for one in (pod.get("status") or {}).get("containerStatuses") or ():
         if one.get("name") == name:
-            found: Mapping[str, Any] | None = (one.get("state") or {}).get("terminated")
-            return found
+            state: Mapping[str, Any] | None = (one.get("state") or {}).get("terminated")
+            return state
     return None
 
 
