@@ -1,6 +1,6 @@
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { get, keepSignedIn, signInFromAddress, signedIn } from "./core/api";
+import { keepSignedIn, signInFromAddress, signedIn } from "./core/api";
 import { startKeyboard } from "./core/keyboard";
 import { startLive } from "./core/live";
 import { address, go, startRouter } from "./core/router";
@@ -53,11 +53,9 @@ function App() {
 async function start(): Promise<void> {
   startRouter();
   startKeyboard();
-  const isSignIn = location.hash.startsWith("#login=");
   problem = await signInFromAddress();
   if (address.value.path === "/") go("/jobs", true);
   // The first page reads its data at once, and learns from the answer whether it is signed in.
-  if (isSignIn && problem === null) void get("/session").catch(() => undefined);
   render(<App />, document.getElementById("app") as HTMLElement);
   startLive();
   keepSignedIn();

@@ -59,7 +59,7 @@ export async function send<T>(method: "POST" | "DELETE", path: string, body: unk
 export async function signIn(code: string): Promise<void> {
   const { csrf } = await send<{ csrf: string }>("POST", "/session", { code });
   localStorage.setItem(STORED_VALUE, csrf);
-  signedIn.value = true;
+  signedIn.value = true; // last: pages call the API from now on
 }
 
 export async function signOut(): Promise<void> {

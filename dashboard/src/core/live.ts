@@ -50,6 +50,7 @@ async function follow(): Promise<void> {
   let timer = setTimeout(() => abort.abort(), SILENCE_MS);
   try {
     const response = await open("/events", { signal: abort.signal });
+    signedIn.value = true;
     const reader = (response.body as ReadableStream<Uint8Array>).pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
     let rest = "";
     for (;;) {
@@ -73,7 +74,7 @@ async function follow(): Promise<void> {
 async function lead(): Promise<never> {
   let failures = 0;
   for (;;) {
-    if (signedIn.value) {
+    if (signedIn.value !== false) {
       const began = Date.now();
       await follow().catch(() => undefined);
       failures = Date.now() - began > 5000 ? 0 : failures + 1;

@@ -7,7 +7,7 @@ import { GAP_PX, timeScale } from "./scale";
 const ROW = 36;
 const TOP = 22;
 const BAR = 14;
-const MIN_MARK_PX = 4;
+const MIN_MARK_PX = 14; // calm, and each can be pointed at
 const ZOOMS: [string, number | null][] = [
   ["All", null],
   ["6 h", 6 * 3600],
@@ -22,7 +22,7 @@ const SHAPES: Record<Mark["kind"], string> = {
   preempted: "M-4 -4l8 8m0 -8l-8 8",
   lost: "M-4 -4l8 8m0 -8l-8 8",
   failed: "M-4 -4h8v8h-8z",
-  durable: "M0 -4l4 4-4 4-4-4z",
+  durable: "M0 -3.5l3.5 3.5-3.5 3.5-3.5-3.5z",
   refused: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
 };
 
@@ -211,7 +211,7 @@ function thinned(marks: Mark[], x: (at: number) => number): Mark[] {
   let last = -Infinity;
   return marks.filter((mark) => {
     if (mark.kind !== "durable") return true;
-    if (x(mark.at) - last < MIN_MARK_PX * 2) return false;
+    if (x(mark.at) - last < MIN_MARK_PX) return false;
     last = x(mark.at);
     return true;
   });

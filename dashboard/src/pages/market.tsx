@@ -71,11 +71,6 @@ export function MarketPage() {
           </div>
         </section>
       )}
-      {Object.entries(data?.disabled ?? {}).map(([cloud, why]) => (
-        <p key={cloud} class="message">
-          <strong>{cloud}</strong> is not used: {why}
-        </p>
-      ))}
       {data && !data.offers.length ? (
         <Empty title="No offer matches" />
       ) : (
@@ -124,6 +119,19 @@ export function MarketPage() {
               The cheapest {count(data.offers.length)} of {count(data.total)}. Filter to see others.
             </p>
           )}
+        </section>
+      )}
+      {data && Object.keys(data.disabled).length > 0 && (
+        <section aria-labelledby="unused">
+          <h2 id="unused">Clouds that are not used</h2>
+          <dl class="facts column">
+            {Object.entries(data.disabled).map(([cloud, why]) => (
+              <div key={cloud}>
+                <dt>{cloud}</dt>
+                <dd>{why}</dd>
+              </div>
+            ))}
+          </dl>
         </section>
       )}
     </>

@@ -104,7 +104,11 @@ function AmountTable({ title, rows }: { title: string; rows: (Amounts & { label:
                   <Meter share={row.cost_usd / top} label={`${percent(row.cost_usd / top)} of the largest`} />
                 </td>
                 <td class="num">
-                  {money(row.on_demand_usd - row.cost_usd)} <span class="part">{percent(savedShare(row.cost_usd, row.on_demand_usd))}</span>
+                  {row.on_demand_usd > row.cost_usd && (
+                    <>
+                      {money(row.on_demand_usd - row.cost_usd)} <span class="part">{percent(savedShare(row.cost_usd, row.on_demand_usd))}</span>
+                    </>
+                  )}
                 </td>
                 <td class="num">{row.lost_usd ? money(row.lost_usd) : ""}</td>
               </tr>
