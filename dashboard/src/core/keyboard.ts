@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 
 const STORED = "perdure.shortcuts";
+const SEQUENCE_MS = 2000;
 export const shortcutsOn = signal(localStorage.getItem(STORED) !== "off");
 
 export function setShortcuts(on: boolean): void {
@@ -36,14 +37,14 @@ export function startKeyboard(): void {
       return;
     }
     if (!shortcutsOn.value) return;
-    const key = Date.now() - prefixAt < 1000 && prefix ? `${prefix} ${event.key}` : event.key;
+    const key = event.timeStamp - prefixAt < SEQUENCE_MS && prefix ? `${prefix} ${event.key}` : event.key;
     prefix = "";
     const bound = [...stack].reverse().find((keys) => key in keys)?.[key];
     if (bound) {
       event.preventDefault();
       bound();
     } else if (event.key === "g") {
-      [prefix, prefixAt] = ["g", Date.now()];
+      [prefix, prefixAt] = ["g", event.timeStamp];
     }
   });
 }
