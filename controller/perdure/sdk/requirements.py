@@ -63,7 +63,12 @@ def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -
         work_s=None if work is None else deadlines.seconds(work),
         patience=given.get("patience", Recovery.patience),
         move_cost=given.get("move_cost", Recovery.move_cost),
-        keep_on_failure_s=deadlines.seconds(given["keep_on_failure"]) if "keep_on_failure" in given else 0.0,
+        max_cost=given.get("max_cost"),
+        **{
+            f"{name}_s": deadlines.seconds(given[name])
+            for name in ("keep_on_failure", "stuck_after", "restart_when_stuck", "max_duration")
+            if name in given
+        },
     )
 
 

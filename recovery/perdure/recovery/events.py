@@ -150,6 +150,24 @@ class CheckpointDurable:
     total_steps: int | None = None
 
 
+@dataclass(frozen=True)
+class StepSaved:
+    """The workload has saved a training step."""
+
+    task: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
+class GpusReported:
+    """A node has looked at its GPUs: whether one of them is at work."""
+
+    task: int
+    generation: int
+    busy: bool
+
+
 Event = (
     Tick
     | CancelRequested
@@ -165,4 +183,6 @@ Event = (
     | MachinesDescribed
     | AttemptGone
     | CheckpointDurable
+    | StepSaved
+    | GpusReported
 )

@@ -44,6 +44,16 @@ class Recovery:
     move_cost: float = 0.0  # USD for transferring the task's data to another region
     recovers: bool = True  # False: the task ends when it loses a machine, as a cluster does
     keep_on_failure_s: float = 0.0  # how long the machines of a task that has failed are kept for a look
+    stuck_after_s: float | None = None  # how long it may show no progress before the user is told
+    restart_when_stuck_s: float | None = None  # the same, before it is restarted
+    max_duration_s: float | None = None  # how long after the first start of `run` it ends
+    max_cost: float | None = None  # USD that its machines may cost
+
+    @cached
+    def has_limits(self) -> bool:
+        """Whether the task limits how long it stands still or runs, or what it costs."""
+        limits = (self.stuck_after_s, self.restart_when_stuck_s, self.max_duration_s, self.max_cost)
+        return any(limit is not None for limit in limits)
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,12 @@ class TaskView:
     first_step_s: float = 0.0  # the work that had been done by then
     estimated_s: float | None = None  # work of all steps, extrapolated from `first_step` and later ones
     recovery_debt_until: float = 0.0  # when its recoveries so far no longer count: see `rules.backoff`
+    last_step: int | None = None  # the step that was saved last
+    step_at: float | None = None  # when another step than before was reported
+    busy_at: float | None = None  # when a GPU was last seen at work, or first seen at all
+    stuck_since: float | None = None  # since when it has made no progress, once the user has been told
+    spent_usd: float = 0.0  # the cost of the attempts that are gone
+    budget_warned: bool = False
 
     @property
     def work_s(self) -> float | None:

@@ -49,8 +49,8 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _launch_cancelled(job, event, out)
         case events.NodeReported() | events.NodeDisconnected() | events.PreemptionNotice():
             return _node_event(job, event, now, out)
-        case events.CheckpointDurable():
-            return _checkpoint_durable(job, event, now, out)
+        case events.CheckpointDurable() | events.StepSaved() | events.GpusReported():
+            return _progressed(job, event, now, out)
         case events.MachinesDescribed() | events.AttemptGone():
             return _machine_event(job, event, now, out)
         case _:
@@ -187,6 +187,26 @@ def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: floa
         out.append(_estimate_entry(task))
         task = replace(task, wake_at=now)  # the policy can now decide with the estimate
     return job.with_task(task)
+
+
+def _progressed(
+    job: JobView,
+    event: events.CheckpointDurable | events.StepSaved | events.GpusReported,
+    now: float,
+    out: list[Action],
+) -> JobView:
+    if isinstance(event, events.CheckpointDurable):
+        return _checkpoint_durable(job, event, now, out)
+    task = job.tasks[event.task]
+    attempt = task.attempt(event.generation)
+    if attempt is None or attempt.state is not AttemptState.RUNNING:
+        return job
+    if isinstance(event, events.GpusReported):
+        # GPUs that have never been at work count as idle from when they were first seen.
+        return job.with_task(replace(task, busy_at=now)) if event.busy or task.busy_at is None else job
+    if abs(event.step) > _MAX_STEP or event.step == task.last_step:
+        return job
+    return job.with_task(replace(task, last_step=event.step, step_at=now))
 
 
 def _counts_steps(task: TaskView) -> bool:

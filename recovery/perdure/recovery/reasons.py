@@ -26,6 +26,8 @@ class Reason(StrEnum):
     STORAGE_FAILED = "STORAGE_FAILED"
     CONTROLLER_ERROR = "CONTROLLER_ERROR"
     NOT_RECOVERED = "NOT_RECOVERED"
+    MAX_DURATION = "MAX_DURATION"
+    MAX_COST = "MAX_COST"
     # losses: the task recovers
     PREEMPTED = "PREEMPTED"
     PREEMPTION_NOTICE = "PREEMPTION_NOTICE"
@@ -39,6 +41,7 @@ class Reason(StrEnum):
     # restarts that the user configured
     RESTART_ON_ERROR = "RESTART_ON_ERROR"
     RESTART_ON_EXIT_CODE = "RESTART_ON_EXIT_CODE"
+    STUCK = "STUCK"
     # failed launches
     NO_CAPACITY = "NO_CAPACITY"
     QUOTA = "QUOTA"
@@ -72,6 +75,8 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.STORAGE_FAILED: Meaning(Status.FAILED_PRECHECKS, text="a bucket could not be created or read"),
     Reason.NOT_RECOVERED: Meaning(Status.FAILED, text="a machine was lost, and recovery is off"),
     Reason.CONTROLLER_ERROR: Meaning(Status.FAILED_CONTROLLER, text="the controller had an internal error"),
+    Reason.MAX_DURATION: Meaning(Status.FAILED, text="it has run for as long as max_duration allows"),
+    Reason.MAX_COST: Meaning(Status.FAILED, text="it has cost as much as max_cost allows"),
     Reason.PREEMPTED: Meaning(recovers=True, is_recovery=True, text="the cloud took the machine back (preemption)"),
     Reason.PREEMPTION_NOTICE: Meaning(
         recovers=True, is_recovery=True, text="the cloud announced that it will take the machine back"
@@ -84,6 +89,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.MOUNT_LOST: Meaning(recovers=True, is_recovery=True, text="a bucket's mount failed while the workload ran"),
     Reason.MOVED: Meaning(recovers=True, text="a replacement on a better offer was ready to take over"),
     Reason.RESTART_ON_ERROR: Meaning(recovers=True, text="restarted, as max_restarts_on_errors allows"),
+    Reason.STUCK: Meaning(recovers=True, text="restarted, because it made no progress"),
     Reason.RESTART_ON_EXIT_CODE: Meaning(recovers=True, text="restarted, because recover_on_exit_codes lists the code"),
 }
 

@@ -26,6 +26,7 @@ from perdure.recovery.rules.attempt_queries import (
     unreachable_at,
 )
 from perdure.recovery.rules.context import Context
+from perdure.recovery.rules.limits import limit_times
 from perdure.recovery.rules.table import apply_rules
 from perdure.recovery.statuses import AttemptState, Status, TaskState
 
@@ -81,6 +82,8 @@ def _wake_at(view: View, job: JobView, current: TaskView | None) -> float | None
                     times.append(until)
     if current is not None and current.state is _WAITING and current.storage_ready:
         times.append(current.wake_at or 0.0)
+    if current is not None and current.recovery.has_limits:
+        times += limit_times(current, view)
     if current is not None and current.state is _RUNNING and current.wake_at is not None:
         times += [current.wake_at] if current.replacement is None else []
     return min(times, default=None)

@@ -56,11 +56,21 @@ def random_world(seed: int) -> Walk:
         frozenset({42}),
         deadline_at=NOW + chance.choice([0.0, 9e3, 2e4, 1e5]),
         work_s=chance.choice([6e3, 5e4, None]),
+        **random_limits(seed),
     )
     task = TaskView(0, (MachineRequirement(),), chance.choice([1, 1, 2, 3]), recovery, wake_at=NOW)
     task = replace(task, storage_ready=chance.random() < 0.5)
     following = [replace(task, index=1 + n, wake_at=None) for n in range(chance.choice([0, 0, 1, 2]))]
     return Walk(JobView(1, (task, *following)), offers=chance.choice([OFFERS] * 5 + [OFFERS[:1]] * 2 + [()]))
+
+
+def random_limits(seed: int) -> dict[str, float]:
+    """Limits of every third walk: they end or restart a task, which shortens its history."""
+    chance = Random(f"limits {seed}")
+    if seed % 3:
+        return {}
+    chosen = {"stuck_after_s": 300.0, "restart_when_stuck_s": 2000.0, "max_duration_s": 2e4, "max_cost": 3.0}
+    return {name: value for name, value in chosen.items() if chance.random() < 0.5}
 
 
 def random_moves(seed: int) -> list[Move]:
@@ -181,8 +191,7 @@ def _chaos(walk: Walk, move: Move) -> events.Event | None:
         case "notice":
             return events.PreemptionNotice(*at, deadline=walk.now + [-1, 30, 120][move.n % 3])
         case "saved":
-            steps = (None, None) if move.n % 3 else (move.n, 2000)
-            return events.CheckpointDurable(*key, walk.now - [-9, 0, 30, 1000][move.n % 4], *steps)
+            return _progress(walk, move, key)
         case "seen":
             return events.MachinesDescribed(*key, dict.fromkeys(range(task.num_nodes)))
         case "lost":
@@ -222,6 +231,13 @@ REPORTS: dict[Target, list[tuple[NodePhase, int | None, str | None, bool]]] = {
     Target.DRAIN: [(NodePhase.FLUSHING, None, None, False), (NodePhase.ENDED, 0, None, False), DRAINED],
     Target.STOP: [DRAINED],
 }
+
+
+def _progress(walk: Walk, move: Move, key: tuple[int, int]) -> events.Event:
+    if move.n % 5 == 0:
+        return (events.StepSaved(*key, move.n), events.GpusReported(*key, busy=move.n % 2 == 0))[move.rank % 2]
+    steps = (None, None) if move.n % 3 else (move.n, 2000)
+    return events.CheckpointDurable(*key, walk.now - [-9, 0, 30, 1000][move.n % 4], *steps)
 
 
 def _report(task: TaskView, attempt: AttemptView | None, move: Move, at: tuple[int, int, int]) -> events.Event | None:
@@ -267,5 +283,7 @@ def _lie(walk: Walk, move: Move) -> events.Event:
         events.AttemptGone(*key),
         events.CheckpointDurable(*key, when, *chance.choices([None, -5, 0, 10, 2**62, 10**400], k=2)),
         events.CancelRequested(chance.choice([nan, inf])),
+        events.StepSaved(*key, chance.choice([-5, 0, 10, 2**62, 10**400])),
+        events.GpusReported(*key, busy=chance.random() < 0.5),
     ]
     return report if chance.random() < 0.6 else chance.choice(others)

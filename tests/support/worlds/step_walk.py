@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from perdure.recovery import actions, events
 from perdure.recovery.directive import Target, directive_for
@@ -114,8 +115,10 @@ class Walk:
     def _check_changes(self, before: JobView, done: tuple[actions.Action, ...]) -> None:
         for old, new in zip(before.tasks, self.job.tasks, strict=True):
             if old.status.is_terminal:
-                kept = replace(new, attempts=(), storage_ready=True, wake_at=None, consecutive_refusals=0)
-                assert kept == replace(old, attempts=(), storage_ready=True, wake_at=None, consecutive_refusals=0)
+                # Machines cost until they are gone.
+                may_change: dict[str, Any] = {"attempts": (), "storage_ready": True, "wake_at": None, "spent_usd": 0.0}
+                may_change |= {"consecutive_refusals": 0}
+                assert replace(new, **may_change) == replace(old, **may_change)
             for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds"):
                 assert getattr(new, counter) >= getattr(old, counter), counter
             if old.saved_s is not None or new.saved_s is None:  # the first report corrects what was assumed before

@@ -44,7 +44,14 @@ _MAX_LOGGED_CHARS = 8192  # of a message that is set aside
 # has timers and workers of its own. Nor is a lost connection sent: the owner finds it in the table of connections.
 _SENT_EVENTS: Mapping[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (events.CancelRequested, events.NodeReported, events.PreemptionNotice, events.CheckpointDurable)
+    for kind in (
+        events.CancelRequested,
+        events.NodeReported,
+        events.PreemptionNotice,
+        events.CheckpointDurable,
+        events.StepSaved,
+        events.GpusReported,
+    )
 }
 
 

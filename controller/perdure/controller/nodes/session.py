@@ -357,7 +357,7 @@ class NodeSessions:
         data: dict[str, object] = {"step": frame.step, "path": path, "at": frame.at, "seq": frame.seq}
         note = TimelineEntry(f"checkpoint.{frame.state}", key[1], key[2], rank, data=data)
         await connection.inflight_checkpoints.acquire()
-        event = _durable_event(connection, frame, self._time_scale) or events.Tick()
+        event = _durable_event(connection, frame, self._time_scale) or _saved_event(key, frame)
         done = self._inbox.submit(JobEvent(key[0], event, checkpoint=CheckpointReport(key, rank, frame.seq, note)))
         loop = asyncio.get_running_loop()
 
@@ -378,6 +378,13 @@ async def _close(socket: WebSocket, sender: asyncio.Task[None], code: int, reaso
     sender.cancel()
     with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the node has closed it
         await socket.close(code, reason)
+
+
+def _saved_event(key: AttemptKey, frame: CheckpointFrame) -> events.Event:
+    """The event for a checkpoint that has not become durable yet, and for other messages."""
+    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
+        return events.StepSaved(key[1], key[2], frame.step)
+    return events.Tick()
 
 
 def _durable_event(

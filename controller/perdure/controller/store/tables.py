@@ -121,6 +121,12 @@ class TaskRow(SQLModel, table=True):
     first_step_s: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     estimated_s: float | None = None
     recovery_debt_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
+    last_step: int | None = Field(default=None, sa_column=Column(BigInteger))
+    step_at: float | None = None
+    busy_at: float | None = None
+    stuck_since: float | None = None
+    spent_usd: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
+    budget_warned: bool = Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=false()))
 
 
 class AttemptRow(SQLModel, table=True):

@@ -1,4 +1,4 @@
-"""`deadline` and `work` of `job_recovery`: durations, moments, and the fields that require each other."""
+"""Durations and moments of `job_recovery`, its limits, and the fields that require each other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
 from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.validators import Field, Number, Parsed
 
 DURATION = "a duration such as 48h, 90m, 2d or 1h30m"
 DEADLINE = f"{DURATION}, counted from the launch, or a moment such as 2026-12-01T08:00Z"
@@ -62,3 +63,28 @@ def check(recovery: Mapping[str, Any], path: FieldPath, report: Report) -> None:
     elif "deadline" in recovery:
         fix = "write `strategy: DEADLINE`, or remove the deadline"
         report.add_problem((*path, "deadline"), f"{strategy} does not use a deadline", fix)
+
+
+_DURATION = Parsed(parse_duration, DURATION, (str,))
+LIMIT_FIELDS = {
+    "stuck_after": Field(
+        _DURATION,
+        "How long the task may make no progress, in saved steps or on its GPUs, before you are told. Must be longer "
+        "than the time between two saves. Default: `restart_when_stuck`.",
+    ),
+    "restart_when_stuck": Field(
+        _DURATION,
+        "How long the task may make no progress before it is restarted from its last checkpoint. Default: never.",
+    ),
+    "max_duration": Field(
+        _DURATION,
+        "How long after the first start of `run` the task is ended, with time to save. The time counts during "
+        "recoveries, too. Default: never.",
+    ),
+    "max_cost": Field(
+        Number(positive=True, whole=False),
+        "Cost of the task's machines in USD at which it is ended, with time to save. You are told at 80 %. Default: "
+        "no limit.",
+    ),
+}
+"""Fields of `job_recovery` that limit the task."""

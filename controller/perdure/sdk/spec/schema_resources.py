@@ -102,6 +102,7 @@ JOB_RECOVERY_FIELDS = {
         "Cost in USD of transferring the task's data to another region. Default: 0.",
         acted_on="strategies VALUE and DEADLINE",
     ),
+    **deadlines.LIMIT_FIELDS,
 }
 JOB_RECOVERY = Record(JOB_RECOVERY_FIELDS, "a mapping with strategy and limits")
 

@@ -7,6 +7,7 @@ from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.rules.attempt_queries import drain_overdue_at, kept_until
 from perdure.recovery.rules.context import Context
+from perdure.recovery.rules.limits import cost_of
 from perdure.recovery.statuses import AttemptState, TaskState
 
 _DRAINING, _STOPPED = AttemptState.DRAINING, AttemptState.STOPPED
@@ -16,6 +17,8 @@ def drop_gone_attempts(task: TaskView, ctx: Context) -> TaskView | None:
     left = tuple([a for a in task.attempts if a.is_live])
     if len(left) == len(task.attempts):
         return None
+    gone = [a for a in task.attempts if not a.is_live]
+    task = replace(task, spent_usd=task.spent_usd + sum(cost_of(a, ctx.now) for a in gone))
     newest_is_gone = not task.attempts[-1].is_live
     if newest_is_gone and task.state is TaskState.PROVISIONING:
         return replace(task, attempts=left, state=TaskState.WAITING, wake_at=ctx.now)

@@ -17,6 +17,7 @@ STATUS_TRANSITIONS: Transitions = {
     (Status.PENDING, Status.STARTING): "an offer is chosen",
     (Status.PENDING, Status.FAILED_PRECHECKS): "its storage cannot be prepared, or every cloud rejects the request",
     (Status.PENDING, Status.FAILED_NO_RESOURCE): "no offer fits",
+    (Status.PENDING, Status.FAILED): "its machines have cost max_cost, and it never ran",
     (Status.PENDING, Status.CANCELLING): "cancelled while a node drains",
     (Status.PENDING, Status.CANCELLED): "cancelled, or an earlier task failed",
     (Status.STARTING, Status.RUNNING): "every node is set up",

@@ -10,6 +10,7 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.rules.cleanup import drop_gone_attempts, stop_drained_attempts, terminate_stopped_attempts
 from perdure.recovery.rules.context import Context, Rule
 from perdure.recovery.rules.failure import handle_failure
+from perdure.recovery.rules.limits import end_overdue, watch_budget, watch_progress
 from perdure.recovery.rules.loss import describe_disconnected, handle_loss
 from perdure.recovery.rules.migrate import drop_lost_replacement, maybe_move, switch_over
 from perdure.recovery.rules.next_attempt import forecast_deadline, place, prepare_storage
@@ -30,14 +31,19 @@ PLACEMENT_RULES: tuple[Rule, ...] = (
 )
 # The only rules that can apply to a task without news: it runs steadily, or has no attempt.
 STEADY_RULES: tuple[Rule, ...] = (
+    end_overdue,  # the task has run for `max_duration`: drain all attempts, outcome MAX_DURATION
+    watch_budget,  # the task has spent most of `max_cost`: tell the user; all of it: outcome MAX_COST
     prepare_storage,  # the task waits and its buckets do not exist: create them
     forecast_deadline,  # the task can no longer meet its deadline: tell the user once
+    watch_progress,  # the task stands still: tell the user, and restart it if it says so
     *PLACEMENT_RULES,
 )
 RULES: tuple[Rule, ...] = (
     # The task is over.
     succeed,  # every rank of an attempt exited with 0: stop the other attempts, outcome COMPLETED
     cancel,  # the user cancelled the job: drain all attempts, outcome USER_CANCELLED
+    end_overdue,
+    watch_budget,
     finalize,  # the outcome is known and no workload can be running: the task is ENDED
     *CLEANUP_RULES,
     # The current attempt and its replacement. None of these applies once the outcome is known.
@@ -47,7 +53,10 @@ RULES: tuple[Rule, ...] = (
     switch_over,  # the replacement is READY: drain the current attempt
     advance,  # nodes have progressed: BOOTING → SETTING_UP → READY → RUNNING
     describe_disconnected,  # a node is disconnected: ask the cloud about its machine
-    *STEADY_RULES,
+    prepare_storage,
+    forecast_deadline,
+    watch_progress,
+    *PLACEMENT_RULES,
 )
 
 # Far more than any real chain of rules; reached only if two rules undo each other.

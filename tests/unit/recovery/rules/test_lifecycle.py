@@ -16,6 +16,7 @@ WALKS, LONG_WALKS = 1500, 60_000
 # Seen in fewer than one walk of a hundred.
 RARE = {
     (Status.PENDING, Status.FAILED_PRECHECKS),
+    (Status.PENDING, Status.FAILED),
     (Status.PENDING, Status.CANCELLING),
     (Status.STARTING, Status.FAILED),
     (Status.STARTING, Status.FAILED_SETUP),

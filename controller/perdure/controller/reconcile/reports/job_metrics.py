@@ -243,7 +243,8 @@ def _count_job(job: JobView) -> _Counted:
             price + round(exist * offer.price_per_hour * _MICRO),
             on_demand + round(exist * offer.on_demand_price_per_hour * _MICRO),
         )
-    return _Counted(Counter(task.status.value for task in job.tasks), attempts, machines, 0)
+    stuck = sum(task.stuck_since is not None for task in job.tasks)
+    return _Counted(Counter(task.status.value for task in job.tasks), attempts, machines, stuck)
 
 
 def _difference(before: Counter, after: Counter) -> list[tuple]:  # type: ignore[type-arg]

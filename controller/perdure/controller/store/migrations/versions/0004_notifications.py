@@ -1,4 +1,4 @@
-"""Add the outbox of notifications.
+"""Add the outbox of notifications, and what a task's limits need: its last step, and the cost of its attempts.
 
 The transaction that records an event inserts a row for each channel that the event goes to. So no event is lost, and
 none is queued twice, whatever dies in between.
@@ -46,3 +46,8 @@ def upgrade() -> None:
         postgresql_where=_PENDING,
     )
     op.create_index("ix_notification_done", "notification", ["done_at"])
+    op.add_column("task", sa.Column("last_step", sa.BigInteger(), nullable=True))
+    for name in ("step_at", "busy_at", "stuck_since"):
+        op.add_column("task", sa.Column(name, sa.Float(), nullable=True))
+    op.add_column("task", sa.Column("spent_usd", sa.Float(), nullable=False, server_default="0"))
+    op.add_column("task", sa.Column("budget_warned", sa.Boolean(), nullable=False, server_default=sa.false()))
