@@ -36,6 +36,7 @@ from perdure.agent.storage.fetch import Fetcher
 from perdure.agent.storage.node_storage import NodeStorage
 from perdure.agent.tunnel.dialer import StreamDialer
 from perdure.agent.tunnel.session import SessionContext
+from perdure.agent.usage.usage_stream import UsageStream
 from perdure.agent.workload import machine
 from perdure.agent.workload.environment import WORKDIR, home_dir, workload_env
 from perdure.agent.workload.library import library_dir
@@ -126,6 +127,7 @@ class Agent:
         )
         storage = NodeStorage(spec, fetcher, self._paths, copies_exist=file.state.prepared, log=log)
         checkpoints = CheckpointStream(self._paths.checkpoints, on_growth=storage.checkpoints_changed)
+        usage = UsageStream(self._paths.root, log)
         outbox = Outbox(
             Report(ip=self._config.node_ip or self._client.own_address()),
             notices=[file.state.notice] if file.state.notice else [],
@@ -137,7 +139,7 @@ class Agent:
         channel = Channel(
             self._client,
             outbox,
-            (logs, checkpoints, dialer) if host is None else (logs, checkpoints, dialer, host),
+            (logs, checkpoints, dialer, usage) if host is None else (logs, checkpoints, dialer, usage, host),
             on_directive=desired.apply_directive,
             on_revoked=desired.revoke,
             log=log,
@@ -159,7 +161,7 @@ class Agent:
             host.last_contact = lambda: channel.last_contact
             host.restore()
         supervisor.restore()
-        for thread in (channel, logs, checkpoints):
+        for thread in (channel, logs, checkpoints, usage):
             thread.start()
         handler = NoticeHandler(desired, outbox, drain_s=self._shutdown_s(spec), log=log)
         self._poll_notices(spec, handler)

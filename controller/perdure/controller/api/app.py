@@ -37,6 +37,7 @@ from perdure.controller.api.routes import (
     notifications,
     upgrade,
     uploads,
+    usage,
 )
 from perdure.controller.store.queries.expenses import SpendingLedger
 from perdure.controller.submit.errors import RequestRejected
@@ -81,7 +82,7 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (controller, metrics, notifications, upgrade, jobs, nodes, clusters, logs, uploads, agents):
+    for module in (controller, metrics, notifications, upgrade, jobs, usage, nodes, clusters, logs, uploads, agents):
         app.include_router(module.router)
     for module in (session, events, job_spec, market, savings, fleet):
         app.include_router(module.router)

@@ -15,10 +15,12 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.controller.nodes.frames import NodeReport
+from perdure.controller.nodes.frames import CheckpointFrame, CheckpointState, NodeReport
 from perdure.controller.runtime.clock import TimeScale
 from perdure.controller.runtime.compact_queue import CompactQueue
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.agent_connections import Place
+from perdure.recovery import events
 from perdure.recovery.directive import Directive
 from perdure.recovery.statuses import NodePhase
 
@@ -126,3 +128,35 @@ def directive_frame(directive: Directive, now: float, time_scale: TimeScale) -> 
         "reason": directive.reason,
     }
     return {"directive": fields, "now": time_scale.to_wall(now)}
+
+
+def checkpoint_event(connection: Connection, frame: CheckpointFrame, time_scale: TimeScale) -> events.Event:
+    """The event for a checkpoint message; a `Tick` if it means nothing but an entry of the timeline."""
+    return _durable_event(connection, frame, time_scale) or _saved_event(connection.place[0], frame)
+
+
+def _saved_event(key: AttemptKey, frame: CheckpointFrame) -> events.Event:
+    """The event for a checkpoint that has not become durable yet, and for other messages."""
+    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
+        return events.StepSaved(key[1], key[2], frame.step)
+    return events.Tick()
+
+
+def _durable_event(
+    connection: Connection, frame: CheckpointFrame, time_scale: TimeScale
+) -> events.CheckpointDurable | None:
+    """The event for a checkpoint that has become durable; None for other checkpoint messages.
+
+    A checkpoint holds the work that was done when it was written, which may be long before its last byte reached the
+    bucket. So the time of the event is that of the message "saved" or "committed".
+    """
+    if frame.at is None:
+        return None
+    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
+        connection.record_save(frame.step, frame.at)
+    written_at = connection.saved_at.get(frame.step)
+    if frame.state is not CheckpointState.DURABLE or written_at is None:
+        return None
+    connection.saved_at = {other: when for other, when in connection.saved_at.items() if other > frame.step}
+    (_, task, generation), _ = connection.place
+    return events.CheckpointDurable(task, generation, time_scale.from_wall(written_at), frame.step, frame.total_steps)

@@ -11,6 +11,7 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field as plain_field
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ _MAX_SEQ = 2**31 - 1  # its column is an integer of 32 bits
 # Of a report's message; the rest is cut off. A frame has at most 1 MiB.
 _MAX_MESSAGE_CHARS = 2000
 _MAX_SLOTS = 10_000
+_MAX_GPUS = 64
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z._-]{1,32})?")
 # Unknown fields are ignored: the agent may be newer than this controller.
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
@@ -84,6 +86,7 @@ Count = Annotated[int, Field(ge=0, le=_MAX_INT)]
 ExitCode = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 # The upper bound is far from any clock, and low enough that sums of times stay finite.
 EpochSeconds = Annotated[float, Field(ge=0.0, le=1e11)]
+Bytes = Annotated[float, Field(ge=0.0, le=1e18)]
 Word = Annotated[str, StringConstraints(max_length=100), AfterValidator(_printable)]
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 Message = Annotated[str, AfterValidator(_short_message)]
@@ -170,6 +173,33 @@ class CheckpointFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class GpuUsage:
+    """The means of one GPU since the frame before."""
+
+    utilization: Annotated[float, Field(ge=0.0, le=1.0)]  # the share of the time in which a kernel ran
+    memory_used: Bytes
+    memory_total: Bytes
+    power_w: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
+    temperature_c: Annotated[float, Field(ge=-300.0, le=1e4)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class UsageFrame:
+    """What a node's machine uses: the means of the last minute."""
+
+    type: Literal["usage"]
+    cpus: Annotated[float, Field(ge=0.0, le=1e5)]
+    cpu_used: Annotated[float, Field(ge=0.0, le=1e6)]  # processors
+    memory_used: Bytes
+    memory_total: Bytes
+    disk_used: Bytes
+    disk_total: Bytes
+    received_per_s: Bytes = 0.0
+    sent_per_s: Bytes = 0.0
+    gpus: Annotated[list[GpuUsage], Field(max_length=_MAX_GPUS)] = plain_field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class HeartbeatFrame:
     type: Literal["heartbeat"]
 
@@ -187,10 +217,13 @@ class LogFrame:
     data: bytes
 
 
-NodeFrame = HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UnknownFrame
+NodeFrame = HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UsageFrame | UnknownFrame
 
 _KNOWN: TypeAdapter[NodeFrame] = TypeAdapter(
-    Annotated[HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame, Field(discriminator="type")]
+    Annotated[
+        HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UsageFrame,
+        Field(discriminator="type"),
+    ]
 )
 _LOG_HEADER = re.compile(rb'\{"offset": ?([0-9]{1,19})\}')
 

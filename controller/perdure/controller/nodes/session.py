@@ -17,11 +17,10 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.controller.execute.call_types import DescribeResult, IntentResult
-from perdure.controller.nodes.connection import Connection, directive_frame
+from perdure.controller.nodes.connection import Connection, checkpoint_event, directive_frame
 from perdure.controller.nodes.final_report import FinalReports
 from perdure.controller.nodes.frames import (
     CheckpointFrame,
-    CheckpointState,
     HeartbeatFrame,
     HelloFrame,
     InvalidFrame,
@@ -30,12 +29,14 @@ from perdure.controller.nodes.frames import (
     NoticeFrame,
     ReportFrame,
     UnknownFrame,
+    UsageFrame,
     parse_log,
     parse_text,
 )
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.idle_timeout import IdleTimeout
 from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
+from perdure.controller.nodes.node_usage import NodeUsage
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.rejected_frames import RejectedFrames
 from perdure.controller.reconcile.inbox import ReconcilerInbox, clamp_notice_deadline
@@ -107,6 +108,7 @@ class NodeSessions:
         self._on_log = on_log
         #: Nodes that have reported a rebalance recommendation: the timeline has it once, however often they do.
         self._at_risk: set[Place] = set()
+        self.usage = NodeUsage(inbox, clock.now)
         #: The invalid frames of all nodes.
         self.rejected_frames = RejectedFrames(monotonic)
 
@@ -214,6 +216,7 @@ class NodeSessions:
         if self._connections.get(place) is not connection:
             return
         del self._connections[place]
+        self.usage.forget(place)
         self._ranks[place[0]].discard(place[1])
         if not self._ranks[place[0]]:
             del self._ranks[place[0]]
@@ -276,6 +279,8 @@ class NodeSessions:
                 self._on_notice(connection, frame)
             case CheckpointFrame():
                 await self._on_checkpoint(connection, frame)
+            case UsageFrame():
+                self.usage.on_usage(connection.place, frame)
             case HeartbeatFrame():
                 pass
             case UnknownFrame():
@@ -357,7 +362,7 @@ class NodeSessions:
         data: dict[str, object] = {"step": frame.step, "path": path, "at": frame.at, "seq": frame.seq}
         note = TimelineEntry(f"checkpoint.{frame.state}", key[1], key[2], rank, data=data)
         await connection.inflight_checkpoints.acquire()
-        event = _durable_event(connection, frame, self._time_scale) or _saved_event(key, frame)
+        event = checkpoint_event(connection, frame, self._time_scale)
         done = self._inbox.submit(JobEvent(key[0], event, checkpoint=CheckpointReport(key, rank, frame.seq, note)))
         loop = asyncio.get_running_loop()
 
@@ -378,30 +383,3 @@ async def _close(socket: WebSocket, sender: asyncio.Task[None], code: int, reaso
     sender.cancel()
     with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the node has closed it
         await socket.close(code, reason)
-
-
-def _saved_event(key: AttemptKey, frame: CheckpointFrame) -> events.Event:
-    """The event for a checkpoint that has not become durable yet, and for other messages."""
-    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
-        return events.StepSaved(key[1], key[2], frame.step)
-    return events.Tick()
-
-
-def _durable_event(
-    connection: Connection, frame: CheckpointFrame, time_scale: TimeScale
-) -> events.CheckpointDurable | None:
-    """The event for a checkpoint that has become durable; None for other checkpoint messages.
-
-    A checkpoint holds the work that was done when it was written, which may be long before its last byte reached the
-    bucket. So the time of the event is that of the message "saved" or "committed".
-    """
-    if frame.at is None:
-        return None
-    if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
-        connection.record_save(frame.step, frame.at)
-    written_at = connection.saved_at.get(frame.step)
-    if frame.state is not CheckpointState.DURABLE or written_at is None:
-        return None
-    connection.saved_at = {other: when for other, when in connection.saved_at.items() if other > frame.step}
-    (_, task, generation), _ = connection.place
-    return events.CheckpointDurable(task, generation, time_scale.from_wall(written_at), frame.step, frame.total_steps)

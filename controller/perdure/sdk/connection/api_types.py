@@ -360,3 +360,31 @@ class SignInCode(TypedDict):
 
     code: str
     valid_s: float
+
+
+class GpuUse(TypedDict):
+    """The mean use of one GPU in the last minute. `utilization`: the share of the time in which a kernel ran."""
+
+    utilization: float
+    memory_used: float
+    memory_total: float
+    power_w: float
+    temperature_c: float
+
+
+class NodeUse(TypedDict):
+    """What a node's machine used in the last minute, in processors, bytes, and bytes per second."""
+
+    task_index: int
+    generation: int
+    rank: int
+    at: str
+    cpus: float
+    cpu_used: float
+    memory_used: float
+    memory_total: float
+    disk_used: float
+    disk_total: float
+    received_per_s: float
+    sent_per_s: float
+    gpus: list[GpuUse]

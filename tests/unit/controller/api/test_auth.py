@@ -57,6 +57,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/healthz"): ANYBODY,
     ("GET", "/metrics"): USERS,
     ("GET", "/api/v1/notifications"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/usage"): USERS,
     ("POST", "/api/v1/notifications/test"): BAD_INPUT,
     # The dashboard's page and files are the same for everybody, and contain no data.
     **{("GET", path): ANYBODY for path in PATHS},

@@ -1,0 +1,1 @@
+"""How much of the machine the workload uses: processors, memory, disk, network and GPUs."""

@@ -1,0 +1,75 @@
+"""What nodes report of their use: the newest report of each connected node, and when its GPUs count as progress.
+
+On the event loop, except `newest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perdure.controller.nodes.frames import UsageFrame
+from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.records.agent_connections import Place
+from perdure.recovery import events
+
+BUSY_UTILIZATION = 0.05
+# A report that only repeats that GPUs are at work is recorded this often, of the time after which the task is stuck.
+_RECORDED_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    frame: UsageFrame
+    at: float  # by the controller's clock
+
+
+class NodeUsage:
+    """`now`: the controller's clock."""
+
+    def __init__(self, inbox: ReconcilerInbox, now: Callable[[], float]) -> None:
+        self._inbox = inbox
+        self._now = now
+        self._newest: dict[Place, UsageReport] = {}
+        self._recorded_at: dict[AttemptKey, float] = {}
+        self._busy: set[Place] = set()
+        #: Reports since this process started.
+        self.total = 0
+
+    def on_usage(self, place: Place, frame: UsageFrame) -> None:
+        """Keep the report. If its job limits how long GPUs may idle, tell the reconciler whether they are at work."""
+        now, key = self._now(), place[0]
+        self.total += 1
+        self._newest[place] = UsageReport(frame, now)
+        interval_s = self._interval_s(key)
+        if not frame.gpus or interval_s is None:
+            return
+        is_busy = any(gpu.utilization >= BUSY_UTILIZATION for gpu in frame.gpus)
+        # GPUs that were at work until now have not idled yet, however long ago that was recorded.
+        was_busy = is_busy or place in self._busy
+        (self._busy.add if is_busy else self._busy.discard)(place)
+        last = self._recorded_at.get(key)
+        if last is None or (was_busy and (not is_busy or now - last >= interval_s)):
+            self._recorded_at[key] = now
+            self._inbox.notify(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
+
+    def forget(self, place: Place) -> None:
+        """The node is disconnected."""
+        self._newest.pop(place, None)
+        self._busy.discard(place)
+        self._recorded_at.pop(place[0], None)
+
+    def newest(self, job_id: int) -> list[tuple[Place, UsageReport]]:
+        """The newest report of each connected node of the job. From any thread."""
+        reports = [(place, report) for place, report in list(self._newest.items()) if place[0][0] == job_id]
+        return sorted(reports, key=lambda item: item[0])
+
+    def _interval_s(self, key: AttemptKey) -> float | None:
+        """How often busy GPUs are recorded; None if the job does not limit how long they may idle."""
+        view = self._inbox.view(key[0])
+        if view is None or key[1] >= len(view.tasks):
+            return None
+        recovery = view.tasks[key[1]].recovery
+        given = [s for s in (recovery.stuck_after_s, recovery.restart_when_stuck_s) if s is not None]
+        return min(given) * _RECORDED_SHARE if given else None

@@ -1,0 +1,70 @@
+"""Reports of use: kept while the node is connected, and evidence of progress for jobs that ask for it."""
+
+from __future__ import annotations
+
+from perdure.controller.nodes.frames import GpuUsage, UsageFrame
+from perdure.controller.nodes.node_usage import NodeUsage
+from perdure.recovery.job import Recovery
+from unit.controller.world import World
+
+IDLE, BUSY = 0.0, 0.9
+
+
+def frame(*utilization: float) -> UsageFrame:
+    return UsageFrame(
+        type="usage",
+        cpus=2.0,
+        cpu_used=1.0,
+        memory_used=1.0,
+        memory_total=2.0,
+        disk_used=1.0,
+        disk_total=2.0,
+        gpus=[GpuUsage(utilization=share, memory_used=1.0, memory_total=2.0) for share in utilization],
+    )
+
+
+def running(world: World, recovery: Recovery) -> int:
+    job = world.submit(nodes=2, recovery=recovery)
+    world.run(job, nodes=2)
+    return job
+
+
+def test_newest_report__is_kept_while_the_node_is_connected(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery())
+    for rank, share in ((1, BUSY), (0, IDLE), (1, IDLE)):
+        usage.on_usage(((job, 0, 1), rank), frame(share))
+    usage.on_usage(((job + 1, 0, 1), 0), frame())
+    assert [(place[1], report.frame.gpus[0].utilization) for place, report in usage.newest(job)] == [(0, 0.0), (1, 0.0)]
+    usage.forget(((job, 0, 1), 1))
+    assert [place[1] for place, _ in usage.newest(job)] == [0]
+    assert usage.total == 4
+
+
+def test_idle_gpus__make_a_job_stuck(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    for minute in range(25):
+        usage.on_usage(((job, 0, 1), 0), frame(BUSY if minute < 10 else IDLE, IDLE))
+        world.pass_time(60.0, step_s=4.0)
+        assert ("task.stuck" in world.kinds(job)) == (minute >= 20), minute
+    assert "its GPUs are idle" in world.job(job)["message"]
+
+
+def test_busy_gpus__are_recorded_seldom(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    decisions = world.inbox.reports.job_metrics.metrics.decisions
+    before = sum(decisions._values.values())
+    for _ in range(60):
+        usage.on_usage(((job, 0, 1), 0), frame(BUSY))
+        world.pass_time(10.0, step_s=5.0)
+    recorded = sum(decisions._values.values()) - before
+    assert 4 <= recorded <= 6, "a fifth of ten minutes, in ten minutes"
+
+
+def test_job_without_limits__records_nothing(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery())
+    usage.on_usage(((job, 0, 1), 0), frame(BUSY))
+    assert world.inbox.backlog() == 0
