@@ -55,6 +55,11 @@ def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -
     given = next(iter(Alternatives.from_resources(resources))).job_recovery or {}
     assert isinstance(given, dict)
     deadline, work = given.get("deadline"), given.get("work")
+    durations = {
+        name: deadlines.seconds(given[name])
+        for name in ("keep_on_failure", "stuck_after", "restart_when_stuck", "max_duration")
+        if name in given
+    }
     return Recovery(
         strategy=given.get("strategy", "CHEAPEST"),
         max_restarts_on_errors=given.get("max_restarts_on_errors", 0),
@@ -63,12 +68,11 @@ def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -
         work_s=None if work is None else deadlines.seconds(work),
         patience=given.get("patience", Recovery.patience),
         move_cost=given.get("move_cost", Recovery.move_cost),
+        keep_on_failure_s=durations.get("keep_on_failure", 0.0),
+        stuck_after_s=durations.get("stuck_after"),
+        restart_when_stuck_s=durations.get("restart_when_stuck"),
+        max_duration_s=durations.get("max_duration"),
         max_cost=given.get("max_cost"),
-        **{
-            f"{name}_s": deadlines.seconds(given[name])
-            for name in ("keep_on_failure", "stuck_after", "restart_when_stuck", "max_duration")
-            if name in given
-        },
     )
 
 

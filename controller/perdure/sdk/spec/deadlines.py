@@ -67,6 +67,7 @@ def check(recovery: Mapping[str, Any], path: FieldPath, report: Report) -> None:
 
 _DURATION = Parsed(parse_duration, DURATION, (str,))
 LIMIT_FIELDS = {
+    "keep_on_failure": Field(_DURATION, "How long machines are kept, and paid for, after a failure. Default: none."),
     "stuck_after": Field(
         _DURATION,
         "How long the task may make no progress, in saved steps or on its GPUs, before you are told. Must be longer "
@@ -87,4 +88,4 @@ LIMIT_FIELDS = {
         "no limit.",
     ),
 }
-"""Fields of `job_recovery` that limit the task."""
+"""Fields of `job_recovery` that limit the task, or what it costs after a failure."""

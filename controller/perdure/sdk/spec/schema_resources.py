@@ -66,7 +66,6 @@ def _label_key(value: str) -> str:
     return _label(value)
 
 
-_DURATION = Parsed(deadlines.parse_duration, deadlines.DURATION, (str,))
 JOB_RECOVERY_FIELDS = {
     "strategy": Field(
         choice(*STRATEGIES, "none"),
@@ -86,9 +85,8 @@ JOB_RECOVERY_FIELDS = {
         "When the task must have ended. Implies `strategy: DEADLINE`, which changes to on-demand machines before it "
         "would be too late. Default: none.",
     ),
-    "keep_on_failure": Field(_DURATION, "How long machines are kept, and paid for, after a failure. Default: none."),
     "work": Field(
-        _DURATION,
+        Parsed(deadlines.parse_duration, deadlines.DURATION, (str,)),
         "How long the task runs if nothing is lost. Default: estimated from the progress of the checkpoints.",
         acted_on="strategies VALUE and DEADLINE",
     ),
