@@ -1,8 +1,8 @@
 """How fast bytes pass through a stream to a machine, and what that costs the machine's heartbeats.
 
-A job on the local cloud prints the time, twice a second. Its lines take the same connection as heartbeats, so
-their delay until the controller has stored them is measured, with and without downloads beside them. The throughput
-of streams is compared with that of a loopback connection between two threads.
+Two jobs on the local cloud print the time, twice and twenty times a second. Their lines take the same connections as
+heartbeats, so their delay until the controller has stored them is measured, with and without downloads beside them. The
+throughput of streams is compared with that of a loopback connection between two threads.
 
     python -m benchmarks.streams
 """
@@ -33,7 +33,7 @@ SIZE_BYTES = 256 * 2**20
 PARALLEL = 4
 SAMPLE_S = 12.0
 MAX_DELAY_S = 1.0  # a heartbeat is missed after three intervals, of 5 s each
-TICKS = "import time\nwhile True: print(time.time(), flush=True); time.sleep(0.5)"
+RATES = (2, 20)  # lines per second
 
 
 def main() -> int:
@@ -43,30 +43,39 @@ def main() -> int:
         assert endpoint is not None
         assert endpoint.home is not None
         client = Client(endpoint)
-        task = {"name": "ticks", "run": f"exec python3 -u -c '{TICKS}'"}
-        job = int(client.submit("ticks", [task], user="benchmark", key=os.urandom(8).hex())["job_id"])
+        jobs = [start(client, lines_per_s) for lines_per_s in RATES]
         try:
-            busy = measure(client, endpoint.home, job)
+            busy = measure(client, endpoint.home, jobs)
         finally:
-            perdure.jobs.cancel([job], graceful=False, client=client)
+            perdure.jobs.cancel(jobs, graceful=False, client=client)
     return int(max(busy) > MAX_DELAY_S)
 
 
-def measure(client: Client, home: Path, job: int) -> list[float]:
-    """Print the figures of a job; returns the delays of its lines beside downloads."""
+def start(client: Client, lines_per_s: int) -> int:
+    """A job that prints the time so often, once it runs."""
+    ticks = f"import time\nwhile True: print(time.time(), flush=True); time.sleep({1 / lines_per_s})"
+    task = {"name": "ticks", "run": f"exec python3 -u -c '{ticks}'"}
+    job = int(client.submit("ticks", [task], user="benchmark", key=os.urandom(8).hex())["job_id"])
     while client.job(job)["status"] != "RUNNING":
         time.sleep(0.1)
-    name = f"job-{job}"
+    return job
+
+
+def measure(client: Client, home: Path, jobs: list[int]) -> list[float]:
+    """Print the figures; returns the delays of the jobs' lines beside downloads, in seconds."""
+    name = f"job-{jobs[0]}"
     print(f"loopback, one connection        {rate(loopback):8.0f} MB/s")
     print(f"download by one stream          {rate(lambda: download(client, name)):8.0f} MB/s")
     print(f"upload by one stream            {rate(lambda: upload(client, name)):8.0f} MB/s")
     print(f"opening a stream                {opening_ms(client, name):8.1f} ms")
-    idle = delays(home, job)
-    with downloads(job):
-        busy = delays(home, job)
-    print_delays("a line of the job, idle", idle)
-    print_delays(f"the same, {PARALLEL} downloads", busy)
-    return busy
+    all_busy = []
+    for job, lines_per_s in zip(jobs, RATES, strict=True):
+        print_delays(f"a line of {lines_per_s} per second, idle", delays(home, job))
+        with downloads(job):
+            busy = delays(home, job)
+        print_delays(f"the same, {PARALLEL} downloads", busy)
+        all_busy += busy
+    return all_busy
 
 
 def rate(transfer: object) -> float:
