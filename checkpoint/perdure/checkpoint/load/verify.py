@@ -15,6 +15,7 @@ import stat
 import time
 
 from perdure.checkpoint.durability import mounts, status
+from perdure.checkpoint.durability.file_version import UNKNOWN
 from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import retry_transient
 from perdure.checkpoint.format import digest, sampling, step_names
@@ -41,7 +42,7 @@ def verify_and_mark(checkpoint: Checkpoint, *, trust_marks: bool = True, verify:
     if reason and trust_marks:
         return reason
     mode = sampling.FULL if reason else verify
-    damage = find_damage(checkpoint, mode)
+    damage = find_damage(checkpoint, mode, may_show_less=_mount_that_may_show_less(checkpoint.root) is not None)
     if damage is not None and (refreshed := recheck(checkpoint)) is not None:
         checkpoint, damage = refreshed, find_damage(refreshed, mode)
     if damage is None and mode == sampling.FULL:
@@ -51,14 +52,20 @@ def verify_and_mark(checkpoint: Checkpoint, *, trust_marks: bool = True, verify:
     return damage
 
 
-def find_damage(checkpoint: Checkpoint, verify: str = sampling.FULL) -> str | None:
+def find_damage(checkpoint: Checkpoint, verify: str = sampling.FULL, *, may_show_less: bool = False) -> str | None:
     """Why `checkpoint` must not be loaded; None if every file is there as it was committed.
 
-    A log or an alias such as `latest.pt` that a later step has overwritten is left out with a warning, if the
-    checkpoint has files of its own, named after its step. Any other file that was overwritten is damage.
+    A log or an alias such as `latest.pt` that was overwritten later is left out with a warning, if the checkpoint has
+    files of its own, named after its step. Any other file that was overwritten is damage.
 
-    `verify`: a mode of `sampling`. Several files are read at once. Raises CheckpointUnavailable when a file cannot
-    be read now.
+    Such a file counts as overwritten if a later step lists it, or its modification time is later than the one that was
+    committed, or it is gone. A manifest alone cannot tell: a save that dies after it has overwritten the file leaves
+    none, and must not cost the last committed step. Decay of a disk and a truncated upload change no modification time
+    to a later one, so they remain damage. So does a file with an earlier time: the bucket received an older one.
+
+    `verify`: a mode of `sampling`. Several files are read at once. `may_show_less`: whether a mount may show files as
+    empty or missing that are not; none of these is left out then. Raises CheckpointUnavailable when a file cannot be
+    read now.
     """
     if checkpoint.damage:
         return checkpoint.damage
@@ -68,10 +75,10 @@ def find_damage(checkpoint: Checkpoint, verify: str = sampling.FULL) -> str | No
 
     def check(record: FileRecord) -> str | None:
         damage = find_file_damage(checkpoint.root, record, checkpoint.step, verify, snapshot)
-        if damage and has_own and _is_overwritten(checkpoint, record):
+        if damage and has_own and (cause := _why_overwritten(checkpoint, record, may_show_less)):
             logger.warning(
-                "step %d in %s: a later step has overwritten %s, so it is not verified; do not rely on its content",
-                *(checkpoint.step, checkpoint.root, record.path),
+                "step %d in %s: %s %s, so it is not verified; do not rely on its content",
+                *(checkpoint.step, checkpoint.root, cause, record.path),
             )
             return None
         return damage
@@ -112,12 +119,30 @@ def find_file_damage(
     return None if actual == expected else f"{record.path} differs from what was saved ({record.algorithm})"
 
 
-def _is_overwritten(checkpoint: Checkpoint, record: FileRecord) -> bool:
-    """Whether a later step lists a file under the same name, and this one can do without it."""
+def _why_overwritten(checkpoint: Checkpoint, record: FileRecord, may_show_less: bool) -> str | None:
+    """What has overwritten a file that `checkpoint` can do without; None if it needs it, or nothing has."""
     if not step_names.is_dispensable(record.path, checkpoint.step, checkpoint.files):
-        return False
+        return None
     later = (one for one in newest_first(checkpoint.root, checkpoint.prefix) if one.step > checkpoint.step)
-    return any(record.path in one.files for one in later)
+    if any(record.path in one.files for one in later):
+        return "a later step has overwritten"
+    if record.version in (None, UNKNOWN):
+        return None
+    path = os.path.join(checkpoint.root, record.path)
+    try:
+        now = retry_transient(lambda: os.stat(path), path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None if may_show_less else "a save that was not committed has removed"
+    if not stat.S_ISREG(now.st_mode) or (may_show_less and now.st_size == 0):
+        return None
+    # Not the latest time that it may have had: that lies in the future of a file system's clock, which runs in ticks.
+    is_later = now.st_mtime_ns > record.mtime_ns[0]
+    return "a save that was not committed has overwritten" if is_later else None
+
+
+def _mount_that_may_show_less(root: str) -> mounts.Mount | None:
+    mount = mounts.find_mount(root)
+    return None if mount is None or os.path.islink(mount.path) else mount
 
 
 def recheck(first: Checkpoint) -> Checkpoint | None:
@@ -125,13 +150,12 @@ def recheck(first: Checkpoint) -> Checkpoint | None:
 
     Waits a moment for files that are missing or have the wrong size. Raises CheckpointUnavailable.
     """
-    mount = mounts.find_mount(first.root)
-    if mount is None or os.path.islink(mount.path):
+    if _mount_that_may_show_less(first.root) is None:
         return None
     mount_refresh.refresh(first.root, {os.path.dirname(path) for path in first.files})
     ends_at = time.monotonic() + _SETTLE_TIMEOUT_S
     while True:
         current = read_step(first.root, first.prefix, first.step)
-        if find_damage(current, sampling.SIZE) is None or time.monotonic() >= ends_at:
+        if find_damage(current, sampling.SIZE, may_show_less=True) is None or time.monotonic() >= ends_at:
             return current
         time.sleep(_POLL_S)
