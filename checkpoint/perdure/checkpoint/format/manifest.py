@@ -32,6 +32,7 @@ _SUFFIX = ".json"
 _STARTED_SUFFIX = ".started"
 _TEMP_PREFIX = ".tmp-"
 DAMAGED_SUFFIX = ".damaged"  # after a manifest's name: its files were found damaged (`load.damage_marks`)
+_MAX_NAME_BYTES = 255  # of a file, on every file system
 # Errors of file systems that have no fsync for directories.
 _NO_FSYNC_ERRNOS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES, errno.EBADF})
 
@@ -165,7 +166,7 @@ def load(root: str, name: str, mounts: MountSnapshot | None = None) -> Manifest:
         if document.pop("checksum", None) != _checksum(document):
             raise ManifestDamaged(f"its manifest {name} does not match its own checksum")
         manifest = _parse(document, name)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ManifestDamaged(f"its manifest {name} is incomplete ({len(content)} bytes: {error})") from error
     entry = _parse_name(name)
     if entry is None or (entry.prefix, entry.step) != (manifest.prefix, manifest.step):
@@ -276,12 +277,15 @@ def _parse(document: dict[str, Any], name: str) -> Manifest:
     if not files:
         raise ValueError("no files")
     for record in files:
+        names = os.fsencode(record.path).split(b"/")  # raises UnicodeEncodeError, a ValueError
+        if "\0" in record.path or max(map(len, names)) > _MAX_NAME_BYTES:
+            raise ValueError(f"path {record.path!r} cannot be the name of a file")
         if os.path.isabs(record.path) or ".." in record.path.split("/"):
             raise ValueError(f"path {record.path!r} leads out of the directory")
     return Manifest(
         prefix=document["prefix"],
         step=int(document["step"]),
-        created_at=document["created_at"],
+        created_at=str(document["created_at"]),
         files=files,
         metadata=dict(document["metadata"]),
         written_by=dict(document["written_by"]),

@@ -58,7 +58,7 @@ def current_mark(checkpoint: Checkpoint) -> str | None:
             content = json.loads(file.readall())
         if content["files"] != _stamps(checkpoint):
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     directory_cache.for_directory(checkpoint.root).mark_damaged(checkpoint)
     return str(content["reason"])

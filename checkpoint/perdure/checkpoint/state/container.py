@@ -79,10 +79,14 @@ def parse(data: memoryview) -> Any:
             raise InvalidStateFile(f"it has format {content['format']!r}; this version reads {_FORMAT}")
         restored = [_array(described[name], kind, data[begin:]) for name, kind in content["arrays"]]
         return tree.rebuild(content["tree"], restored)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidStateFile(f"it is not a state that Checkpointer saved: {type(error).__name__}: {error}") from error
 
 
 def _array(described: Any, kind: str, data: memoryview) -> Any:
-    begin, end = described["data_offsets"]
-    return arrays.restore_array(kind, described["dtype"], tuple(described["shape"]), data[begin:end])
+    (begin, end), shape = described["data_offsets"], tuple(described["shape"])
+    if not 0 <= begin <= end <= len(data) or min(shape, default=0) < 0:
+        raise InvalidStateFile(f"it has an array of the shape {shape} at {begin} to {end}, of {len(data)} bytes")
+    if end - begin != arrays.size_of(described["dtype"], shape):
+        raise InvalidStateFile(f"it has {end - begin} bytes for an array of {described['dtype']} of the shape {shape}")
+    return arrays.restore_array(kind, described["dtype"], shape, data[begin:end])

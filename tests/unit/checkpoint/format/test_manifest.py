@@ -6,8 +6,11 @@ import json
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
-from perdure.checkpoint import Checkpointer, save_checkpoint
+import pytest
+
+from perdure.checkpoint import Checkpointer, load_checkpoint, save_checkpoint
 from perdure.checkpoint.durability.file_version import UNKNOWN, FileVersion
 from perdure.checkpoint.format import manifest
 from perdure.checkpoint.format.manifest import Manifest
@@ -63,3 +66,64 @@ def test_file_record__is_the_same_whatever_its_time() -> None:
     one = manifest.FileRecord("a", 1, "00", "crc32", "", (1, 2), 3)
     assert one == manifest.FileRecord("a", 1, "00", "crc32")
     assert hash(one) == hash(manifest.FileRecord("a", 1, "00", "crc32"))
+
+
+DEEP = "[" * 200_000
+ODD_VALUES: list[Any] = [
+    float("inf"),
+    float("nan"),
+    10**400,
+    -1,
+    None,
+    True,
+    "x",
+    "a\0b",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    {"a": []},
+]
+
+
+@pytest.fixture
+def two_steps(save_dir: Path) -> tuple[Path, Path]:
+    """Steps 1 and 2 in a directory, and the manifest of step 2."""
+
+    @save_checkpoint(save_dir)
+    def save(step: int) -> None:
+        (save_dir / f"model_{step}.pt").write_bytes(b"weights")
+
+    save(1)
+    save(2)
+    (path,) = (save_dir / ".perdure").glob("*-000000000002-*.json")
+    return save_dir, path
+
+
+@pytest.mark.parametrize("content", [DEEP, '{"a":' * 200_000, "9" * 5000, '{"format": 1, "step": Infinity}'])
+def test_load__falls_back_past_a_manifest_that_is_no_plain_json(two_steps: tuple[Path, Path], content: str) -> None:
+    save_dir, path = two_steps
+    path.write_text(content)
+    assert load_checkpoint(save_dir)(lambda step: step)() == 1
+
+
+def test_load__falls_back_although_the_mark_is_no_plain_json(two_steps: tuple[Path, Path]) -> None:
+    save_dir, path = two_steps
+    (save_dir / "model_2.pt").write_bytes(b"?")
+    Path(f"{path}.damaged").write_text(DEEP)
+    assert load_checkpoint(save_dir)(lambda step: step)() == 1
+
+
+@pytest.mark.parametrize("of_the_file", [False, True])
+def test_load__any_value_in_a_manifest_is_accepted_or_damage(two_steps: tuple[Path, Path], of_the_file: bool) -> None:
+    """Also with a checksum that matches. Whatever it says of the file, no other exception leaves the load."""
+    save_dir, path = two_steps
+    whole = json.loads(path.read_text())
+    del whole["checksum"]
+    for key in whole["files"][0] if of_the_file else whole:
+        for value in ODD_VALUES:
+            document = json.loads(json.dumps(whole))
+            (document["files"][0] if of_the_file else document)[key] = value
+            document["checksum"] = manifest._checksum(document)
+            path.write_text(json.dumps(document))
+            assert load_checkpoint(save_dir)(lambda step: step)() in (1, 2), (key, value)

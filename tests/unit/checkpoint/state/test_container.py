@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from hypothesis.extra import numpy as np_st
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
+from perdure.checkpoint.state.document import _READERS
 from perdure.checkpoint.state.tree import UnsupportedValue, flatten
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
@@ -265,3 +268,41 @@ def test_container__readable_by_safetensors(tmp_path: Path) -> None:
 def test_container__rejects_other_files(garbage: bytes) -> None:
     with pytest.raises(container.InvalidStateFile):
         container.parse(memoryview(bytearray(garbage)))
+
+
+def with_header(edit: Callable[[Any], Any]) -> memoryview:
+    """The file of a state, with a header that `edit` has changed."""
+    flat = flatten({"w": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    data = bytes(Staging().copy(flat, container.plan_layout(flat)))
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = edit(json.loads(data[8:begin]))
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return memoryview(bytearray(len(text).to_bytes(8, "little") + text + data[begin:]))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda _: b"[" * 100_000,
+        lambda header: {**header, "__metadata__": {"perdure": "[" * 100_000}},
+        lambda header: {**header, "w": {**header["w"], "shape": [-2, -3]}},
+        lambda header: {**header, "w": {**header["w"], "shape": [3]}},
+        lambda header: {**header, "w": {**header["w"], "shape": [float("inf")]}},
+        lambda header: {**header, "w": {**header["w"], "data_offsets": [0, 2**60]}},
+        lambda header: {**header, "w": {**header["w"], "data_offsets": [-24, 24]}},
+    ],
+)
+def test_container__rejects_damaged_headers(edit: Callable[[Any], Any]) -> None:
+    with pytest.raises(container.InvalidStateFile):
+        container.parse(with_header(edit))
+
+
+def test_container__any_tree_is_read_or_rejected() -> None:
+    """Every kind of container and of number, with content of any other."""
+    odd: list[Any] = [None, 5, -1.5, "x", [], [[]], {}, [1, 2], [5, []], [["x", []]], ["a", "b", "c"], {"list": 3}]
+    for kind in _READERS:
+        for content in odd:
+            tree = json.dumps({"format": 1, "tree": {kind: content}, "arrays": [["w", "numpy"]]})
+            data = with_header(lambda header, tree=tree: {**header, "__metadata__": {"perdure": tree}})
+            with contextlib.suppress(container.InvalidStateFile, CheckpointError):
+                container.parse(data)
