@@ -228,6 +228,11 @@ REPORTS: dict[Target, list[tuple[NodePhase, int | None, str | None, bool]]] = {
         (NodePhase.ENDED, 42, "run", False),
         (NodePhase.ENDED, 0, "flush", False),
     ],
+    Target.FINISH: [  # `run` has ended, and what it left in the background is being ended
+        (NodePhase.FLUSHING, 0, None, False),
+        (NodePhase.ENDED, 0, None, False),
+        (NodePhase.ENDED, 0, "flush", False),
+    ],
     Target.DRAIN: [(NodePhase.FLUSHING, None, None, False), (NodePhase.ENDED, 0, None, False), DRAINED],
     Target.STOP: [DRAINED],
 }
