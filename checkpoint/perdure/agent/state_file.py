@@ -65,7 +65,7 @@ class State:
     prepared: bool = False  # files are in place, not just begun
     drain_started_at: float | None = None  # time of `clock`
     notice: Notice | None = None  # the newest final notice, as it is sent to the controller
-    notice_deadline: float | None = None  # its deadline, as a time of `clock`
+    notice_deadline: float | None = None  # the earliest deadline of all final notices, as a time of `clock`
     boot_id: str = field(default_factory=clock.boot_id)  # the boot that the times of `clock` belong to
     ended: dict[str, Any] | None = None  # the final report, once there is one
 

@@ -107,7 +107,10 @@ class NodeDisconnected:
 
 @dataclass(frozen=True)
 class PreemptionNotice:
-    """The cloud announced that it will take the machine at `deadline` (epoch seconds)."""
+    """The cloud announced that it will take the machine at `deadline` (epoch seconds).
+
+    A node may have several notices: the earliest deadline counts, and shortens a drain that has begun.
+    """
 
     task: int
     generation: int

@@ -79,7 +79,7 @@ class NodeView:
     interrupted: bool = False  # the workload was asked to stop before it ended
     mount_lost: bool = False
     message: str = ""
-    notice_deadline: float | None = None  # when the cloud will take the machine
+    notice_deadline: float | None = None  # when the cloud will take the machine, by its earliest notice
     gone_reason: Reason | None = None  # set once the machine is known to be gone
 
     @property

@@ -270,7 +270,12 @@ def _node_event(
         case events.PreemptionNotice():
             if node.notice_deadline is None:
                 out.append(_notice_entry(task, attempt, event, now))
-            node = replace(node, notice_deadline=event.deadline)
+                deadline = event.deadline
+            else:
+                deadline = min(node.notice_deadline, event.deadline)
+            node = replace(node, notice_deadline=deadline)
+            if attempt.drain_until is not None and attempt.state is AttemptState.DRAINING:
+                attempt = replace(attempt, drain_until=min(attempt.drain_until, deadline))
             if event.confirmed:
                 attempt = confirm_loss(attempt, now, out, preempted=True)
     return job.with_task(task.with_attempt(attempt.with_node(node)))

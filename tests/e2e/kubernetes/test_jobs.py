@@ -115,6 +115,27 @@ def test_deleted_pod__drains_in_its_grace_and_its_successor_starts_before_it_is_
     ended(controller, "CANCELLED")
 
 
+@pytest.mark.parametrize("graces", [[20], [40, 20]], ids=["after-sigterm", "after-longer-grace"])
+def test_pod__that_is_deleted_with_a_shorter_grace_drains_by_that_deadline(
+    kube: FakeKube, controller: Controller, tmp_path: Path, graces: list[int]
+) -> None:
+    """The agent receives SIGTERM at once, and its pod's own grace is the only one that it knows."""
+    show = "for i in {1..40}; do echo notice: $(cat $PERDURE_RUN_DIR/notice.json); sleep 0.1; done"
+    pod = running_pod(kube, controller, tmp_path, drain=show)
+    if len(graces) == 1:
+        kube.signal_pod(pod)
+        controller.until(lambda: "notice: {" in controller.log(1), "the drain")
+    for grace_s in graces:
+        kube.delete_pod(pod, grace_s)
+    stamp = next(one for one in kube.pods() if one["metadata"]["name"] == pod)["metadata"]["deletionTimestamp"]
+    kill_at = datetime.fromisoformat(stamp).timestamp()
+    controller.until(lambda: "runs on pd-1-0-2-0-" in controller.log(1), "the next attempt")
+    lines = [line.partition("notice: ")[2] for line in controller.log(1).splitlines() if "notice: {" in line]
+    assert json.loads(lines[-1])["deadline"] <= kill_at + 1
+    controller.perdure("jobs", "cancel", "1", "-y")
+    ended(controller, "CANCELLED")
+
+
 def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(
     kube: FakeKube, controller: Controller, tmp_path: Path
 ) -> None:

@@ -101,6 +101,17 @@ def test_deletion__is_a_notice_with_its_own_deadline(site: Site) -> None:
     assert (described.state, described.gone_reason) == (InstanceState.ENDING, Reason.MACHINE_STOPPED)
 
 
+def test_second_deletion__is_a_notice_with_the_shorter_deadline(site: Site) -> None:
+    site.kube.faults.stop_s = 60
+    site.kube.delete_pod(site.machine.id, 40)
+    first = site.until(Signal.NOTICE).deadline
+    site.kube.delete_pod(site.machine.id, 20)
+    second = wait_until(lambda: site.signals[1:], "the second notice", 10)[0].deadline
+    assert first is not None
+    assert second is not None
+    assert 15 < first - second <= 21
+
+
 @pytest.mark.parametrize(
     "reason",
     [

@@ -53,20 +53,26 @@ class DesiredState:
         self._advance_to(Directive.parse(raw))
 
     def record_notice(self, notice: Notice) -> bool:
-        """Record an interruption notice. Returns False when it is already recorded; a rebalance is never recorded."""
+        """Record an interruption notice. Returns False when it is already recorded; a rebalance is never recorded.
+
+        Of several notices, the earliest deadline counts.
+        """
         with self._changed:
             if self.state.notice == notice:
                 return False
             if notice.is_final:
                 self._notice_received_at = time.monotonic()
-                until = None if notice.deadline is None else clock.from_wall(notice.deadline)
-                self._file.update(notice=notice, notice_deadline=until)
+                known = [at for at in (self.state.notice_deadline, _clock_deadline(notice)) if at is not None]
+                self._file.update(notice=notice, notice_deadline=min(known, default=None))
                 self._changed.notify_all()
             return True
 
     def record_shutdown(self, notice: Notice) -> bool:
-        """Record that the machine itself is shutting down. Returns False when there is a notice already."""
-        return self.state.notice is None and self.record_notice(notice)
+        """Record that the machine itself is shutting down. Returns False when a notice says so with less time."""
+        with self._changed:
+            known, deadline = self.state.notice_deadline, _clock_deadline(notice)
+            is_earlier = known is not None and deadline is not None and deadline < known
+            return (self.state.notice is None or is_earlier) and self.record_notice(notice)
 
     def revoke(self) -> None:
         """The controller rejected this node's token: nothing may run any more."""
@@ -123,3 +129,8 @@ class DesiredState:
                 began = clock.now() if next_directive.reaches("drain") else None
                 self._file.update(directive=next_directive, drain_started_at=self.state.drain_started_at or began)
                 self._changed.notify_all()
+
+
+def _clock_deadline(notice: Notice) -> float | None:
+    """The deadline of `notice` as a time of `clock`."""
+    return None if notice.deadline is None else clock.from_wall(notice.deadline)

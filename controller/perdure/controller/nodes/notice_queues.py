@@ -8,6 +8,7 @@ for a machine that belongs to no job, has no effect.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Sequence
 
@@ -123,10 +124,7 @@ class NoticeQueueConsumer:
         """Returns once the effect of the signal is recorded. Raises TimeoutError if that takes too long."""
         (job_id, task, generation), rank = node.key, node.rank
         match signal.signal:
-            case Signal.NOTICE if not node.loss_confirmed:
-                deadline = node.notice_deadline  # as the node reported it: this confirms it
-                if deadline is None:
-                    deadline = self._inbox.notice_deadline(signal.deadline, ASSUMED_NOTICE_S)
+            case Signal.NOTICE if (deadline := self._new_deadline(signal, node)) is not None:
                 notice = events.PreemptionNotice(task, generation, rank, deadline, confirmed=True)
                 self._inbox.submit(JobEvent(job_id, notice)).result(RECORD_TIMEOUT_S)
             case Signal.AT_RISK:
@@ -137,6 +135,19 @@ class NoticeQueueConsumer:
                 self._inbox.request_describe(node.key).result(RECORD_TIMEOUT_S)
             case _:
                 log.debug("notices.duplicate", instance=signal.instance_id, signal=signal.signal)
+
+    def _new_deadline(self, signal: MachineSignal, node: InstanceNode) -> float | None:
+        """The deadline of a notice; None if the notice is known already.
+
+        The node may have reported another deadline, such as the longest that it may get: the earlier one counts. A
+        signal without a deadline confirms the node's own.
+        """
+        if node.notice_deadline is None:
+            return self._inbox.notice_deadline(signal.deadline, ASSUMED_NOTICE_S)
+        stated = math.inf if signal.deadline is None else self._inbox.notice_deadline(signal.deadline, ASSUMED_NOTICE_S)
+        if node.loss_confirmed and stated >= node.notice_deadline:
+            return None
+        return min(node.notice_deadline, stated)
 
 
 def make_consumers(clouds: Iterable[Cloud], database: Engine, inbox: ReconcilerInbox) -> Sequence[NoticeQueueConsumer]:

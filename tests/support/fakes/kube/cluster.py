@@ -192,6 +192,13 @@ class FakeKube:
         """As `kubectl delete pod` does it."""
         self._call("DELETE", name, None, {"gracePeriodSeconds": grace_s} if grace_s is not None else {})
 
+    def signal_pod(self, name: str) -> None:
+        """The container's SIGTERM, before anybody can see the deletion that it belongs to."""
+        pod = self.pod(name)
+        container = self.kubelets.container(pod) if pod else None
+        assert container is not None, f"{name} has no container"
+        container.stop()
+
     def evict(self, name: str, grace_s: int | None = None) -> None:
         """As `kubectl drain` does it."""
         options = {"gracePeriodSeconds": grace_s} if grace_s is not None else {}

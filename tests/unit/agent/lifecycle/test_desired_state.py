@@ -142,6 +142,14 @@ def test_deadline__is_the_earliest_known(desired: DesiredState) -> None:
     assert desired.state.drain_started_at == began
 
 
+def test_deadline__is_that_of_the_earliest_notice(desired: DesiredState) -> None:
+    direct(desired, "drain")
+    began = clock.now()
+    for left_s, expected_s in ((50, 50), (20, 20), (40, 20)):
+        assert desired.record_notice(Notice(clock.to_wall(began + left_s), "terminate", "imds-v2")) is True
+        assert desired.deadline(60) == pytest.approx(began + expected_s, abs=0.01)
+
+
 def test_revoke__stops_the_node(desired: DesiredState) -> None:
     desired.revoke()
     with pytest.raises(StopNow):

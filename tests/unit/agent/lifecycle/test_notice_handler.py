@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.agent import clock
 from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
 from perdure.agent.lifecycle.notice_handler import NoticeHandler
 from perdure.agent.link.outbox import Outbox, Report
@@ -70,11 +71,21 @@ def test_on_sigterm__is_a_notice_with_the_time_of_a_drain(node: Node) -> None:
     assert left_s is None, "a drain begins when the controller does not reply"
 
 
-def test_on_sigterm__does_not_replace_an_earlier_notice(node: Node) -> None:
+def test_on_sigterm__does_not_replace_a_notice_with_less_time(node: Node) -> None:
+    notice = Notice(clock.to_wall(clock.now() + 20.0), "terminate", "imds-v2")
+    node.handler.on_notice(notice)
+    node.sigterm()
+    assert node.sent() == [(notice.deadline, "terminate", "imds-v2")]
+    assert node.desired.state.notice == notice
+
+
+def test_on_sigterm__shortens_a_notice_with_more_time(node: Node) -> None:
     node.handler.on_notice(TERMINATE)
     node.sigterm()
-    assert node.sent() == [(2_000_000_000.0, "terminate", "imds-v2")]
-    assert node.desired.state.notice == TERMINATE
+    assert [action for _, action, _ in node.sent()] == ["terminate", "shutdown"]
+    deadline = node.desired.state.notice_deadline
+    assert deadline is not None
+    assert deadline <= clock.now() + 30.0
 
 
 def test_notice__drains_without_a_reply(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,24 @@ def test_notice__has_one_effect_if_the_node_sends_it_too(world: World, queue: Qu
     assert [u.unconfirmed for u in world.market.view(other).unavailable if u.from_preemption] == [False]
 
 
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_notice__with_an_earlier_deadline_than_the_nodes_shortens_its_drain(
+    world: World, queue: Queue, is_confirmed: bool
+) -> None:
+    job, machine = running(world)
+    deadline = world.clock.now() + 58
+    world.deliver(job, events.PreemptionNotice(0, 1, 0, deadline, confirmed=is_confirmed))
+    queue.enqueue(MachineSignal(Signal.NOTICE, machine, deadline - 30))
+    consume(world, queue)
+    attempt = world.view(job).tasks[0].attempts[0]
+    assert attempt.nodes[0].notice_deadline == attempt.drain_until == deadline - 30
+    queue.enqueue(MachineSignal(Signal.NOTICE, machine, None))
+    consume(world, queue)
+    attempt = world.view(job).tasks[0].attempts[0]
+    assert attempt.nodes[0].notice_deadline == attempt.drain_until == deadline - 30, "no deadline is no earlier one"
+    assert world.kinds(job).count("node.notice") == 1
+
+
 def test_rebalance_recommendation__is_recorded_once_and_moves_nothing(world: World, queue: Queue) -> None:
     job, machine = running(world)
     for _ in range(2):

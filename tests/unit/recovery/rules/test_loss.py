@@ -21,6 +21,22 @@ def test_preemption_notice__drains_attempt_and_launches_next_at_once() -> None:
     assert driver.task.recovery_count == 1
 
 
+def test_later_notice__with_an_earlier_deadline_shortens_the_drain() -> None:
+    driver = new_job(nodes=2).running()
+    driver.send(events.PreemptionNotice(0, 1, 0, deadline=driver.now + 58))
+    driver.send(events.PreemptionNotice(0, 1, 0, deadline=driver.now + 28, confirmed=True))
+    first = driver.task.attempts[0]
+    assert directive_for(first).deadline == driver.now + 28
+    driver.send(events.PreemptionNotice(0, 1, 0, deadline=driver.now + 58))
+    driver.send(events.PreemptionNotice(0, 1, 1, deadline=driver.now + 40))
+    first = driver.task.attempts[0]
+    assert directive_for(first).deadline == driver.now + 28, "a later deadline changes nothing"
+    assert [node.notice_deadline for node in first.nodes] == [driver.now + 28, driver.now + 40]
+    driver.send(events.PreemptionNotice(0, 1, 1, deadline=driver.now + 10))
+    assert directive_for(driver.task.attempts[0]).deadline == driver.now + 10, "the first machine that goes ends it"
+    assert driver.task.recovery_count == 1
+
+
 def test_next_attempt__runs_only_after_old_workload_has_stopped() -> None:
     driver = new_job().running()
     driver.send(events.PreemptionNotice(0, 1, 0, deadline=driver.now + 20))

@@ -118,7 +118,7 @@ class ContextWatch:
             self._cluster.note_end(name, status.end.reason, status.end.message)
         if status.state is InstanceState.GONE and (before is None or before.state is not InstanceState.GONE):
             self._emit(MachineSignal(Signal.ENDING, name))
-        elif _is_announced(new) and not (old and _is_announced(old)) and not self._is_ended_by_us(name):
+        elif _is_newly_announced(old, new) and not self._is_ended_by_us(name):
             self._emit(MachineSignal(Signal.NOTICE, name, self._deadline(new)))
         elif old is None and (node := self.nodes.find(new["spec"].get("nodeName", ""))) is not None:
             self._emit_words(name, words_of(node))  # the controller was away when the node changed
@@ -255,6 +255,14 @@ def reduce_pod(pod: Object) -> Object:
         },
         "status": pod.get("status") or {},
     }
+
+
+def _is_newly_announced(old: Object | None, new: Object) -> bool:
+    """Whether the pod has become one that is going to be ended, or gets another time: a second deletion shortens it."""
+    if not _is_announced(new):
+        return False
+    stated = new["metadata"].get("deletionTimestamp")
+    return old is None or not _is_announced(old) or stated != old["metadata"].get("deletionTimestamp")
 
 
 def _is_announced(pod: Object) -> bool:
