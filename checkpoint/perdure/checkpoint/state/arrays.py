@@ -34,7 +34,10 @@ _TYPES: dict[str, tuple[int, str | None, str | None]] = {
     "I64": (8, "int64", "int64"),
     "U64": (8, "uint64", "uint64"),
 }
-_JAX, _JAX_KEY = "jax", "jax-key"  # the latter, of typed random keys, is followed by a colon and the implementation
+# Kinds of arrays. NumPy's are followed by a colon and the character of the element type, with its byte order, if these
+# are not the usual ones (">i", "=q"); those of typed random keys by a colon and the implementation.
+_NUMPY, _SCALAR = "numpy", "numpy-scalar"
+_JAX, _JAX_KEY = "jax", "jax-key"
 _OF_NUMPY = {numpy: name for name, (_, numpy, _) in _TYPES.items() if numpy}
 _OF_TORCH = {torch: name for name, (_, _, torch) in _TYPES.items() if torch}
 
@@ -75,7 +78,7 @@ def as_array(value: Any) -> Array | None:
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, value)
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        kind = "numpy" if isinstance(value, numpy.ndarray) else "numpy-scalar"
+        kind = _NUMPY if isinstance(value, numpy.ndarray) else _SCALAR
         return _of_numpy(numpy, numpy.asanyarray(value), kind, source=id(value))
     if jax is not None and numpy is not None and isinstance(value, jax.Array):
         return _of_jax(jax, numpy, value)
@@ -93,9 +96,12 @@ def restore_array(kind: str, dtype: str, shape: tuple[int, ...], data: memoryvie
         return _to_torch(require_module("torch"), dtype, shape, data)
     numpy = require_module("numpy")
     array = _to_numpy(numpy, dtype, shape, data)
-    if kind == "numpy-scalar":
-        return array[()]
-    return _to_jax(kind, array) if kind.partition(":")[0] in (_JAX, _JAX_KEY) else array
+    framework, _, variant = kind.partition(":")
+    if framework in (_JAX, _JAX_KEY):
+        return _to_jax(kind, array)
+    if variant:
+        array = array.astype(numpy.dtype(variant))
+    return array[()] if framework == _SCALAR else array
 
 
 def _of_bytes(value: bytes | bytearray) -> Array:
@@ -131,12 +137,16 @@ def _to_jax(kind: str, array: Any) -> Any:
 
 
 def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
-    if type(value) not in (numpy.ndarray, numpy.memmap):
+    if type(value) is numpy.memmap:
+        raise TypeError("is a memmap, which would come back as a plain array; save numpy.asarray(value)")
+    if type(value) is not numpy.ndarray:
         raise TypeError(f"is a {type(value).__qualname__}, which would come back as a plain array; save its parts")
     dtype = _OF_NUMPY.get(value.dtype.name)
     if dtype is None:
         raise TypeError(f"has elements of type {value.dtype}, which have no fixed bytes; convert it first")
     native = value.dtype.isnative
+    if kind in (_NUMPY, _SCALAR) and not (native and value.dtype.char == _usual_char(numpy, dtype)):
+        kind = f"{kind}:{'=' if native else value.dtype.byteorder}{value.dtype.char}"
 
     def write(out: memoryview) -> None:
         numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
@@ -188,11 +198,17 @@ def _to_torch(torch: Any, dtype: str, shape: tuple[int, ...], data: memoryview) 
 
 
 def _to_numpy(numpy: Any, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
-    name = _TYPES[dtype][1]
-    element = (
-        numpy.dtype(name) if hasattr(numpy, str(name)) else numpy.dtype(getattr(require_module("ml_dtypes"), str(name)))
-    )
-    return numpy.frombuffer(data, dtype=element).reshape(shape)
+    return numpy.frombuffer(data, dtype=_numpy_element(numpy, dtype)).reshape(shape)
+
+
+def _numpy_element(numpy: Any, dtype: str) -> Any:
+    name = str(_TYPES[dtype][1])
+    return numpy.dtype(name) if hasattr(numpy, name) else numpy.dtype(getattr(require_module("ml_dtypes"), name))
+
+
+@lru_cache(maxsize=64)
+def _usual_char(numpy: Any, dtype: str) -> str:
+    return str(_numpy_element(numpy, dtype).char)
 
 
 def require_module(module: str) -> Any:

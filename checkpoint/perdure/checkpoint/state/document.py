@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.state import plain_values
 from perdure.checkpoint.state.arrays import require_module
 from perdure.checkpoint.state.pytree import SavedNode
 
@@ -75,6 +76,8 @@ def rebuild(document: Any, arrays: Sequence[Any]) -> Any:
     ((kind, content),) = document.items()
     if kind == "array":
         return arrays[content]
+    if kind in plain_values.READERS:
+        return plain_values.READERS[kind](content)
     reader = _READERS.get(kind)
     if reader is None:
         raise DocumentError(f"not a part of a state: {kind!r}")
@@ -133,9 +136,6 @@ def _is_namedtuple(kind: Any) -> bool:
 
 
 _READERS: dict[str, Callable[[Any, Rebuild], Any]] = {
-    "int": lambda content, _: int(content, 16),
-    "float": lambda content, _: float(content),
-    "complex": lambda content, _: complex(*map(float, content)),
     "list": lambda content, rebuilt: [rebuilt(one) for one in content],
     "tuple": lambda content, rebuilt: tuple(rebuilt(one) for one in content),
     "set": lambda content, rebuilt: {rebuilt(one) for one in content},

@@ -231,7 +231,8 @@ def _as_numpy(state: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(state, torch.Tensor):
         return state.numpy()
-    return sys.modules["numpy"].array(state)
+    array = sys.modules["numpy"].array(state)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)  # PyTorch takes no other byte order
 
 
 def _has_state(value: Any) -> bool:

@@ -12,20 +12,19 @@ from __future__ import annotations
 import contextlib
 import enum
 import gc
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.state.arrays import Array, as_array
 from perdure.checkpoint.state.document import BUILTINS, CONTAINERS, dump, rebuild
+from perdure.checkpoint.state.plain_values import as_json_has_it, dump_plain
 from perdure.checkpoint.state.pytree import as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
 __all__ = ["Flat", "UnsupportedValue", "flatten", "rebuild"]
 
 MAX_DEPTH = 100  # of containers: far below the recursion limits of Python and of its JSON parser
-_MAX_JSON_INT_BITS = 8192  # Python refuses to print longer integers in decimal
 _RESERVED_NAMES = frozenset({"__metadata__"})  # of the file format
 
 
@@ -76,7 +75,7 @@ class _Flattener:
             raise UnsupportedValue(
                 f"{_format_place(place[:3])}… is nested more than {MAX_DEPTH} levels deep, or contains itself"
             )
-        if (plain := _as_plain(value)) is not None:
+        if (plain := dump_plain(value)) is not None:
             return plain[0]
         if isinstance(value, CONTAINERS):
             content = dump(value, lambda key, item: self.document(item, (*place, key)), _item_dumper(place))
@@ -107,7 +106,7 @@ class _Flattener:
 
     def _name(self, place: tuple[Any, ...]) -> str:
         """A name that no other array has: places such as `["a.b"]` and `["a"]["b"]` read alike."""
-        plain = name = ".".join(map(str, place)) or "state"
+        plain = name = as_json_has_it(".".join(map(str, place))) or "state"
         number = len(self._taken)
         while name in self._taken:
             name, number = f"{plain}#{number}", number + 1
@@ -135,27 +134,13 @@ def _rejection(value: Any) -> str:
     )
 
 
-def _as_plain(value: Any) -> tuple[Any] | None:
-    """The JSON of a number, a string or None, in a tuple; None for anything else, including subclasses."""
-    kind = type(value)
-    if kind in (str, bool, type(None)):
-        return (value,)
-    if kind is int:
-        return (value if value.bit_length() <= _MAX_JSON_INT_BITS else {"int": hex(value)},)
-    if kind is float:
-        return (value if math.isfinite(value) else {"float": repr(value)},)
-    if kind is complex:
-        return ({"complex": [repr(value.real), repr(value.imag)]},)
-    return None
-
-
 def _item_dumper(place: tuple[Any, ...]) -> Callable[[Any, str], Any]:
     """Dumps what has to be hashable: the keys of a dict, and the items of a set, which may be tuples as well."""
 
     def dump_item(value: Any, role: str) -> Any:
         if role == "item" and type(value) is tuple:
             return {"tuple": [dump_item(one, role) for one in value]}
-        plain = _as_plain(value)
+        plain = dump_plain(value)
         if plain is None or type(value) is complex:
             allowed = "keys are strings or numbers" if role == "key" else "items of a set are strings and numbers"
             raise UnsupportedValue(f"{_format_place(place)} has the {role} {value!r}; {allowed}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import struct
+import tempfile
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -25,7 +26,8 @@ from perdure.checkpoint.state.tree import UnsupportedValue, flatten
 
 Make = Callable[[random.Random], Any]
 
-KEYS = ["a", "b", "a.b", "a.b#1", "a.b#2", "b#3", "__metadata__", "", "state", 0, 1, "1", -7, 2.5, None, "\ud800"]
+KEYS = ["a", "b", "a.b", "a.b#1", "a.b#2", "b#3", "__metadata__", "", "state", 0, 1, "1", -7, 2.5, None]
+KEYS += ["\ud800", "\U00010000", "\ud800\udc00"]  # the last two are one and the same in JSON
 
 
 class Kind(IntEnum):
@@ -50,6 +52,7 @@ class Ratio(float):
 
 def numpy_arrays() -> tuple[list[Make], list[Make]]:
     names = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8", ">f4", ">i8", ">c8"]
+    names += [">u2", "q", ">q", "Q"]
     base = {name: np.frombuffer(random.Random(7).randbytes(16 * 24), np.uint8)[: 24 * 8] for name in names}
     pool = [base[name].view("u1")[: 24 * np.dtype(name).itemsize].view(name).reshape(4, 6) for name in names]
     pool = [array if array.dtype != bool else array.view("u1") % 2 == 1 for array in pool]
@@ -75,8 +78,14 @@ def numpy_arrays() -> tuple[list[Make], list[Make]]:
         lambda _: np.datetime64("2026-01-01"),
         lambda _: np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]),
         lambda _: np.longdouble(1.5),
+        lambda _: memory_map(),
     ]
     return good, bad
+
+
+def memory_map() -> Any:
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, "f4", "w+", shape=(3,))
 
 
 def torch_tensors() -> tuple[list[Make], list[Make]]:
@@ -140,15 +149,25 @@ def jax_arrays() -> tuple[list[Make], list[Make]]:
     return [lambda r: r.choice(pool)], [lambda _: jnp.zeros(2, "int4")]
 
 
+def special_nan(r: random.Random) -> float:
+    """A NaN of any sign and payload."""
+    (value,) = struct.unpack(">d", bytes([r.choice([0x7F, 0xFF]), 0xF0 | r.randrange(16), *r.randbytes(5), 1]))
+    assert math.isnan(value)
+    return float(value)
+
+
 def plain_values() -> tuple[list[Make], list[Make]]:
     good: list[Make] = [
         lambda r: r.choice([None, True, False, 0, -1, 2**63, -(2**200), 10**4999, "", "text", "\ud83d", "é"]),
         lambda r: r.choice([0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, 1.7976931348623157e308]),
         lambda r: struct.unpack("d", r.randbytes(8))[0],
-        lambda r: complex(r.choice([0.0, -0.0, math.inf, 1.5]), r.choice([-0.0, -math.inf, 2.5])),
+        special_nan,
+        lambda r: complex(r.choice([0.0, -0.0, math.inf, special_nan(r)]), r.choice([-0.0, math.nan, special_nan(r)])),
+        lambda r: "".join(r.choices(["a", "\ud800", "\udc00", "\U00010000", "\0"], k=4)),
         lambda r: r.randbytes(r.randrange(5)),
         lambda r: bytearray(r.randbytes(r.randrange(5))),
         lambda r: r.choice([np.float32(1.5), np.int8(-3), np.float64(-0.0), np.bool_(True), np.complex64(1 - 2j)]),
+        lambda r: r.choice([np.longlong(3), np.ulonglong(4), np.intc(5), np.half(-0.0)]),
     ]
     bad: list[Make] = [
         lambda _: Kind.ONE,
@@ -208,7 +227,7 @@ def bits(value: Any) -> Any:
     kind = type(value)
     name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     if kind is float:
-        return (name, "nan" if math.isnan(value) else struct.pack("d", value))
+        return (name, struct.pack("d", value))
     if kind is complex:
         return (name, struct.pack("dd", value.real, value.imag))
     if isinstance(value, dict):
@@ -223,7 +242,7 @@ def bits(value: Any) -> Any:
     if name.startswith(("jax.", "jaxlib.")):
         return array_bits(f"jax {value.dtype}", value)
     if isinstance(value, (np.ndarray, np.generic)):
-        return array_bits(name, np.asarray(value).astype(value.dtype.newbyteorder("=")))
+        return array_bits(name, np.asarray(value))
     return (name, value)
 
 
@@ -238,7 +257,7 @@ def array_bits(name: str, value: Any) -> Any:
 
         value = jax.random.key_data(value)
     array = np.asarray(value)
-    return (name, str(array.dtype), array.shape, array.tobytes())
+    return (name, str(array.dtype), array.dtype.char, array.shape, array.tobytes())
 
 
 def round_trips(state: Any) -> Iterator[Any]:

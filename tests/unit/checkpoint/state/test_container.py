@@ -20,6 +20,7 @@ from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.document import _READERS
+from perdure.checkpoint.state.plain_values import READERS
 from perdure.checkpoint.state.tree import UnsupportedValue, flatten
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
@@ -124,6 +125,29 @@ def test_state__keeps_the_type_of_every_container(value: object) -> None:
     assert getattr(loaded, "default_factory", None) == getattr(value, "default_factory", None)
 
 
+@pytest.mark.parametrize("text", ["\ud800\udc00", "a\ud800\udc00\ud800\udc00b", "\ud800\U00010000\udc00"])
+def test_state__halves_of_a_surrogate_pair_stay_two_characters(text: str) -> None:
+    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    state = {text: np.ones(1), joined: np.zeros(1), "x": text}
+    assert_same(through_file(state), state)
+
+
+def test_state__floats_that_are_written_as_before() -> None:
+    """An older version of this library reads them."""
+    values = [float("nan"), float("-inf"), complex(1, float("nan")), "\ud800", 1.5]
+    assert flatten(values).document == {
+        "list": [{"float": "nan"}, {"float": "-inf"}, {"complex": ["1.0", "nan"]}, "\ud800", 1.5]
+    }
+
+
+def test_state__arrays_keep_their_byte_order() -> None:
+    loaded = through_file({"w": np.arange(3, dtype=">i4"), "v": np.arange(3, dtype="i4")})
+    assert loaded["w"].dtype.str == ">i4"
+    assert loaded["w"].tolist() == [0, 1, 2]
+    loaded["w"] += 1
+    assert loaded["v"].dtype == np.int32
+
+
 def test_state__integers_that_python_refuses_to_print() -> None:
     assert through_file([10**5000, {-(10**5000): 1}]) == [10**5000, {-(10**5000): 1}]
 
@@ -201,6 +225,13 @@ def test_state__loaded_arrays_are_writable() -> None:
 def test_flatten__rejects_unsupported_values_by_place(state: object, place: str) -> None:
     with pytest.raises(UnsupportedValue, match=place):
         flatten(state)
+
+
+def test_flatten__rejects_memory_maps_but_not_their_content(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "data", "f4", "w+", shape=3)
+    with pytest.raises(UnsupportedValue, match=r"state\['m'\] is a memmap, .* save numpy\.asarray\(value\)"):
+        flatten({"m": mapped})
+    assert_same(through_file({"m": np.asarray(mapped)}), {"m": np.zeros(3, "f4")})
 
 
 @given(STATES)
@@ -299,8 +330,22 @@ def test_container__rejects_damaged_headers(edit: Callable[[Any], Any]) -> None:
 
 def test_container__any_tree_is_read_or_rejected() -> None:
     """Every kind of container and of number, with content of any other."""
-    odd: list[Any] = [None, 5, -1.5, "x", [], [[]], {}, [1, 2], [5, []], [["x", []]], ["a", "b", "c"], {"list": 3}]
-    for kind in _READERS:
+    odd: list[Any] = [
+        None,
+        5,
+        -1.5,
+        "x",
+        "00",
+        [],
+        [[]],
+        {},
+        [1, 2],
+        [5, []],
+        [["x", []]],
+        ["a", "b", "c"],
+        {"list": 3},
+    ]
+    for kind in (*_READERS, *READERS):
         for content in odd:
             tree = json.dumps({"format": 1, "tree": {kind: content}, "arrays": [["w", "numpy"]]})
             data = with_header(lambda header, tree=tree: {**header, "__metadata__": {"perdure": tree}})

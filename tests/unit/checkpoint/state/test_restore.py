@@ -131,5 +131,5 @@ class TestTorch:
 
     def test_restore__tensors_and_arrays_fill_each_other(self) -> None:
         tensor, array = self.torch.zeros(2), np.zeros(2, np.float32)
-        restore_into([tensor, array], [np.array([1, 2], np.float32), self.torch.tensor([3.0, 4.0])])
+        restore_into([tensor, array], [np.array([1, 2], ">f4"), self.torch.tensor([3.0, 4.0])])
         assert (tensor.tolist(), array.tolist()) == ([1, 2], [3, 4])
