@@ -195,8 +195,10 @@ def status(
 
 
 def clusters(names: Iterable[str] | None = None, *, client: Client | None = None) -> list[api_types.Cluster]:
-    """`status`, as a plain result."""
-    query = {"name": list(names or ()) or None}
+    """`status`, as a plain result. None: all of them; an empty list: none."""
+    if names is not None and not (names := list(names)):
+        return []
+    query = {"name": names}
     return (client or _client()).call(api_types.ClusterList, "GET", "/clusters", query=query)["clusters"]
 
 
@@ -210,11 +212,13 @@ def queue(
 
 
 def cluster_queue(
-    cluster_name: str, numbers: Collection[int] = (), *, client: Client | None = None
+    cluster_name: str, numbers: Collection[int] | None = None, *, client: Client | None = None
 ) -> api_types.ClusterQueue:
     """A cluster with its jobs, or with those of these numbers. Raises ClusterNotFound."""
-    query = {"number": sorted(numbers) or None}
+    query = {"number": sorted(numbers or ()) or None}
     found: api_types.ClusterQueue = _call(client, api_types.ClusterQueue, "GET", cluster_name, "/jobs", query=query)
+    if numbers is not None and not numbers:  # a query cannot express an empty list
+        found["jobs"] = []
     return found
 
 
@@ -222,8 +226,8 @@ def job_status(
     cluster_name: str, job_ids: Sequence[int] | None = None, *, client: Client | None = None
 ) -> Request[dict[int, str]]:
     """The status of each of these jobs; without `job_ids`, of the newest one."""
-    found = cluster_queue(cluster_name, job_ids or (), client=client)["jobs"]
-    return _done({job["number"]: job["status"] for job in (found if job_ids else found[:1])})
+    found = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
+    return _done({job["number"]: job["status"] for job in (found[:1] if job_ids is None else found)})
 
 
 def cancel(
@@ -234,8 +238,9 @@ def cancel(
     *,
     client: Client | None = None,
 ) -> Request[api_types.CancelledJobs]:
-    """Cancel jobs by id, all of them, or by default the newest one that runs. They may save their work."""
-    body = {"numbers": list(job_ids) if job_ids else None, "all": all or all_users}
+    """Cancel jobs by id, all of them, or by default the newest one that runs. No IDs (`[]`): none. They may save
+    their work."""
+    body = {"numbers": None if job_ids is None else list(job_ids), "all": all or all_users}
     return _done(_call(client, api_types.CancelledJobs, "POST", cluster_name, "/cancel", body=body))
 
 
@@ -315,8 +320,8 @@ def download_logs(
 ) -> dict[int, str]:
     """Write the logs of these jobs (by default of the newest) to files. Returns the folder of each."""
     client = client or _client()
-    found = cluster_queue(cluster_name, job_ids or (), client=client)["jobs"]
-    chosen = found if job_ids else found[:1]
+    found = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
+    chosen = found[:1] if job_ids is None else found
     return {
         job["number"]: str(jobs.download_logs(job["job_id"], local_dir=Path(local_dir) / cluster_name, client=client))
         for job in chosen
@@ -327,7 +332,7 @@ def find_job(
     cluster_name: str, number: int | None = None, *, client: Client | None = None
 ) -> api_types.ClusterJob | None:
     """A job of a cluster by its number, or the newest; None if there is none."""
-    found = cluster_queue(cluster_name, () if number is None else (number,), client=client)["jobs"]
+    found = cluster_queue(cluster_name, None if number is None else (number,), client=client)["jobs"]
     return found[0] if found else None
 
 

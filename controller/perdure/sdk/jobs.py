@@ -162,7 +162,7 @@ def prepare(
 
 def queue(
     *,
-    job_ids: Sequence[int] = (),
+    job_ids: Sequence[int] | None = None,
     name: str | None = None,
     statuses: Sequence[str] = (),
     skip_finished: bool = False,
@@ -170,8 +170,8 @@ def queue(
     before: int | None = None,
     client: Client | None = None,
 ) -> api_types.JobPage:
-    """Jobs, newest first: one record per task. `name`: a whole name, or a pattern with `*`, `?` or `[a-z]`. `before`:
-    only job IDs below it, for the next page."""
+    """Jobs, newest first: one record per task. `job_ids`: only these, so none if it is empty. `name`: a whole name, or
+    a pattern with `*`, `?` or `[a-z]`. `before`: only job IDs below it, for the next page."""
     return (client or _client()).jobs(
         limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
     )
@@ -209,10 +209,14 @@ def cancel(
 ) -> api_types.Cancelled:
     """End jobs: by id, by name, all of this user, or those of all users. Raises ValueError unless one is given.
 
+    No IDs (`[]`) end no job; an empty `name` raises ValueError.
+
     Graceful: each may save and flush for `grace_s` seconds (None: its default).
     """
     if [job_ids is not None, name is not None, all or all_users].count(True) != 1:
         raise ValueError("give exactly one of job_ids, name, all and all_users")
+    if name == "":
+        raise ValueError("the name is empty")
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
     if all and not all_users:

@@ -60,6 +60,13 @@ def test_status_and_queue__have_the_columns_of_skypilot(dev: Clusters) -> None:
 def test_cancel__ends_the_newest_running_job(dev: Clusters) -> None:
     number = dev.exec("dev", "echo begun; sleep 600")
     dev.until("dev", number, "RUNNING")
+    client = dev.controller.client
+    nothing = {"cancelled": [], "finished": [], "unknown": []}
+    assert clusters.get(clusters.cancel("dev", job_ids=[], client=client)) == nothing
+    assert clusters.get(clusters.job_status("dev", [], client=client)) == {}
+    assert clusters.cluster_queue("dev", [], client=client)["jobs"] == []
+    assert clusters.clusters([], client=client) == []
+    assert "does not exist" in dev.controller.perdure("down", "", "--yes", check=False).stderr
     assert f"Cancelled job ID {number}" in dev.controller.perdure("cancel", "dev", "--yes").stdout
     assert dev.job("dev", number)["status"] == "CANCELLED"
     assert dev.controller.perdure("logs", "dev", number, check=False).returncode == 103

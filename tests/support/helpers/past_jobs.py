@@ -45,9 +45,9 @@ class PastJobs:
         ids = [
             id
             for id, (name, statuses) in sorted(self.known.items(), reverse=True)
-            if (not wanted.ids or id in wanted.ids)
+            if (wanted.ids is None or id in wanted.ids)
             and (wanted.before is None or id < wanted.before)
-            and (not wanted.name or name == wanted.name)
+            and (wanted.name is None or name == wanted.name)
             and (not wanted.glob or re.fullmatch(wanted.glob.regex, name))
             and (not wanted.skip_finished or not TERMINAL.issuperset(statuses))
             and (not wanted.statuses or set(statuses) & set(wanted.statuses))

@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do(self) -> None:
         parts = urlsplit(self.path)
-        self.query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        self.query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
         size = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(size)
         self.note()

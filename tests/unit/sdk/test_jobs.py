@@ -251,6 +251,15 @@ def test_cancel__all_is_of_this_user(client: Client, controller: Controller, mon
     assert jobs.cancel(all_users=True, client=client)["cancelled"] == [1, 2, 3, 4]
 
 
+def test_jobs__empty_selection_is_no_job(client: Client, controller: Controller) -> None:
+    controller.add("RUNNING", name="a")
+    assert jobs.cancel([], client=client) == {"cancelled": [], "finished": [], "unknown": []}
+    with pytest.raises(ValueError, match="the name is empty"):
+        jobs.cancel(name="", client=client)
+    assert controller.called("POST .*cancel") == []
+    assert jobs.queue(job_ids=[], client=client)["jobs"] == []
+
+
 @pytest.mark.parametrize("given", [{}, {"job_ids": 1, "all": True}, {"name": "x", "all_users": True}])
 def test_cancel__requires_one_selection(client: Client, controller: Controller, given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give exactly one of job_ids, name, all and all_users"):

@@ -189,7 +189,7 @@ def cancel(
     client = connect()
     which = "all jobs" if everything else f"job {', '.join(map(str, numbers))}" if numbers else "the newest running job"
     confirm(f"Cancel {which} of {cluster}?", yes=yes)
-    result = clusters.get(clusters.cancel(cluster, everything, job_ids=numbers, client=client))
+    result = clusters.get(clusters.cancel(cluster, everything, job_ids=numbers or None, client=client))
     if result["cancelled"] and not asynchronous:
         with spinner("Cancelling"):
             clusters.wait_ended(cluster, result["cancelled"], client=client)

@@ -39,7 +39,7 @@ def logs(cluster: str, numbers: tuple[int, ...], follow: bool, tail: int, only_s
 
     client = connect()
     if sync_down:
-        for number, folder in clusters.download_logs(cluster, numbers, client=client).items():
+        for number, folder in clusters.download_logs(cluster, numbers or None, client=client).items():
             click.echo(f"Logs of job {number}: {folder}")
         return
     if len(numbers) > 1:

@@ -73,7 +73,7 @@ def status(
     from perdure.sdk import clusters
 
     client = connect()
-    found = clusters.clusters(names, client=client)
+    found = clusters.clusters(names or None, client=client)
     for name in names:
         if not (set(name) & set("*?[")) and name not in {cluster["name"] for cluster in found}:
             click.echo(f"Cluster {name!r} not found.", err=True)

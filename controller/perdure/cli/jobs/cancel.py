@@ -61,6 +61,8 @@ def cancel(
     if [bool(job_ids), name is not None, everything or all_users].count(True) != 1:
         fix = "use exactly one of IDs, --name, --all and --all-users"
         raise Failure(f"specify which jobs to cancel\n  {fix}", EXIT_WRONG_INPUT)
+    if name == "":
+        raise Failure(f"--name: the name is empty\n  {LIST_ALL}", EXIT_WRONG_INPUT)
     require_terminal_or_yes(yes=yes)
     from perdure.cli.client import connect
 
@@ -74,7 +76,7 @@ def cancel(
             ids = jobs.unfinished_ids(name=name, user=user, client=client)
         if not ids:
             return _report_none(name, user)
-        whose = f"named {name}" if name else "of all users" if user is None else f"of {user}"
+        whose = f"named {name}" if name is not None else "of all users" if user is None else f"of {user}"
         which = f"{len(ids)} job{'s' if len(ids) > 1 else ''} {whose}"
     confirm(f"Cancel {which}?", yes=yes, default=not everything and not all_users)
     with spinner("Cancelling"):

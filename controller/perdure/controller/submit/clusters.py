@@ -305,14 +305,14 @@ class ClusterService:
             clusters.change(conn, cluster.id, **changes)
 
     def cancel_jobs(self, name: str, numbers: Collection[int] | None, *, everything: bool) -> dict[str, list[int]]:
-        """Cancel jobs by their numbers, all of them, or by default the newest one that runs."""
+        """Cancel jobs by their numbers (none if there are none), all, or with `numbers` None the newest that runs."""
         cluster = self.get(name)
         with self.database.connect() as conn:
             known = clusters.numbered_jobs(conn, cluster.id)
             unfinished = set(clusters.unfinished_jobs(conn, cluster.id))
             running = clusters.running_jobs(conn, cluster.id)
         open_numbers = [number for number, job_id in known.items() if job_id in unfinished]
-        if numbers:
+        if numbers is not None:
             chosen = sorted(set(numbers))
         elif everything:
             chosen = open_numbers

@@ -150,7 +150,7 @@ class Client:
         skip_finished: bool = False,
         statuses: Sequence[str] = (),
         name: str | None = None,
-        ids: Sequence[int] = (),
+        ids: Sequence[int] | None = None,
         before: int | None = None,
     ) -> api_types.JobPage:
         query = {
@@ -158,7 +158,7 @@ class Client:
             "skip_finished": 1 if skip_finished else None,
             "status": ",".join(statuses) or None,
             "name": name,
-            "ids": ",".join(map(str, ids)) or None,
+            "ids": None if ids is None else ",".join(map(str, ids)),
             "before": before,
         }
         return self._expect(api_types.JobPage, self._call("GET", "/jobs", query=query))

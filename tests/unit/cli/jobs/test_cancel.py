@@ -62,6 +62,13 @@ def test_cancel__requires_one_selection(perdure: RunPerdure, server: Controller,
     assert server.calls == []
 
 
+def test_cancel__rejects_an_empty_name(perdure: RunPerdure, server: Controller) -> None:
+    server.add("RUNNING")
+    result = perdure("jobs", "cancel", "-n", "", "-y")
+    assert (result.exit_code, "the name is empty" in result.stderr) == (2, True)
+    assert server.calls == []
+
+
 def test_cancel__asks_for_confirmation(perdure: RunPerdure, server: Controller, on_terminal: StartOnTerminal) -> None:
     server.add("RUNNING")
     assert perdure("jobs", "cancel", 1).exit_code == 2

@@ -99,13 +99,13 @@ def queue(
         if row is None:
             raise no_such_cluster(name)
         (cluster,) = queries.describe(conn, [row])
-        jobs = queries.jobs_of(conn, row.id, now, number or ())
+        jobs = queries.jobs_of(conn, row.id, now, number)
     return {"now": iso(now), "cluster": cluster, "jobs": jobs}
 
 
 @router.post("/clusters/{name}/cancel", responses=json_response(api_types.CancelledJobs) | error_responses(404))
 def cancel(context: User, name: Name, body: CancelJobsBody) -> dict[str, Any]:
-    """Cancel jobs by number, all of them, or by default the newest one that runs."""
+    """Cancel jobs by number, all of them, or by default the newest one that runs. An empty list cancels nothing."""
     return context.cluster_service.cancel_jobs(name, body.numbers, everything=body.all)
 
 

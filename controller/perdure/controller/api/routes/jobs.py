@@ -119,11 +119,14 @@ def queue(
     skip_finished: bool = False,
     status: str = "",
     name: str | None = None,
-    ids: str = "",
+    ids: str | None = None,
 ) -> JSONResponse:
     """Jobs, newest first, with all their tasks. `name`: an exact name, or a pattern with `*`, `?` or `[a-z]`."""
-    exact_name, glob = (None, _glob(name)) if name and globs.is_glob(name) else (name, None)
-    filter_ = Filter(limit, before, skip_finished, _statuses(status), exact_name, _ids(ids), glob)
+    _require_name(name)
+    exact_name, glob = (None, _glob(name)) if name is not None and globs.is_glob(name) else (name, None)
+    filter_ = Filter(
+        limit, before, skip_finished, _statuses(status), exact_name, None if ids is None else _ids(ids), glob
+    )
     with context.database.connect() as conn:
         ids_shown = search.find_ids(conn, filter_)
         tasks = _with_blocked_reasons(context, queries.describe(conn, ids_shown, context.clock.now()))
@@ -149,9 +152,13 @@ def show(context: User, job_id: JobId) -> dict[str, Any]:
 
 @router.post("/jobs/cancel", responses=json_response(api_types.Cancelled))
 def cancel(context: User, body: CancelBody) -> dict[str, Any]:
-    """Cancel jobs: by id, by name, or all. The response is sent once a message to the owner of each job is recorded."""
+    """Cancel jobs: by id, by name, or all. The response is sent once a message to the owner of each job is recorded.
+
+    An empty list of ids cancels nothing.
+    """
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise RequestRejected("say which jobs", where="ids", fix="give exactly one of ids, name and all")
+    _require_name(body.name)
     if body.name is not None and globs.is_glob(body.name):
         fix = f"give ids; to list them: perdure jobs queue --skip-finished --name '{body.name}'"
         raise RequestRejected("jobs are cancelled by an exact name, not by a pattern", where="name", fix=fix)
@@ -159,7 +166,9 @@ def cancel(context: User, body: CancelBody) -> dict[str, Any]:
     if not body.graceful:
         grace_s = 0.0
     with context.database.connect() as conn:
-        unfinished = Filter(limit=None, skip_finished=True, name=body.name, ids=tuple(body.ids or ()))
+        unfinished = Filter(
+            limit=None, skip_finished=True, name=body.name, ids=None if body.ids is None else tuple(body.ids)
+        )
         to_cancel = search.find_ids(conn, unfinished)
         matching = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
         to_cancel = sorted({*to_cancel, *search.jobs_with_kept_machines(conn, None if body.all else matching)})
@@ -245,6 +254,12 @@ def _statuses(text: str) -> tuple[str, ...]:
             f"unknown status {describe(unknown[0])}", where="status", fix=f"statuses: {', '.join(Status)}"
         )
     return names
+
+
+def _require_name(name: str | None) -> None:
+    """Reject an empty name: a script whose variable is unset would otherwise get the jobs of everybody."""
+    if name == "":
+        raise RequestRejected("the name is empty", where="name", fix="give a job's name, or leave `name` out")
 
 
 def _glob(pattern: str) -> Glob:

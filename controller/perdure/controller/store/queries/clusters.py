@@ -35,10 +35,12 @@ def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]
     return [_cluster(row, hosts.get(row.id)) for row in rows]
 
 
-def jobs_of(conn: Connection, cluster_id: int, now: float, numbers: Collection[int] = ()) -> list[dict[str, Any]]:
+def jobs_of(
+    conn: Connection, cluster_id: int, now: float, numbers: Collection[int] | None = None
+) -> list[dict[str, Any]]:
     """The API's ClusterJob objects, newest first: all jobs of a cluster, or those with these numbers."""
     known = clusters.numbered_jobs(conn, cluster_id)
-    wanted = {job_id: number for number, job_id in known.items() if not numbers or number in numbers}
+    wanted = {job_id: number for number, job_id in known.items() if numbers is None or number in numbers}
     if not wanted:
         return []
     described = job_listing.describe(conn, list(wanted), now)

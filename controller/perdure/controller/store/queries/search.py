@@ -28,7 +28,7 @@ _IS_MANAGED = Job.c.id.not_in(_OF_CLUSTERS)  # by id: an index on names does not
 class Filter:
     """Which managed jobs to list; those of clusters are only found by `ids`. At most one of `name` and `glob` is given.
 
-    `before`: only jobs with lower ids.
+    `before`: only jobs with lower ids. None for `name`, `ids` or `glob` sets no condition; empty `ids` match no job.
     """
 
     limit: int | None = 50
@@ -36,7 +36,7 @@ class Filter:
     skip_finished: bool = False
     statuses: tuple[str, ...] = ()
     name: str | None = None
-    ids: tuple[int, ...] = ()
+    ids: tuple[int, ...] | None = None
     glob: Glob | None = None
 
 
@@ -47,12 +47,14 @@ def find_ids(conn: Connection, wanted: Filter) -> list[int]:
     past jobs as among a few. One exception: a name *and* statuses that each match many jobs, but hardly any together.
     For patterns see `_by_glob`.
     """
+    if wanted.ids is not None and not wanted.ids:
+        return []
     statuses = _LIVE if wanted.skip_finished else wanted.statuses
-    if wanted.glob is not None and not wanted.ids:
+    if wanted.glob is not None and wanted.ids is None:
         return _by_glob(conn, wanted, wanted.glob, statuses)
-    if wanted.ids or not statuses:
+    if wanted.ids is not None or not statuses:
         return _ids(conn, _by_job(conn, wanted))
-    if wanted.name and _is_rarer(conn, wanted.name, statuses):
+    if wanted.name is not None and _is_rarer(conn, wanted.name, statuses):
         return _ids(conn, _by_job(conn, wanted))
     return _ids(conn, _by_status(conn, wanted, statuses))
 
@@ -109,9 +111,9 @@ def _ids(conn: Connection, query: Select[Any]) -> list[int]:
 def _by_job(conn: Connection, wanted: Filter) -> Select[Any]:
     """A query that follows the index on ids, or on a name and ids."""
     query = select(Job.c.id).where(*_conditions(wanted))
-    if not wanted.ids:
+    if wanted.ids is None:
         query = query.where(_IS_MANAGED)
-    if wanted.name:
+    if wanted.name is not None:
         query = query.where(Job.c.name == wanted.name)
     if wanted.glob is not None:
         # An expression, so that no database follows the index on names: it would have to sort all matches first.
@@ -130,7 +132,7 @@ def _by_name(conn: Connection, wanted: Filter, glob: Glob) -> Select[Any]:
 
 def _conditions(wanted: Filter, id: ColumnElement[int] = Job.c.id) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if wanted.ids:
+    if wanted.ids is not None:
         conditions.append(Job.c.id.in_(wanted.ids))
     if wanted.before is not None:
         conditions.append(id < wanted.before)
@@ -148,7 +150,7 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
         newest = select(Task.c.job_id).where(Task.c.status == status, Task.c.job_id.not_in(_OF_CLUSTERS))
         if wanted.before is not None:
             newest = newest.where(Task.c.job_id < wanted.before)
-        if wanted.name:
+        if wanted.name is not None:
             newest = newest.where(exists().where(Job.c.id == Task.c.job_id, Job.c.name == wanted.name))
         if wanted.glob is not None:
             named = _matches(conn, Job.c.name + "", wanted.glob)

@@ -60,3 +60,17 @@ def test_jobs__invalid_pattern_is_rejected_and_patterns_cancel_nothing(request_a
     assert (status, body["error"]["where"]) == (400, "name")
     assert "jobs queue --skip-finished --name 'train-*'" in body["error"]["fix"]
     assert request_api("GET", "/jobs")[1]["counts"] == {"PENDING": 6}
+
+
+def test_jobs__empty_selection_is_no_job(request_api: RequestApi) -> None:
+    empty = {"cancelled": [], "finished": [], "unknown": []}
+    assert request_api("POST", "/jobs/cancel", json={"ids": []}) == (200, empty)
+    for method, path, given in (
+        ("POST", "/jobs/cancel", {"json": {"name": ""}}),
+        ("GET", "/jobs", {"params": {"name": ""}}),
+        ("GET", "/jobs", {"params": {"name": "", "skip_finished": 1}}),
+    ):
+        status, body = request_api(method, path, **given)
+        assert (status, body["error"]["where"], body["error"]["message"]) == (400, "name", "the name is empty")
+    page = request_api("GET", "/jobs", params={"ids": ""})[1]
+    assert (page["jobs"], page["counts"]) == ([], {"PENDING": 6}), "nothing was cancelled"

@@ -30,8 +30,8 @@ FILTERS = [
         (None, 31),
         (False, True),
         ((), ("SUCCEEDED",), ("RUNNING", "FAILED", "CANCELLED"), ("FAILED_PRECHECKS",)),
-        (*((name, None) for name in (None, "bert", "nobody")), *((None, globs.parse(glob)) for glob in GLOBS)),
-        ((), (5, 6, 7, 31, 40, 900)),
+        (*((name, None) for name in (None, "bert", "nobody", "")), *((None, globs.parse(glob)) for glob in GLOBS)),
+        (None, (), (5, 6, 7, 31, 40, 900)),
     )
 ]
 
