@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -120,6 +121,38 @@ def test_restore__makes_a_home_from_a_backup(home: Path, tmp_path: Path) -> None
     restore(new, str(tmp_path / "one.backup"), said.append)
     check_restored(new, home)
     assert any("with jobs up to 2" in line for line in said)
+
+
+def test_backup__replaces_a_backup_and_nothing_else(home: Path, tmp_path: Path) -> None:
+    to = tmp_path / "out"
+    to.mkdir()
+    make_backup(home, to / "one.backup")
+    first = (to / "one.backup").stat().st_ino
+    make_backup(home, to / "one.backup")
+    assert (to / "one.backup").stat().st_ino != first
+    (to / "thesis.txt").write_text("years of work")
+    with tarfile.open(to / "other.tar.gz", "w:gz") as tar:
+        tar.add(to / "thesis.txt", "thesis.txt")
+    (to / "link").symlink_to("one.backup")
+    (to / "dangling").symlink_to("nowhere")
+    os.mkfifo(to / "fifo")
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(to / "socket"))
+    before = {path.name: path.lstat() for path in to.iterdir()}
+    for name in sorted(before.keys() - {"one.backup"}):
+        with pytest.raises(BackupError, match=f"{name}: this .*would replace it; give another path"):
+            make_backup(home, to / name)
+    assert {path.name: path.lstat() for path in to.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["secret.key", "perdure.db", "token", "new-name", "logs/1/", "linked/x"])
+def test_backup__stays_out_of_the_home(home: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "linked").symlink_to(home)
+    to = tmp_path / name if name.startswith("linked") else home / name
+    before = {path: path.lstat().st_ino for path in home.rglob("*")}
+    with pytest.raises(BackupError, match="which the backup is to protect"):
+        back_up(read_settings(home, {}), f"{to}/" if name.endswith("/") else str(to), print)
+    assert {path: path.lstat().st_ino for path in home.rglob("*")} == before
 
 
 def test_backup__is_consistent_while_others_write(home: Path, tmp_path: Path) -> None:

@@ -93,6 +93,16 @@ class ArchiveWriter:
         return manifest
 
 
+def is_backup(path: Path) -> bool:
+    """Whether a file begins as a backup does: a compressed tar file whose first member is the database."""
+    try:
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES) as tar:
+            first = tar.next()
+    except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile):
+        return False
+    return first is not None and first.name == DATABASE
+
+
 def extract(source: Path, folder: Path) -> Manifest:
     """Extract a backup into `folder`, and verify it. Raises BackupError for one that is damaged or cut off."""
     found: dict[str, tuple[int, str]] = {}

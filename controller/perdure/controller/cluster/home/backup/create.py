@@ -28,6 +28,7 @@ from perdure.controller.store.engine.database_url import redacted
 from perdure.controller.store.records import facts, incarnations
 from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.submit.compiler import upload_digests
+from perdure.sdk.spec import buckets
 
 _SCRATCH = ".backup"
 
@@ -46,6 +47,7 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
     source = Path(settings.database_address.removeprefix("sqlite:///"))
     if not source.exists():
         raise BackupError(f"{settings.home} has no database: there is nothing to back up")
+    _require_outside_home(settings, to)
     target = destination(settings, to)
     with _scratch_folder(settings.home) as folder:
         copy, created_at = folder / DATABASE, time.time()  # noqa: TID251 - not the daemon's process
@@ -68,6 +70,16 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
     else:
         report(f"it does not contain {KEY_FILE} and {TOKEN_FILE}: a restore needs both, so keep copies of them")
     return where
+
+
+def _require_outside_home(settings: Settings, to: str) -> None:
+    """Raise BackupError for a path in the home, where it could take a name that the controller uses."""
+    if buckets.is_uri(to):
+        return
+    path = Path(to).expanduser().resolve()
+    for folder in {settings.home.resolve(), settings.keyring_directory.resolve()}:
+        if path.is_relative_to(folder):
+            raise BackupError(f"{to}: this is in {folder}, which the backup is to protect; give a path outside of it")
 
 
 @contextmanager

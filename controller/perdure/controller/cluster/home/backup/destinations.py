@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from perdure.agent.storage.rclone import Remote
 from perdure.controller.buckets.configured import configured_stores
 from perdure.controller.buckets.stores import Access
 from perdure.controller.clouds.bootstrap.artifacts import find_rclone
-from perdure.controller.cluster.home.backup.archive import BackupError
+from perdure.controller.cluster.home.backup.archive import BackupError, is_backup
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.sdk.connection.installation import install_command
@@ -29,7 +30,8 @@ class Destination(Protocol):
     def put(self, name: str, write: Write, scratch: Path) -> str:
         """Write a backup, atomically: it is there as a whole, or not at all. Returns where it is.
 
-        `scratch`: a folder on this computer for temporary files.
+        `scratch`: a folder on this computer for temporary files. Raises BackupError if anything but a backup is in the
+        way.
         """
         ...
 
@@ -157,7 +159,8 @@ def _bucket(settings: Settings, url: str) -> BucketDestination:
 
 
 def _put_file(path: Path, write: Write) -> None:
-    """Write the file under a temporary name, which the next backup uses again, then rename it."""
+    """Write the file under a temporary name, which the next backup uses again, then rename it. Raises BackupError."""
+    _require_replaceable(path)
     temporary = path.with_name(f".{path.name.partition('-20')[0]}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -172,6 +175,20 @@ def _put_file(path: Path, write: Write) -> None:
         raise
     _sync(path.parent)
     failpoint("backup.written")
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raise BackupError unless `path` is free, or a backup, which a new one may replace."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise BackupError(f"{path}: this is no regular file, and a backup would replace it; give another path")
+    if not is_backup(path):
+        raise BackupError(
+            f"{path}: this file is no backup of Perdure, and a backup would replace it; give another path"
+        )
 
 
 def _sync(folder: Path) -> None:
