@@ -17,7 +17,8 @@ from support.helpers.timing import scaled
 pytestmark = pytest.mark.api
 
 GIVEN, WRITTEN = "hunter2-given-on-the-command-line", "s3cr3t-written-in-the-yaml"
-SECRETS = (GIVEN.encode(), WRITTEN.encode())
+IN_URL = "p4ssw0rd-written-in-the-url"
+SECRETS = (GIVEN.encode(), WRITTEN.encode(), IN_URL.encode())
 HOLDS = "export MARK=$(printf %s holding); while [ ! -e ~/go ]; do sleep 0.1; done"
 
 
@@ -127,6 +128,7 @@ def test_secret__is_only_on_the_node_and_removed_at_the_end(controller: Controll
         ("exit 3", "", "FAILED"),
         ("true", "setup: |\n  exit 4\n", "FAILED_SETUP"),
         ("true", "workdir: {url: 'http://user:${WRITTEN}@127.0.0.1:9/x.git', ref: '${GIVEN}'}\n", None),
+        ("true", f"workdir: {{url: 'http://user:{IN_URL}@127.0.0.1:9/x.git'}}\n", None),
         ("true", "file_mounts: {'/data/${WRITTEN}': {name: a-bucket, mode: COPY}}\n", None),
     ],
 )
@@ -141,6 +143,8 @@ def test_secret__is_not_shown_by_a_failed_job(
     controller.until(lambda: controller.job(job)["attempts"][-1]["state"] == "GONE", "the machine's end")
     assert is_clean(reported(controller, job))
     assert files_with_a_secret(controller.home) == []
+    with sqlite3.connect(controller.home / "perdure.db") as database:
+        assert is_clean("\n".join(database.iterdump()))
 
 
 def test_secret__is_not_shown_in_a_rejection(controller: Controller, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
 
 DEFAULT_IDLE_MINUTES = 5
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
 
 
 @click.command(
@@ -111,7 +114,7 @@ def launch(
             job=bool(entrypoint),
             recover=recover,
             limit_s=limit_s,
-            command=" ".join(["perdure launch", *sys.argv[2:]])[:2000],
+            command=" ".join(["perdure launch", *without_secrets(sys.argv[2:])])[:2000],
             client=client,
         )
     for warning in launched.warnings:
@@ -254,3 +257,15 @@ def _seconds(text: str | None) -> float | None:
         return float(deadlines.seconds(text))
     except ValueError as error:
         raise Failure(f"--max-duration: {error}", EXIT_WRONG_INPUT) from error
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """A command's arguments without the values of `--secret` and the credentials of URLs: all users can see them."""
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        option, mark, given = ("--secret", "", word) if before == "--secret" else word.partition("=")
+        if option == "--secret":
+            name, equals, _ = given.partition("=")
+            word = f"{option if mark else ''}{mark}{name}{equals and '=***'}" if given else word
+        shown.append(_USER_INFO.sub("***@", word))
+    return shown

@@ -18,7 +18,7 @@ from perdure.controller.clouds import registry
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.runtime.security.secret_refs import resolve_secrets
+from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.records import clusters
@@ -76,6 +76,7 @@ class NodeSpecBuilder:
         spec: dict[str, Any] = row["spec"]
         ids = (row["task_id"],) if row["num_tasks"] == 1 else task_ids(conn, job_id)
         secrets = self.keyring.unseal(row["secrets"])
+        of_task = {name: value for name, value in secrets.items() if name != GIT_CREDENTIALS}
         return {
             "version": 1,
             "job_id": job_id,
@@ -85,8 +86,8 @@ class NodeSpecBuilder:
             "num_nodes": row["num_nodes"],
             "setup": spec["setup"],
             "run": spec["run"],
-            "env": {**spec["envs"], **secrets, **self._variables(conn, row, key, ids)},
-            "secret_names": sorted(secrets),
+            "env": {**spec["envs"], **of_task, **self._variables(conn, row, key, ids)},
+            "secret_names": sorted(of_task),
             "gpus_per_node": _num_gpus(row["offer"]),
             "workdir": _workdir(resolve_secrets(spec["workdir"], secrets)),
             "uploads": resolve_secrets(spec["uploads"], secrets),

@@ -18,7 +18,7 @@ from perdure.controller.clouds.base.protocol import HasTaskSettings
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.config.notify_config import NO_NOTIFICATIONS, NotifyConfig
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.runtime.security.secret_refs import mask_secrets
+from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, mask_secrets, without_credentials
 from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.job import TaskView
@@ -173,6 +173,7 @@ class Compiler:
     def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
+        workdir, credentials = _masked_workdir(config.get("workdir"), secrets)
         resources = task.resources
         try:
             storage = self.storage.plan(config.get("file_mounts") or {})
@@ -196,7 +197,7 @@ class Compiler:
             "run": config.get("run"),
             "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
             "secret_names": sorted(secrets),
-            "workdir": _masked_workdir(config.get("workdir"), secrets),
+            "workdir": workdir,
             "uploads": [upload | {"path": mask_secrets(upload["path"], secrets)} for upload in storage.uploads],
             "mounts": [
                 mount | mask_secrets({k: mount[k] for k in _MASKED_MOUNT_FIELDS}, secrets) for mount in storage.mounts
@@ -217,8 +218,11 @@ class Compiler:
                     where=name,
                     fix="give the sha256 of the uploaded file",
                 )
-        sealed = self.keyring.seal(secrets) if secrets else None
+        kept = secrets | ({} if credentials is None else {GIT_CREDENTIALS: credentials})
+        sealed = self.keyring.seal(kept) if kept else None
         masked = config | {field: mask_secrets(config[field], secrets) for field in WITH_REFERENCES if field in config}
+        if "workdir" in config:
+            masked["workdir"] = workdir
         return NewTask(view, name, masked, spec, sealed)
 
 
@@ -237,11 +241,13 @@ def _hook(hook: Mapping[str, Any]) -> dict[str, Any]:
     return {"run": hook["run"], "events": events, "timeout_s": float(hook.get("timeout", _HOOK_TIMEOUT_S))}
 
 
-def _masked_workdir(workdir: Any, secrets: Mapping[str, str]) -> Any:
-    """`workdir` without secrets: the URL of a git repository may hold a token."""
+def _masked_workdir(workdir: Any, secrets: Mapping[str, str]) -> tuple[Any, str | None]:
+    """`workdir` without secrets, and the credentials that were written in the URL of its git repository, if any."""
     if not isinstance(workdir, Mapping) or "upload" in workdir:
-        return workdir
-    return {name: mask_secrets(value, secrets) for name, value in workdir.items()}
+        return workdir, None
+    masked = {name: mask_secrets(value, secrets) for name, value in workdir.items()}
+    url, credentials = without_credentials(str(masked["url"]), secrets)
+    return {**masked, "url": url}, credentials
 
 
 def upload_digests(spec: Mapping[str, Any]) -> list[str]:

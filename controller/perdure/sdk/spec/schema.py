@@ -69,7 +69,7 @@ SECRETS = OneOf(Table(_SECRET_NAME, _VARIABLE_VALUE, nullable=True), Items(_SECR
 
 GIT_WORKDIR = Record(
     {
-        "url": Field(TEXT, "URL of the repository. It may contain a user and a token, `https://user:token@…`."),
+        "url": Field(TEXT, "URL of the repository. A token in it, `https://user:token@…`, is stored encrypted."),
         "ref": Field(TEXT, "Branch, tag or commit to check out. Default: the repository's default branch."),
     },
     "a mapping with the url and ref of a git repository",

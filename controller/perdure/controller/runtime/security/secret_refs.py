@@ -10,6 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+GIT_CREDENTIALS = "workdir.url"
+"""Names the user and password of a git URL among a task's secrets. No variable of a task can have this name."""
+
+_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
+
 
 def mask_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
     """`value` with every secret in its strings, keys included, replaced by `${NAME}`."""
@@ -27,6 +32,23 @@ def resolve_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
         return value
     pattern = re.compile(r"\$\{(" + "|".join(map(re.escape, secrets)) + r")\}")
     return _mapped(value, lambda text: pattern.sub(lambda match: secrets[match[1]], text))
+
+
+def without_credentials(url: str, secrets: Mapping[str, str]) -> tuple[str, str | None]:
+    """A masked URL without the credentials that are written in it, and these credentials; None if there are none.
+
+    `${GIT_CREDENTIALS}` stands for them in the URL. A user that needs no secret, as in `ssh://git@host`, and a
+    password that is a secret already, stay where they are.
+    """
+    parts = _USER_INFO.fullmatch(url)
+    if parts is None:
+        return url, None
+    user, colon, password = parts["user"].partition(":")
+    # A token is often given as the user: https://token@host.
+    hidden = password if colon else user if parts["scheme"].lower().startswith("http") else ""
+    if not re.sub(r"\$\{\w+\}", "", hidden):
+        return url, None
+    return f"{parts['scheme']}${{{GIT_CREDENTIALS}}}@{parts['rest']}", str(resolve_secrets(parts["user"], secrets))
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
