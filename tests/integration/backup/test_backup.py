@@ -138,11 +138,31 @@ def test_backup__replaces_a_backup_and_nothing_else(home: Path, tmp_path: Path) 
     os.mkfifo(to / "fifo")
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(to / "socket"))
-    before = {path.name: path.lstat() for path in to.iterdir()}
+
+    def kept() -> dict[str, tuple[int, int, int]]:
+        states = {path.name: path.lstat() for path in to.iterdir()}
+        return {name: (state.st_mode, state.st_ino, state.st_mtime_ns) for name, state in states.items()}
+
+    before = kept()
     for name in sorted(before.keys() - {"one.backup"}):
         with pytest.raises(BackupError, match=f"{name}: this .*would replace it; give another path"):
             make_backup(home, to / name)
-    assert {path.name: path.lstat() for path in to.iterdir()} == before
+    assert kept() == before
+
+
+@pytest.mark.parametrize("url", ["s3://KEY:sesame@host/bucket", "https://user:sesame@host/x"])
+def test_backup__shows_no_password_of_a_url(home: Path, url: str) -> None:
+    for command, option in (("backup", "--to"), ("restore", "--source")):
+        refused = run_command(home if command == "backup" else home / "new", command, option, url)
+        assert refused.returncode == 2
+        assert "the URI holds a user or a password" in refused.stderr
+        assert "sesame" not in refused.stdout + refused.stderr
+
+
+def test_backup__rejects_an_invalid_bucket_name(home: Path) -> None:
+    refused = run_command(home, "backup", "--to", "local://B_/x")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("perdure controller: 'B_' is not a valid bucket name")
 
 
 @pytest.mark.parametrize("name", ["secret.key", "perdure.db", "token", "new-name", "logs/1/", "linked/x"])

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from perdure.sdk.connection.embedded import (
     STDERR_LOG,
@@ -76,8 +77,24 @@ def _named(environ: Mapping[str, str]) -> Endpoint | None:
         return None
     if not url.startswith(("http://", "https://")):
         raise NoController(f"{url!r} is not a URL", where="PERDURE_ENDPOINT", fix="start it with http:// or https://")
+    _require_address(url)
     fingerprint = _pinned(url, environ)
     return Endpoint(url, _given_token(url, environ), fingerprint=fingerprint)
+
+
+def _require_address(url: str) -> None:
+    """Raise NoController unless the URL has a host, a valid port if any, and no user or password."""
+    where, fix = "PERDURE_ENDPOINT", "write it like https://host:8443"
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        fix = "leave them out, and set PERDURE_TOKEN"
+        raise NoController("the URL holds a user or a password", where=where, fix=fix)
+    try:
+        parts = urlsplit(url)
+        is_complete = bool(parts.hostname) and parts.port != 0
+    except ValueError as error:
+        raise NoController(f"{url!r} is not a URL: {error}", where=where, fix=fix) from error
+    if not is_complete:
+        raise NoController(f"{url!r} names no host, or port 0", where=where, fix=fix)
 
 
 def _given_token(url: str, environ: Mapping[str, str]) -> str:

@@ -42,8 +42,12 @@ def is_uri(text: str) -> bool:
 
 
 def parse(uri: str) -> BucketURI:
-    """The parts of a bucket's URI. Raises InvalidValue if it names no bucket."""
+    """The parts of a bucket's URI. Raises InvalidValue if it names no bucket, or holds a user or a password."""
     scheme, _, rest = uri.partition("://")
+    if "@" in rest.partition("/")[0]:
+        raise InvalidValue(
+            "the URI holds a user or a password", "write it like s3://bucket/folder; the controller has credentials"
+        )
     store = SCHEMES.get(scheme.lower())
     if store is None:
         options = [f"{name}://" for name in SCHEMES]

@@ -46,6 +46,24 @@ def test_find__uses_the_environment(tmp_path: Path) -> None:
         discovery.find({"PERDURE_ENDPOINT": "localhost:8000", "PERDURE_TOKEN": "t"})
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:99999", "is not a URL: Port out of range"),
+        ("http://127.0.0.1:x", "is not a URL: Port could not be cast"),
+        ("http://[::1", "is not a URL: Invalid IPv6 URL"),
+        ("https://:8443", "names no host"),
+        ("https://h:0", "names no host, or port 0"),
+        ("http://u:sesame@127.0.0.1:1", "holds a user or a password"),
+        ("http://sesame@[::1", "holds a user or a password"),
+    ],
+)
+def test_find__rejects_an_invalid_url(url: str, message: str) -> None:
+    with pytest.raises(NoController, match=message) as caught:
+        discovery.find({"PERDURE_ENDPOINT": url, "PERDURE_TOKEN": "t"})
+    assert (caught.value.where, "sesame" in str(caught.value)) == ("PERDURE_ENDPOINT", False)
+
+
 @pytest.mark.parametrize("content", [b"", b"two words", b"two\nlines", b"\xff\xfe", "schl\u00fcssel".encode()])
 def test_find__rejects_what_is_no_token(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t").write_bytes(content)

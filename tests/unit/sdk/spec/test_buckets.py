@@ -6,6 +6,7 @@ import pytest
 
 from perdure.sdk import Task
 from perdure.sdk.spec.buckets import BucketURI, parse
+from perdure.sdk.spec.problems import InvalidValue
 
 URIS = {
     "s3://bucket": BucketURI("S3", "bucket"),
@@ -32,3 +33,12 @@ def test_bucket_uri__parses_every_scheme(uri: str, parts: BucketURI) -> None:
     mounted = Task.from_yaml_config({"file_mounts": {"/a": {"source": uri}}}).storage_mounts["/a"]
     assert mounted.bucket == parts
     assert mounted.store == parts.store
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://KEY:sesame@host/bucket", "https://u:sesame@acct.blob.core.windows.net/c", "zz://sesame@h/b"]
+)
+def test_bucket_uri__holds_no_credentials(uri: str) -> None:
+    with pytest.raises(InvalidValue, match="holds a user or a password") as caught:
+        parse(uri)
+    assert "sesame" not in str(caught.value) + caught.value.fix
