@@ -15,7 +15,7 @@ DURATION = "a duration such as 48h, 90m, 2d or 1h30m"
 DEADLINE = f"{DURATION}, counted from the launch, or a moment such as 2026-12-01T08:00Z"
 
 _SECONDS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
-_PART = re.compile(r"(\d+(?:\.\d+)?)([wdhms])")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)([wdhms])")
 
 
 def parse_duration(value: Any) -> str:
@@ -39,7 +39,10 @@ def parse_deadline(value: Any) -> str:
         raise InvalidValue(
             f"{describe(value)} names no time zone", "end it in Z for UTC, or in an offset such as +01:00"
         )
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except OverflowError as error:
+        raise InvalidValue(f"{describe(value)} is outside of the years 1 to 9999 in UTC") from error
 
 
 def seconds(duration: str) -> float:

@@ -42,6 +42,9 @@ def test_deadline__becomes_epoch_seconds(text: str, deadline_at: float, work_s: 
         ("{deadline: 60, work: 48h}", "allowed: a duration such as 48h"),
         ("{deadline: 60h, work: 0h}", "allowed: a duration such as 48h"),
         ("{deadline: 2026-12-01T08:00, work: 48h}", "names no time zone; end it in Z"),
+        ("{deadline: '9999-12-31T23:59-14:00', work: 1h}", "outside of the years 1 to 9999 in UTC"),
+        ("{deadline: '0001-01-01T00:00+14:00', work: 1h}", "outside of the years 1 to 9999 in UTC"),
+        ("{deadline: ٦٠h, work: 1h}", "allowed: a duration such as 48h"),
         ("{strategy: VALUE, patience: -1}", "allowed: a number from 0"),
     ],
 )
