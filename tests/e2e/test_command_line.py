@@ -188,6 +188,32 @@ def test_invalid_database__is_reported_and_kept(new_home: Controller) -> None:
     assert (new_home.home / "perdure.db").read_bytes() == rubbish
 
 
+def test_damaged_page_of_the_database__is_reported(new_home: Controller) -> None:
+    new_home.perdure("jobs", "queue")
+    new_home.perdure("controller", "stop")
+    database = new_home.home / "perdure.db"
+    with database.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(bytes(6 * 4096))
+    damaged = database.read_bytes()
+    refused = new_home.perdure("jobs", "queue", check=False)
+    assert "perdure.db cannot be opened: database disk image is malformed" in refused.stderr
+    assert "restore it from a backup" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert database.read_bytes() == damaged
+
+
+def test_migrate__refused_arguments_stop_no_controller(new_home: Controller) -> None:
+    new_home.perdure("jobs", "queue")
+    record = (new_home.home / "controller.json").read_text()
+    for url in ("postgresql://me:sesame@127.0.0.1:1/none", "postgresql://127.0.0.1:1/none", "mysql://h/d", ""):
+        refused = new_home.perdure("controller", "migrate", "--to", url, check=False)
+        assert (refused.returncode, refused.stdout) == (2, ""), url
+        assert "sesame" not in refused.stderr
+    assert new_home.perdure("controller", "status").returncode == 0
+    assert (new_home.home / "controller.json").read_text() == record, "the same process"
+
+
 def test_home__that_is_a_file_is_reported(new_home: Controller, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = replace(new_home, home=tmp_path / "file").perdure("jobs", "queue", check=False)

@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     migrate_command = commands.add_parser("migrate", help="move all state from SQLite to PostgreSQL")
     migrate_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     migrate_command.add_argument("--to", help="postgresql://user@host/database; it must be empty")
+    migrate_command.add_argument("--check", action="store_true", help="only check what can be while a daemon runs")
     backup_command = commands.add_parser("backup", help="write a backup, also while the controller runs")
     backup_command.add_argument("--home", type=Path, default=Path(default), help="the directory of all state")
     backup_command.add_argument("--to", required=True, help="a file, a folder, or a URL like s3://bucket/folder")
@@ -74,7 +75,7 @@ def _run_command(options: argparse.Namespace, home: Path) -> int:
     if options.command == "accept-database":
         return _accept_database(home, show_only=options.show)
     if options.command == "migrate":
-        _migrate(home, options.to)
+        _migrate(home, options.to, check_only=options.check)
     elif options.command in ("backup", "restore"):
         _back_up_or_restore(home, options)
     elif options.command == "rotate-key":
@@ -121,7 +122,7 @@ def _run_daemon(home: Path) -> None:
         from perdure.controller.runtime.clock import SystemClock
         from perdure.controller.runtime.config.settings import read_settings
         from perdure.controller.runtime.daemon_log import configure_logging
-        from perdure.controller.store.engine.database import migrate_in_child
+        from perdure.controller.store.engine.database import damage_reported, migrate_in_child
 
     with contextlib.ExitStack() as until_stopped:
         with _owned_by_user(home):
@@ -132,9 +133,11 @@ def _run_daemon(home: Path) -> None:
             configure_logging(home, settings.log_level)
             database_check.check_file(settings)
             migrate_in_child(settings.database_address)
-            daemon = Daemon(settings, SystemClock())
+            with damage_reported(settings.database_address):
+                daemon = Daemon(settings, SystemClock())
         try:
-            uvloop.run(daemon.run(), loop_factory=EventLoop)
+            with damage_reported(settings.database_address):
+                uvloop.run(daemon.run(), loop_factory=EventLoop)
         finally:
             daemon.close()
 
@@ -195,13 +198,13 @@ def _host(options: argparse.Namespace, home: Path) -> None:
         raise CannotStart(str(error)) from error
 
 
-def _migrate(home: Path, to: str | None) -> None:
+def _migrate(home: Path, to: str | None, *, check_only: bool) -> None:
     """`to`: the URL from the arguments, which every user of this computer can read. One with a password comes in the
-    environment instead."""
+    environment instead. `check_only`: raise what a move would raise before it changes anything."""
     from perdure.controller.runtime.config.settings import read_settings
     from perdure.controller.runtime.process import single_instance_lock
     from perdure.controller.store.engine.database_url import has_password, redacted
-    from perdure.controller.store.move_to_postgres import MigrationRefused, config_line, move_home, set_url
+    from perdure.controller.store.move_to_postgres import MigrationRefused, check_move, config_line, move_home, set_url
 
     if to is not None and has_password(to):
         raise MigrationRefused(
@@ -215,6 +218,8 @@ def _migrate(home: Path, to: str | None) -> None:
         raise MigrationRefused(f"{home} does not exist: there is nothing to move")
     make_private(home)
     settings = read_settings(home)
+    if check_only:
+        return check_move(settings, to)
     with single_instance_lock(home):
         move_home(settings, to, print)
         if set_url(settings, to):

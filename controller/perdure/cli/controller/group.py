@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from perdure.cli.client import client_of, outdated_config
-from perdure.cli.controller.database import accept_database, backup, restore
+from perdure.cli.controller.database import accept_database, backup, restore, run_controller
 from perdure.cli.controller.hosting import down, up, upgrade
 from perdure.cli.errors import Failure, warn
 from perdure.cli.lazy import CONTEXT
@@ -104,21 +104,14 @@ def migrate(to: str | None) -> None:
     Give a URL with a password in PERDURE_MIGRATE_TO: other users of this computer can read the arguments of a command.
     """
     home = endpoint.home_dir()
+    options = ("--to", to) if to is not None else ()
     if (pid := discovery.recorded_pid(home)) is not None:
+        if code := run_controller("migrate", "--check", *options):
+            raise SystemExit(code)
         os.kill(pid, signal.SIGTERM)
         _wait_for_exit(pid)
         click.echo("The controller is stopped; running jobs continue.")
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "perdure.controller",
-        "migrate",
-        "--home",
-        str(home),
-        *(["--to", to] if to else []),
-    ]
-    raise SystemExit(subprocess.run(command, cwd=home if home.is_dir() else None, check=False).returncode)
+    raise SystemExit(run_controller("migrate", *options))
 
 
 @controller.command("rotate-key", short_help="Replace the key that signs tokens and seals secrets.")

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, inspect, select, text
+from sqlalchemy import Connection, Engine, Table, func, insert, inspect, select, text
 from sqlalchemy.exc import ArgumentError
 from sqlmodel import SQLModel
 
@@ -40,22 +40,28 @@ class MigrationRefused(SettingsError):
     """Nothing was moved or changed. The text says why and what to do."""
 
 
+def check_move(settings: Settings, to: str) -> None:
+    """Raise MigrationRefused for what forbids a move, as far as it shows while a daemon runs. Changes nothing."""
+    _require_sqlite(settings)
+    try:
+        target = make_engine(to)
+        _require_postgres(target, to)
+        with target.connect() as there:
+            _refuse_unless_empty(there, to)
+    except (*UNAVAILABLE, ArgumentError) as error:
+        raise _cannot_move(to, error) from error
+
+
 def move_home(settings: Settings, to: str, report: Report) -> None:
     """Copy all data of `settings.home` into the empty database `to`. No daemon may run on that home.
 
     Raises MigrationRefused.
     """
-    if not settings.is_single_controller:
-        raise MigrationRefused(
-            f"{redacted(settings.database_address)} is not a SQLite database: this controller was moved already"
-        )
-    if not Path(settings.database_address.removeprefix("sqlite:///")).exists():
-        raise MigrationRefused(f"{settings.home} has no database: there is nothing to move; set database.url and start")
+    _require_sqlite(settings)
     source = open_database(settings.database_address)
     try:
         target = make_engine(to)
-        if target.dialect.name != "postgresql":
-            raise MigrationRefused(f"{redacted(to)} is not a PostgreSQL URL; use --to postgresql://user@host/database")
+        _require_postgres(target, to)
         with source.connect() as here, target.begin() as there:
             _refuse_unless_empty(there, to)
             # One transaction copies everything, however long it takes.
@@ -68,12 +74,28 @@ def move_home(settings: Settings, to: str, report: Report) -> None:
             for name, fingerprint in Keyring.load_or_create(settings.keyring_directory).fingerprints().items():
                 facts.set(there, f"keyring.{name}", fingerprint)
     except (*UNAVAILABLE, ArgumentError) as error:
-        reason = without_passwords(str(getattr(error, "orig", None) or error).strip(), to)
-        raise MigrationRefused(
-            f"moving to {redacted(to)}: {reason}; nothing was changed: fix it and try again"
-        ) from error
+        raise _cannot_move(to, error) from error
     finally:
         source.dispose()
+
+
+def _require_sqlite(settings: Settings) -> None:
+    if not settings.is_single_controller:
+        raise MigrationRefused(
+            f"{redacted(settings.database_address)} is not a SQLite database: this controller was moved already"
+        )
+    if not Path(settings.database_address.removeprefix("sqlite:///")).exists():
+        raise MigrationRefused(f"{settings.home} has no database: there is nothing to move; set database.url and start")
+
+
+def _require_postgres(target: Engine, to: str) -> None:
+    if target.dialect.name != "postgresql":
+        raise MigrationRefused(f"{redacted(to)} is not a PostgreSQL URL; use --to postgresql://user@host/database")
+
+
+def _cannot_move(to: str, error: Exception) -> MigrationRefused:
+    reason = without_passwords(str(getattr(error, "orig", None) or error).strip(), to)
+    return MigrationRefused(f"moving to {redacted(to)}: {reason}; nothing was changed: fix it and try again")
 
 
 def set_url(settings: Settings, url: str) -> bool:

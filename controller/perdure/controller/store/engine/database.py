@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,20 @@ def _open_now(url: str) -> Engine:
         kind = ServerBusy if url.startswith("postgres") and _BUSY_SERVER.search(text) else CannotOpen
         raise kind(url, f"{text}; nothing in it was changed: {_advice(url, error)}") from error
     return engine
+
+
+@contextlib.contextmanager
+def damage_reported(url: str) -> Iterator[None]:
+    """Turn an error of the block into `CannotOpen` if it says that the SQLite file is damaged.
+
+    Opening a database does not read each of its pages.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if not _is_damage(error):
+            raise
+        raise CannotOpen(url, f"{_error_text(error)}; nothing in it was changed: {_advice(url, error)}") from error
 
 
 def migrate_in_child(url: str) -> None:
@@ -289,12 +303,17 @@ def _advice(url: str, error: Exception) -> str:
     folder = Path(redacted(url)).parent
     if is_disk_error(error):
         return disk_advice(folder)
-    if getattr(getattr(error, "orig", None), "sqlite_errorcode", None) in _DAMAGED:
+    if _is_damage(error):
         return (
             "restore it from a backup; without one, move it away and start again: the message says what is lost with "
             "it, and how to accept that"
         )
     return f"check that {folder} and the files in it belong to you and can be written"
+
+
+def _is_damage(error: Exception) -> bool:
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _DAMAGED  # the higher bits say which part is damaged
 
 
 def _hide_details(context: ExceptionContext) -> None:
