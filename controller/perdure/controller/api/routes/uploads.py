@@ -49,7 +49,7 @@ async def upload(context: User, digest: Digest, request: Request) -> Response:
     if await run_in_threadpool(context.blobs.touch, validate_digest(digest), context.clock.now()):
         return Response(status_code=200)
     max_bytes = context.settings.max_upload_bytes
-    if int(request.headers.get("content-length", "0")) > max_bytes:
+    if is_longer(request.headers.get("content-length", "0"), max_bytes):
         raise _too_large(max_bytes)
     handle, temporary = tempfile.mkstemp(dir=context.blobs.folder, prefix=TEMP_PREFIX)
     try:
@@ -72,6 +72,12 @@ async def upload(context: User, digest: Digest, request: Request) -> Response:
         Path(temporary).unlink(missing_ok=True)
     failpoint("upload.stored")
     return Response(status_code=201)
+
+
+def is_longer(content_length: str, max_bytes: int) -> bool:
+    """Whether the header promises more than `max_bytes`. It may have any number of digits, and leading zeros."""
+    digits = content_length.lstrip("0") or "0"
+    return len(digits) > len(str(max_bytes)) or int(digits) > max_bytes
 
 
 def validate_digest(digest: str) -> str:

@@ -79,6 +79,12 @@ def test_upload__beyond_the_limit_leaves_nothing(uploads: Uploads, chunked: bool
     assert "uploads.max_gib" in error["fix"]
 
 
+@pytest.mark.parametrize(("length", "status"), [("0" * 5000 + "3", 201), ("9" * 5000, 413), ("0" * 6 + "1001", 413)])
+def test_upload__length_may_have_any_number_of_digits(uploads: Uploads, length: str, status: int) -> None:
+    headers = {"Content-Length": length}
+    assert uploads.client.put(uploads.path(b"abc"), content=b"abc", headers=headers).status_code == status
+
+
 def test_upload__of_other_bytes_leaves_nothing(uploads: Uploads) -> None:
     response = uploads.client.put(uploads.path(b"", "a" * 64), content=b"other bytes")
     assert (response.status_code, response.json()["error"]["where"]) == (400, "digest")
