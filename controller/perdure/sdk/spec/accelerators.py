@@ -62,7 +62,7 @@ _SPELLINGS = (
 _SPELLING = {name.lower(): name for name in _SPELLINGS}
 _ACCELERATOR = r"([A-Za-z0-9][A-Za-z0-9._/-]*)(?:\s*:\s*([0-9.]+))?"
 # A GPU by its memory, as in `80GB+` and `nvidia:40GB`, and a count.
-_MEMORY = r"(?i)(?:(nvidia|amd)\s*:\s*)?(\d+(?:\.\d+)?)\s*(MB|GB|TB)(\+?)(?:\s*:\s*([0-9.]+))?"
+_MEMORY = r"(?i)(?:(nvidia|amd)\s*:\s*)?([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)(\+?)(?:\s*:\s*([0-9.]+))?"
 _GB = {"MB": 1e-3, "GB": 1.0, "TB": 1e3}
 
 

@@ -7,12 +7,12 @@ import re
 
 from perdure.sdk.spec.problems import InvalidValue, describe
 
-_NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 _AMOUNT = rf"\s*{_NUMBER}\s*(\+?)\s*"
 _SIZE = rf"(?i)\s*{_NUMBER}\s*([kmgtp]?)(i?b?)\s*(\+?)\s*"
-_DURATION = r"(?i)\s*(\d+)\s*([smhdw]?)\s*"
-_RCLONE_SIZE = r"(?i)off|\d+(?:\.\d*)?(?:b|[kmgtpe](?:ib?)?)?"
-_RCLONE_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_DURATION = r"(?i)\s*([0-9]+)\s*([smhdw]?)\s*"
+_RCLONE_SIZE = r"(?i)off|[0-9]+(?:\.[0-9]*)?(?:b|[kmgtpe](?:ib?)?)?"
+_RCLONE_NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _RCLONE_DURATION = rf"off|{_RCLONE_NUMBER}[dwMy]?|(?:{_RCLONE_NUMBER}(?:h|m|s|ms|us|ns))+"
 _GIB = {"k": 2.0**-20, "m": 2.0**-10, "": 1.0, "g": 1.0, "t": 2.0**10, "p": 2.0**20}
 

@@ -48,7 +48,7 @@ _ACCELERATORS = Parsed(
 
 def _port(value: Any) -> str:
     first, dash, last = str(value).partition("-")
-    ends = [int(end) if end.isdecimal() else 0 for end in ((first, last) if dash else (first,))]
+    ends = [int(end) if re.fullmatch("[0-9]{1,5}", end) else 0 for end in ((first, last) if dash else (first,))]
     if not all(1 <= end <= 65535 for end in ends) or ends != sorted(ends):
         raise InvalidValue(f"found {describe(value)}")
     return str(value)

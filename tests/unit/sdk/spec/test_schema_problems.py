@@ -10,6 +10,25 @@ import pytest
 from perdure.sdk import Dag, Problem, Resources, Storage, Task, TaskError
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resources: {cpus: ١}",
+        "resources: {memory: ١+}",
+        "resources: {disk_size: ١GB}",
+        "resources: {ports: ٨٠}",
+        "resources: {accelerators: ٨GB+}",
+        "resources: {autostop: ١m}",
+        *(
+            f"file_mounts: {{/a: {{name: abc, mode: MOUNT_CACHED, config: {{mount_cached: {{{field}: ١}}}}}}}}"
+            for field in ("vfs_write_back", "flush_every", "vfs_cache_max_size")
+        ),
+    ],
+)
+def test_number__has_ascii_digits(text: str) -> None:
+    assert "allowed: " in error_of(f"run: x\n{text}")
+
+
 def error_of(text: str) -> str:
     with pytest.raises(TaskError) as error:
         Dag.from_yaml(text + "\n")
