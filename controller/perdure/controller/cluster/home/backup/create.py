@@ -48,10 +48,7 @@ def back_up(settings: Settings, to: str, report: Callable[[str], None], *, keys:
     if not source.exists():
         raise BackupError(f"{settings.home} has no database: there is nothing to back up")
     _require_outside_home(settings, to)
-    try:
-        target = destination(settings, to)
-    except StorageError as error:
-        raise BackupError(str(error)) from error
+    target = destination(settings, to)
     with _scratch_folder(settings.home) as folder:
         copy, created_at = folder / DATABASE, time.time()  # noqa: TID251 - not the daemon's process
         _copy_database(source, copy)

@@ -11,7 +11,7 @@ from typing import IO, Protocol
 
 from perdure.agent.storage.rclone import Remote
 from perdure.controller.buckets.configured import configured_stores
-from perdure.controller.buckets.stores import Access
+from perdure.controller.buckets.stores import Access, StorageError
 from perdure.controller.clouds.bootstrap.artifacts import find_rclone
 from perdure.controller.cluster.home.backup.archive import BackupError, is_backup
 from perdure.controller.runtime.config.settings import Settings
@@ -49,7 +49,10 @@ class Destination(Protocol):
 def destination(settings: Settings, where: str) -> Destination:
     """The destination that a path or a URL names. Raises BackupError."""
     if buckets.is_uri(where):
-        return _bucket(settings, where)
+        try:
+            return _bucket(settings, where)
+        except StorageError as error:
+            raise BackupError(str(error)) from error
     path = Path(where).expanduser()
     return FolderDestination(path) if where.endswith("/") or path.is_dir() else FileDestination(path)
 
