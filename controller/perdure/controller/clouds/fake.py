@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from perdure.controller.clouds.base.partial_listing import PartialListing
 from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.unavailable import FaultKind
@@ -52,6 +53,7 @@ class Faults:
     ending_s: float = 0.0  # how long a machine is ENDING after `terminate`
     forgotten_after_s: float = 3600.0  # how long a machine is described after its end
     unusable: str | None = None
+    silent_regions: set[str] = field(default_factory=set)  # whose machines cannot be listed
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,11 @@ class FakeCloud:
         with self._lock:
             self._begin_call("list_owned")
             seen = [self._describe(machine) for machine in self._machines.values() if self._is_visible(machine)]
-            return [i for i in seen if i.owner.controller == controller and i.state is not InstanceState.GONE]
+            owned = [i for i in seen if i.owner.controller == controller and i.state is not InstanceState.GONE]
+            if silent := self.faults.silent_regions:
+                failures = {region: ConnectionError(f"{region} does not answer") for region in sorted(silent)}
+                raise PartialListing([i for i in owned if i.region not in silent], failures)
+            return owned
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         with self._lock:

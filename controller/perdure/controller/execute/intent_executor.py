@@ -15,6 +15,7 @@ from typing import Protocol
 
 import structlog
 
+from perdure.controller.clouds.base.partial_listing import list_known
 from perdure.controller.clouds.base.protocol import (
     VISIBLE_WITHIN_S,
     Bootstrap,
@@ -194,7 +195,7 @@ class IntentExecutor:
         is_new = self._may_be_unlisted(machines.since or intent.created_at)
         try:
             if not machines.known:
-                discovered = self._list_by_token(cloud, intent)
+                discovered = self._list_by_token(cloud, offer.region, intent)
             ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in discovered}
             if ranks:
                 failpoint("terminate.calling")
@@ -216,9 +217,11 @@ class IntentExecutor:
             return IntentOutcome("gone", gone, lifetimes=lifetimes)
         return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), discovered=_launched(intent, discovered))
 
-    def _list_by_token(self, cloud: Cloud, intent: Intent) -> tuple[events.Machine, ...]:
-        """The machines of an attempt whose launch has no known result."""
-        owned = cloud.list_owned(intent.request["controller"])
+    def _list_by_token(self, cloud: Cloud, region: str, intent: Intent) -> tuple[events.Machine, ...]:
+        """The machines of an attempt in `region` whose launch has no known result. Other regions may be silent."""
+        owned, failures = list_known(cloud, intent.request["controller"])
+        if region in failures:
+            raise failures[region]
         own = (i for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == intent.attempt_key)
         return tuple(events.Machine(i.rank, i.id, i.ip) for i in own)
 

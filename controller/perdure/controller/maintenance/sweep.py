@@ -3,17 +3,19 @@
 A machine of this installation without a live attempt is terminated. If the database has no launch of it, which happens
 only after an older copy was put back, it is named first and terminated by the next sweep. A live attempt whose machine
 is missing, or is ending, is described, which becomes an event. Because the cloud is listed first, a machine that is
-launched meanwhile never counts as an orphan.
+launched meanwhile never counts as an orphan. Nothing is concluded about a region that does not answer; the others are
+swept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import Engine
 
+from perdure.controller.clouds.base.partial_listing import list_known
 from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState
 from perdure.controller.nodes.unknown_machines import UnknownMachines
 from perdure.controller.runtime.failpoints import failpoint
@@ -45,14 +47,18 @@ class Sweep:
             if cloud.unusable() is not None:
                 continue
             try:
-                listed = cloud.list_owned(self.controller)
+                listed, failures = list_known(cloud, self.controller)
             except Exception as error:  # noqa: BLE001 - without a list nothing is known of this cloud
                 log.warning("sweep.list_failed", cloud=name, error=cloud.classify(error).message)
                 continue
+            for region, failure in failures.items():
+                message = cloud.classify(failure).message
+                log.warning("sweep.list_failed", cloud=name, region=region, error=message)
             failpoint("sweep.listed")
             views = self.views()
             orphans += self._terminate_orphans(cloud, listed)
-            self._describe_missing(name, views, {i.id for i in listed if i.state is not InstanceState.ENDING})
+            known = {i.id for i in listed if i.state is not InstanceState.ENDING}
+            self._describe_missing(name, views, known, failures.keys())
         return orphans
 
     def _terminate_orphans(self, cloud: Cloud, listed: Sequence[Instance]) -> int:
@@ -73,11 +79,15 @@ class Sweep:
                 log.warning("sweep.terminate_failed", instance=instance.id, error=cloud.classify(error).message)
         return len(orphans)
 
-    def _describe_missing(self, cloud: str, views: list[JobView], listed: set[str]) -> None:
+    def _describe_missing(
+        self, cloud: str, views: list[JobView], listed: set[str], silent_regions: Collection[str]
+    ) -> None:
         for job in views:
             for task in job.tasks:
                 for attempt in task.attempts:
-                    if attempt.offer.cloud == cloud and _is_missing(attempt, listed):
+                    if attempt.offer.cloud != cloud or attempt.offer.region in silent_regions:
+                        continue
+                    if _is_missing(attempt, listed):
                         self.request_describe((job.id, task.index, attempt.generation))
 
 

@@ -145,7 +145,10 @@ class Cloud(Protocol):
         ...
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        """Every machine with this controller's tag that is not GONE, in every region in use."""
+        """Every machine with this controller's tag that is not GONE, in every region in use.
+
+        Raises an error if a region does not answer: `PartialListing` where the other regions are still of use.
+        """
         ...
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:

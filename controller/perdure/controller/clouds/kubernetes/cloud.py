@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
 from perdure.controller.clouds.base.account_checks import Finding, Severity
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
+from perdure.controller.clouds.base.partial_listing import PartialListing
 from perdure.controller.clouds.base.protocol import Fault, Instance, LaunchRequest
 from perdure.controller.clouds.kubernetes import account_check, faults
 from perdure.controller.clouds.kubernetes.api.kubeconfig import Kubeconfig
@@ -30,8 +31,6 @@ log = structlog.get_logger(__name__)
 
 NAME = "kubernetes"
 MAX_CONCURRENT_CONTEXTS = 16
-
-T = TypeVar("T")
 
 
 class KubernetesCloud:
@@ -100,10 +99,24 @@ class KubernetesCloud:
         return machines.describe(self.cluster(region), self.name, ids) if ids else []
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        listed = self._for_all_contexts(
-            lambda context: machines.list_owned(self.cluster(context), self.name, controller)
-        )
-        return [instance for instances in listed for instance in instances]
+        listed: list[Instance] = []
+        failures: dict[str, Exception] = {}
+        contexts = self.contexts()
+        with ThreadPoolExecutor(MAX_CONCURRENT_CONTEXTS, thread_name_prefix="kubernetes") as pool:
+            calls = [
+                pool.submit(lambda at: machines.list_owned(self.cluster(at), self.name, controller), context)
+                for context in contexts
+            ]
+            for context, call in zip(contexts, calls, strict=True):
+                try:
+                    listed += call.result()
+                except Exception as error:  # noqa: BLE001 - a context that is away must hold up no other
+                    failures[context] = error
+        if failures and len(failures) == len(contexts):
+            raise next(iter(failures.values()))
+        if failures:
+            raise PartialListing(listed, failures)
+        return listed
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         machines.terminate(self.cluster(region), ids)
@@ -173,8 +186,3 @@ class KubernetesCloud:
             log.warning("kubernetes.no_offers", context=context, code=fault.code, error=fault.message)
 
         return OfferList(read_offers, on_error, self._clock)
-
-    def _for_all_contexts(self, function: Callable[[str], T]) -> list[T]:
-        """The results for all contexts. Raises the first error, once all have been called."""
-        with ThreadPoolExecutor(MAX_CONCURRENT_CONTEXTS, thread_name_prefix="kubernetes") as pool:
-            return list(pool.map(function, self.contexts()))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from perdure.controller.clouds.base import faults
 from perdure.controller.clouds.base.config_section import SectionError
 from perdure.controller.clouds.base.faults import UNREACHABLE, CloudRejected, FaultRule, FaultTable
+from perdure.controller.clouds.base.partial_listing import PartialListing
 from perdure.controller.clouds.base.protocol import Fault
 from perdure.controller.clouds.kubernetes.api.credentials import CredentialsError
 from perdure.controller.clouds.kubernetes.api.errors import ApiError, ConnectionBroken, NotConnected
@@ -83,6 +84,8 @@ _SERVER_ERRORS = 500
 
 def classify(error: Exception) -> Fault:
     """As `Cloud.classify`."""
+    if isinstance(error, PartialListing):
+        return replace(classify(next(iter(error.failures.values()))), message=str(error))
     if isinstance(error, ApiError):
         rule = _rule_of(error)
         fault = faults.to_fault(rule, error.reason, error.message)
