@@ -104,6 +104,29 @@ def test_save__killed_between_two_files(
     assert load() == {b"1"}
 
 
+@pytest.mark.parametrize("keep", [1, 3])
+def test_save__killed_while_it_overwrites_an_alias(
+    save_dir: Path, write: Callable[[int], None], load: LoadFunction[set[bytes]], restart: Restart, keep: int
+) -> None:
+    def write_with_alias(step: int) -> None:
+        with open(save_dir / "latest.pt", "wb") as file:
+            file.write(b"weights %d" % step)
+            file.flush()
+            if step == 3:
+                die()
+        write(step)
+
+    save = save_checkpoint(save_dir, max_checkpoints=keep)(write_with_alias)
+    save(1)
+    save(2)
+    assert in_a_child(lambda: save(3)) == -signal.SIGKILL
+    restart()
+    assert load() == {b"2"}
+    assert load.last_result.skipped == ()
+    save(4)
+    assert load() == {b"4"}
+
+
 def test_save__killed_while_a_step_is_saved_again(
     save_dir: Path, write: Callable[[int], None], load: LoadFunction[set[bytes]], restart: Restart
 ) -> None:
