@@ -31,7 +31,7 @@ class HomeRecord:
         try:
             values = json.loads((home / FILE).read_text())
             return HomeRecord(**{field.name: values[field.name] for field in fields(HomeRecord)})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def save(self, home: Path, *, sync: bool = True) -> None:

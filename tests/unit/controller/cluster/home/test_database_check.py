@@ -187,3 +187,9 @@ def test_logs__reveal_an_empty_database_without_a_record(start: Start, database:
     said = accept(database, tmp_path / "home")
     assert said[-1] == "the next job gets the id 8"
     assert [path.read_text() for path in (tmp_path / "home").glob("lost-logs/*/7/0/1/0.log")] == ["old\n"]
+
+
+@pytest.mark.parametrize("text", ["", "[[[", "[" * 100_000, "{}", "\x00"])
+def test_unreadable_record__is_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "installation.json").write_text(text)
+    assert HomeRecord.load(tmp_path) is None
