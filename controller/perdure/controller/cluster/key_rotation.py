@@ -21,6 +21,7 @@ from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, UnknownKey, fingerprint
 from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.records import facts
+from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Task
 from perdure.controller.store.tables import ControllerRow
 from perdure.recovery.statuses import AttemptState
@@ -43,6 +44,7 @@ _RESEAL = (
     .where(Task.c.job_id == bindparam("key_job"), Task.c.index == bindparam("key_index"))
     .values(secrets=bindparam("sealed"))
 )
+_RESEAL_CLUSTER = update(Cluster).where(Cluster.c.id == bindparam("key_id")).values(secrets=bindparam("sealed"))
 
 
 class CannotRotate(SettingsError):
@@ -129,11 +131,24 @@ def _reseal_all(conn: Connection, keyring: Keyring) -> int:
     for rows in _sealed_tasks(conn):
         changed = []
         for job_id, index, sealed in rows:
-            with _naming(job_id):
+            with _naming(f"job {job_id}"):
                 changed.append({"key_job": job_id, "key_index": index, "sealed": keyring.reseal(bytes(sealed))})
         conn.execute(_RESEAL, changed)
         count += len(changed)
-    return count
+    return count + _reseal_clusters(conn, keyring)
+
+
+def _reseal_clusters(conn: Connection, keyring: Keyring) -> int:
+    """The secrets with which a cluster is started again. Clusters are few: one batch."""
+    changed = []
+    for cluster_id, sealed in conn.execute(
+        select(Cluster.c.id, Cluster.c.secrets).where(Cluster.c.secrets.is_not(None))
+    ):
+        with _naming(f"cluster {cluster_id}"):
+            changed.append({"key_id": cluster_id, "sealed": keyring.reseal(bytes(sealed))})
+    if changed:
+        conn.execute(_RESEAL_CLUSTER, changed)
+    return len(changed)
 
 
 def _sealed_tasks(conn: Connection) -> Iterator[list[tuple[int, int, bytes]]]:
@@ -144,8 +159,8 @@ def _sealed_tasks(conn: Connection) -> Iterator[list[tuple[int, int, bytes]]]:
 
 
 @contextmanager
-def _naming(job_id: int) -> Iterator[None]:
+def _naming(owner: str) -> Iterator[None]:
     try:
         yield
     except UnknownKey as error:
-        raise CannotRotate(f"job {job_id}: its {error}") from error
+        raise CannotRotate(f"{owner}: its {error}") from error

@@ -13,6 +13,8 @@ from perdure.controller.cluster.key_rotation import CannotRotate
 from perdure.controller.cluster.keyring_check import load_database_keyring, require_unchanged
 from perdure.controller.cluster.lease import Lease
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, WrongKeyring, fingerprint
+from perdure.controller.store.cluster_tables import ClusterRow
+from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Task
 from unit.controller.world import World
 
@@ -66,6 +68,17 @@ def test_rotation__reseals_secrets_and_keeps_tokens_of_live_attempts(
     assert keyring.verify_attempt_token(home.token) == home.attempt
     assert home.rotate()[0] not in (key_id, fingerprint(home.before.key))
     assert home.start().verify_attempt_token(home.token) == home.attempt, "after another rotation"
+
+
+def test_rotation__reseals_the_secrets_of_clusters(home: Home) -> None:
+    row = ClusterRow(name="dev", wanted="STOPPED", created_at=0.0, launched_at=0.0, active_at=0.0, config={})
+    cluster = {**row.model_dump(exclude={"id"}), "secrets": home.before.seal(SECRETS)}
+    with home.database.begin() as conn:
+        conn.execute(insert(Cluster).values(**cluster))
+    assert home.rotate()[1] == 3, "two tasks and a cluster"
+    keyring = home.start().without([fingerprint(home.before.key)])
+    with home.database.connect() as conn:
+        assert keyring.unseal(conn.execute(select(Cluster.c.secrets)).scalar_one()) == SECRETS
 
 
 def test_retired_key__is_removed_when_its_last_attempt_cannot_connect_any_more(home: Home) -> None:
