@@ -21,6 +21,7 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, mask_secrets, without_credentials
 from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.mount_limits import able_to_mount
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.default_strategy import default_strategy
 from perdure.sdk import Task
@@ -179,7 +180,8 @@ class Compiler:
             storage = self.storage.plan(config.get("file_mounts") or {})
         except StorageError as error:
             raise RequestRejected(error.message, where=error.where, fix=error.fix) from error
-        placements = candidates(resources)
+        settings = self._cloud_settings(config)
+        placements = able_to_mount(candidates(resources), storage.mounts, self.market.clouds, settings)
         view = TaskView(
             index=index,
             requirements=tuple(candidate.requirement for candidate in placements),
@@ -205,7 +207,7 @@ class Compiler:
             "buckets": [bucket.to_json() for bucket in storage.buckets],
             "resources": _resources_summary(view),
             "machines": [_machine_options(candidate) for candidate in placements],
-            "cloud_settings": self._cloud_settings(config),
+            "cloud_settings": settings,
             "strategy_reason": why,
             "hooks": [_hook(hook) for hook in config.get("config", {}).get("hooks", ())],
             "notify": self._notify(config.get("notify")),

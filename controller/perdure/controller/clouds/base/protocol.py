@@ -188,6 +188,18 @@ class HasTaskSettings(Protocol):
 
 
 @runtime_checkable
+class HasMountLimits(Protocol):
+    """A cloud of which some machines cannot mount buckets."""
+
+    def mount_problem(self, region: str | None, settings: Mapping[str, Any]) -> str | None:
+        """Why machines in `region` (None: in any) cannot mount buckets, in one sentence; None if they can.
+
+        `settings`: the task's `config.<cloud>`. Raises SectionError for invalid ones.
+        """
+        ...
+
+
+@runtime_checkable
 class Interruptible(Protocol):
     """A cloud that can simulate an interruption."""
 

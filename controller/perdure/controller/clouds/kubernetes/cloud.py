@@ -146,6 +146,17 @@ class KubernetesCloud:
         config = settings.get("pod_config")
         return pod_config.repaired(config)[1] if isinstance(config, Mapping) else []
 
+    def mount_problem(self, region: str | None, settings: Mapping[str, Any]) -> str | None:
+        """None if `pod_config` gives FUSE to the pods of that context, or of every context."""
+        for context in [region] if region else self._known_contexts():
+            options = task_options(self.settings.of_context(context).options, settings)
+            if not pod_config.grants_fuse(options.pod_config):
+                return (
+                    f"pods of {context} have no FUSE, which mounts need: kubernetes.pod_config grants neither a device "
+                    "of a FUSE plugin nor `privileged`"
+                )
+        return None
+
     def check(self) -> Sequence[Finding]:
         if why := self.unusable():
             return [Finding("credentials", Severity.ERROR, why)]

@@ -87,6 +87,18 @@ def repaired(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return result, warnings
 
 
+def grants_fuse(config: Mapping[str, Any]) -> bool:
+    """Whether a container may mount file systems: it is privileged, or requests a device that is called after FUSE."""
+    for container in (config.get("spec") or {}).get("containers") or ():
+        if (container.get("securityContext") or {}).get("privileged") is True:
+            return True
+        resources = container.get("resources") or {}
+        amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        if any("fuse" in name.lower() for name in amounts):
+            return True
+    return False
+
+
 def check(config: Any, where: str) -> None:
     """Raises SectionError that names the first field that a pod does not have, or whose value has a wrong type."""
     if not isinstance(config, Mapping):

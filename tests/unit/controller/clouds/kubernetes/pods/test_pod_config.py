@@ -170,3 +170,18 @@ def test_efa_block__of_the_training_guide_is_understood() -> None:
     resources = pod_config.merged(POD, repaired)["spec"]["containers"][0]["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == "8"
     assert any("efa" in name for name in resources["limits"])
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({}, False),
+        ({"securityContext": {"privileged": False}, "resources": {"limits": {"nvidia.com/gpu": 1}}}, False),
+        ({"securityContext": {"privileged": True}}, True),
+        ({"resources": {"limits": {"smarter-devices/fuse": 1}}}, True),
+        ({"resources": {"requests": {"github.com/fuse": 1}, "limits": None}}, True),
+    ],
+)
+def test_fuse__is_granted_by_privileges_or_a_device(container: dict[str, Any], expected: bool) -> None:
+    assert pod_config.grants_fuse({"spec": {"containers": [container]}}) is expected
+    assert not pod_config.grants_fuse({})
