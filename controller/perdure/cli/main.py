@@ -22,9 +22,9 @@ COMMANDS = {
     "down": LazyCommand("perdure.cli.clusters.lifecycle:down", "End clusters."),
     "autostop": LazyCommand("perdure.cli.clusters.lifecycle:autostop", "Stop idle clusters by themselves."),
     "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
-    "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine of a job."),
+    "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine."),
     "port-forward": LazyCommand(
-        "perdure.cli.jobs.enter.port_forward:port_forward", "Forward local ports to a machine of a job."
+        "perdure.cli.jobs.enter.port_forward:port_forward", "Forward local ports to a machine."
     ),
     "ssh-proxy": LazyCommand("perdure.cli.jobs.enter.ssh:ssh_proxy", "Connect ssh with a machine: for ProxyCommand."),
     "check": LazyCommand("perdure.cli.clouds.check:check", "Check which clouds are usable, and how to fix the others."),

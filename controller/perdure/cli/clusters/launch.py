@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.clusters.follow import follow
+from perdure.cli.clusters.names import update_ssh_hosts
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.jobs.launch import LaunchCommand
@@ -120,6 +121,7 @@ def launch(
     for warning in launched.warnings:
         warn(warning)
     click.echo(f"Cluster: {launched.cluster_name}")
+    update_ssh_hosts(client)
     if asynchronous or (detach_run and launched.number is not None):
         return _report(launched.cluster_name, launched.number)
     _wait_up(launched, client)

@@ -215,7 +215,7 @@ def _each(
 ) -> None:
     """Do something to each of the clusters, and wait until it is done."""
     from perdure.cli.client import connect
-    from perdure.cli.clusters.names import require
+    from perdure.cli.clusters.names import require, update_ssh_hosts
     from perdure.sdk import clusters
 
     require_terminal_or_yes(yes=yes)
@@ -234,3 +234,4 @@ def _each(
             except clusters.ClusterNotUp as error:
                 raise Failure(str(error)) from error
         click.echo(f"Cluster {name} {'is being ' if asynchronous else ''}{done}.")
+    update_ssh_hosts(client)

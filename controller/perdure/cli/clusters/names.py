@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.sdk.connection.client import Client
 
 
@@ -33,6 +33,21 @@ def require(names: Sequence[str], client: Client, *, everything: bool) -> list[s
     if not chosen:
         raise Failure(f"no cluster has a name that matches {' or '.join(names)}\n  see `perdure status`")
     return chosen
+
+
+def update_ssh_hosts(client: Client) -> None:
+    """Have ssh know the clusters that exist now, if `perdure ssh` was used here before."""
+    from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
+    from perdure.sdk import clusters
+    from perdure.sdk.connection.endpoint import home_dir
+
+    folder = SshFolder(home_dir())
+    if not folder.config.exists():
+        return
+    try:
+        folder.list_clusters([one["name"] for one in clusters.clusters(client=client)])
+    except SshUnavailable as error:
+        warn(f"{error}\n  ssh does not know the clusters that have changed")
 
 
 def is_pattern(name: str) -> bool:

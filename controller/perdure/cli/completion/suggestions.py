@@ -42,6 +42,11 @@ def unfinished_job_ids(_ctx: click.Context, _param: click.Parameter, incomplete:
     return [item for item in items if item.value.startswith(incomplete)]
 
 
+def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `ssh` can enter: jobs that have not ended, and clusters."""
+    return [*unfinished_job_ids(ctx, param, incomplete), *clusters(ctx, param, incomplete)]
+
+
 def job_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the newest jobs."""
     return _starting_with(incomplete, [job["name"] for job in _jobs()])

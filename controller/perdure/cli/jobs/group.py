@@ -13,7 +13,7 @@ COMMANDS = {
     "logs": LazyCommand("perdure.cli.jobs.logs:logs", "Show a job's logs, and follow them through recoveries."),
     "cancel": LazyCommand("perdure.cli.jobs.cancel:cancel", "Cancel jobs; they may save their work first."),
     "exec": LazyCommand("perdure.cli.jobs.enter.exec_command:exec_command", "Run a command on a machine of a job."),
-    "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine of a job."),
+    "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine."),
     "preempt": LazyCommand("perdure.cli.jobs.preempt:preempt", "Simulate a preemption of one of a job's machines."),
 }
 # Commands of SkyPilot, and what to do here instead.

@@ -29,6 +29,7 @@ from perdure.sdk import Task
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_NAME_CHARS = 63
+_MACHINE = re.compile(r"job-[0-9]+|.*-worker[0-9]+")  # `api.tunnel.names`
 
 _OTHER_MOUNTS = (
     "the cluster {0} keeps the file_mounts that it was launched with; to change them, run `perdure down {0}` first"
@@ -121,6 +122,9 @@ class ClusterService:
         if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
             fix = f"use at most {_MAX_NAME_CHARS} letters, digits, `-`, `_` and `.`; begin with a letter"
             raise RequestRejected(f"{name!r} cannot be the name of a cluster", where="name", fix=fix)
+        if _MACHINE.fullmatch(name):
+            fix = "use a name that is neither job-N nor ends in -workerN"
+            raise RequestRejected(f"{name!r} names a machine, not a cluster", where="name", fix=fix)
         machines, now = host_config(config), self.clock.now()
         sealed = machines.pop("secrets", None) or {}
         columns = {

@@ -25,12 +25,12 @@ Examples:
   perdure jobs exec 7 -- cat /tmp/profile.json > profile.json
 """,
 )
-@click.argument("name", metavar="JOB", shell_complete=suggestions.unfinished_job_ids)
+@click.argument("name", metavar="JOB|CLUSTER", shell_complete=suggestions.nodes)
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The node, if there are several. Default: 0.")
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal, for shells and editors.")
 def exec_command(name: str, words: tuple[str, ...], rank: int | None, tty: bool) -> None:
-    """Run a command on a machine of a job, in the job's environment and folder.
+    """Run a command on a machine of a job, in the job's environment and folder, or on one of a cluster.
 
     One word is a script for bash; several are a program and its arguments. Standard input is sent to the command. The
     exit code is the command's, or 255 if the connection is lost.

@@ -26,12 +26,13 @@ _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
 Examples:
   perdure port-forward job-7 8888           http://127.0.0.1:8888 is the notebook on the machine
   perdure port-forward job-7-worker1 16006:6006
+  perdure port-forward dev 8888             of the cluster dev
 """
 )
-@click.argument("name", shell_complete=suggestions.unfinished_job_ids)
+@click.argument("name", shell_complete=suggestions.nodes)
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]PORT...")
 def port_forward(name: str, ports: tuple[str, ...]) -> None:
-    """Forward ports of this computer to ports of a job's machine, until Ctrl-C.
+    """Forward ports of this computer to ports of a machine of a job or a cluster, until Ctrl-C.
 
     Only this computer can connect to them. On the machine, the program has to listen at 127.0.0.1.
     """

@@ -22,20 +22,23 @@ Examples:
   perdure ssh job-7                     a shell on the first machine of job 7
   perdure jobs ssh 7                    the same
   perdure ssh job-7-worker1 nvidia-smi
+  perdure ssh dev                       a shell on the first machine of the cluster dev
   perdure ssh job-7 -N -L 8888:localhost:8888
   scp job-7:sky_workdir/out.csv .       works once `perdure ssh` was used here
   rsync -a job-7:sky_workdir/ copy/
 """,
 )
-@click.argument("name", shell_complete=suggestions.unfinished_job_ids)
+@click.argument("name", shell_complete=suggestions.nodes)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[SSH ARGUMENTS]...")
 def ssh(name: str, arguments: tuple[str, ...]) -> None:
-    """Open an ssh session on a machine of a job, with this computer's ssh.
+    """Open an ssh session on a machine of a job or a cluster, with this computer's ssh.
 
     The machine needs no open port: the connection goes through the controller. The name stays the same when the job
     moves to another machine. On first use, a line that includes Perdure's hosts is added to ~/.ssh/config.
     """
     from perdure.cli.client import connect
+    from perdure.cli.clusters.names import update_ssh_hosts
+    from perdure.cli.jobs.enter.names import host_of
     from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
     from perdure.cli.jobs.enter.stream import find_node
     from perdure.sdk.connection.endpoint import home_dir
@@ -47,11 +50,12 @@ def ssh(name: str, arguments: tuple[str, ...]) -> None:
     node = find_node(client, name)
     folder = SshFolder(home_dir())
     folder.public_key()
-    folder.remember(node["job_id"], node["host_key"], node["user"])
+    update_ssh_hosts(client)
+    folder.remember(host_of(node["name"]), node["host_key"], node["user"])
     config = Path.home() / ".ssh" / "config"
     try:
         if folder.include_in(config):
-            click.echo(f"Added a line to {config}: ssh, scp and rsync now know the machines of your jobs.", err=True)
+            click.echo(f"Added a line to {config}: ssh, scp and rsync now know your machines.", err=True)
     except SshUnavailable as error:
         warn(f"{error}\n  ssh and scp find the machines only with -F {folder.config}")
         config = folder.config
@@ -75,6 +79,7 @@ def ssh_proxy(name: str, user: str | None) -> None:
     from perdure.agent.link.websocket import Disconnected
     from perdure.cli.client import connect
     from perdure.cli.jobs.enter import terminal
+    from perdure.cli.jobs.enter.names import host_of
     from perdure.cli.jobs.enter.ssh_files import SshFolder
     from perdure.cli.jobs.enter.stream import lost, open_stream
     from perdure.sdk.connection.client import ConnectionLost
@@ -85,7 +90,7 @@ def ssh_proxy(name: str, user: str | None) -> None:
     stream = open_stream(client, name, "ssh", public_key=folder.public_key())
     login, opened = str(stream.opened["user"]), stream.opened
     # Before the first byte: ssh reads the known hosts when the server has introduced itself.
-    folder.remember(int(opened["job_id"]), str(opened["host_key"]), login)
+    folder.remember(host_of(stream.name), str(opened["host_key"]), login)
     if user not in (None, login):
         warn(f"the user of {stream.name} is {login}, not {user}; if you are refused, try again, or use {login}@{name}")
     try:

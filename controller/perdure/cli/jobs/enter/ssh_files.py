@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from perdure.sdk.connection.endpoint import ClientError
 
 DEFAULT_USER = "root"
 _MAX_EXCEPTIONS = 100  # entries of nodes that have another user
-_EXCEPTION = re.compile(r"^Host (job-[0-9]+) \1-worker\*\n    User (\S+)$", re.MULTILINE)
+_EXCEPTION = re.compile(r"^Host (\S+) \1-worker\*\n    User (\S+)$", re.MULTILINE)
+_HOSTS = re.compile(r"^Host job-\*(.*)$", re.MULTILINE)
+_JOB = re.compile(r"job-[0-9]+")
 _HEADER = "# Written by perdure, which replaces this file.\n"
 
 
@@ -60,22 +62,31 @@ class SshFolder:
                 self._make_key()
             return " ".join(public.read_text().split()[:2])
 
-    def remember(self, job_id: int, host_key: str, user: str) -> None:
-        """Record the host key and the user of a job's nodes. Raises SshUnavailable."""
+    def remember(self, host: str, host_key: str, user: str) -> None:
+        """Record the host key and the user of the nodes of a job (`job-17`) or a cluster. Raises SshUnavailable."""
         with self._locked():
-            host = f"job-{job_id}"
             line = f"{host},{host}-worker* {host_key}"
             lines = _read(self.known_hosts).splitlines()
             others = [one for one in lines if not one.startswith(f"{host},")]
             if line not in lines or len(others) + 1 < len(lines):
                 _replace(self.known_hosts, "\n".join([*others, line]) + "\n")
-            users = dict(_EXCEPTION.findall(_read(self.config)))
+            users, clusters = self._entries()
             users.pop(host, None)
             if user != DEFAULT_USER:
                 users[host] = user
-            text = self._config_text(dict(list(users.items())[-_MAX_EXCEPTIONS:]))
-            if text != _read(self.config):
-                _replace(self.config, text)
+            if not _JOB.fullmatch(host) and host not in clusters:
+                clusters.append(host)
+            self._write_config(users, clusters)
+
+    def list_clusters(self, names: Collection[str]) -> None:
+        """Have ssh know exactly these clusters, if it knows the nodes of this home at all. Raises SshUnavailable."""
+        if not self.config.exists():
+            return
+        with self._locked():
+            users, known = self._entries()
+            for gone in set(known) - set(names):
+                users.pop(gone, None)
+            self._write_config(users, names)
 
     def include_in(self, user_config: Path) -> bool:
         """Add the `Include` line to the user's configuration, as its first line. Returns whether it was missing.
@@ -93,12 +104,25 @@ class SshFolder:
             _replace(target, f"{line}\n\n{text}" if text else f"{line}\n", mode=mode)
         return True
 
-    def _config_text(self, users: dict[str, str]) -> str:
+    def _entries(self) -> tuple[dict[str, str], list[str]]:
+        """The users other than root, by host, and the clusters of the configuration."""
+        text = _read(self.config)
+        hosts = _HOSTS.search(text)
+        names = hosts[1].split() if hosts else []
+        return dict(_EXCEPTION.findall(text)), [name for name in names if not name.endswith("*")]
+
+    def _write_config(self, users: dict[str, str], clusters: Collection[str]) -> None:
+        text = self._config_text(dict(list(users.items())[-_MAX_EXCEPTIONS:]), clusters)
+        if text != _read(self.config):
+            _replace(self.config, text)
+
+    def _config_text(self, users: dict[str, str], clusters: Collection[str]) -> str:
         command = shlex.join(
             ["env", f"PERDURE_HOME={self.home}", sys.executable, "-m", "perdure.cli", "ssh-proxy"]
         ).replace("%", "%%")
         exceptions = "".join(f"Host {host} {host}-worker*\n    User {user}\n" for host, user in users.items())
-        return f"""{_HEADER}{exceptions}Host job-*
+        hosts = "".join(f" {name} {name}-worker*" for name in clusters)
+        return f"""{_HEADER}{exceptions}Host job-*{hosts}
     User {DEFAULT_USER}
     ProxyCommand {command} %n %r
     IdentityFile {_quoted(self.private_key)}

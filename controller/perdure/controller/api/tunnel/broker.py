@@ -33,7 +33,7 @@ from perdure.controller.api.tunnel.stream_frames import (
     parse_open,
 )
 from perdure.controller.nodes.frames import InvalidFrame
-from perdure.controller.runtime.security.host_keys import job_host_key
+from perdure.controller.runtime.security.host_keys import derive_host_key
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import agent_connections
 from perdure.controller.store.records.agent_connections import Place
@@ -187,7 +187,7 @@ class StreamBroker:
                 terminal = {"tty": request.tty, "term": request.term, "rows": request.rows, "columns": request.columns}
                 return {"kind": "exec", "argv": request.argv, **terminal}
             case StreamKind.SSH:
-                key = job_host_key(self._context.keyring, self._context.controller_id, named.job_id)
+                key = derive_host_key(self._context.keyring, self._context.controller_id, named.host)
                 return {"kind": "ssh", "public_key": request.public_key, "host_key": key.private}
             case StreamKind.PORT:
                 return {"kind": "port", "port": request.port}
@@ -198,7 +198,7 @@ class StreamBroker:
         frame: dict[str, Any] = {"type": "opened", "name": named.name, **place}
         if request.kind is StreamKind.SSH:
             frame["user"] = names.login_user(named.cloud)
-            frame["host_key"] = job_host_key(self._context.keyring, self._context.controller_id, job_id).public
+            frame["host_key"] = derive_host_key(self._context.keyring, self._context.controller_id, named.host).public
         return frame
 
 

@@ -20,10 +20,10 @@ def folder(tmp_path: Path) -> SshFolder:
 
 
 def test_known_hosts__has_one_line_per_job(folder: SshFolder) -> None:
-    folder.remember(1, KEY, "root")
-    folder.remember(11, OTHER, "root")
-    folder.remember(1, OTHER, "root")
-    folder.remember(1, OTHER, "root")
+    folder.remember("job-1", KEY, "root")
+    folder.remember("job-11", OTHER, "root")
+    folder.remember("job-1", OTHER, "root")
+    folder.remember("job-1", OTHER, "root")
     assert sorted(folder.known_hosts.read_text().splitlines()) == [
         f"job-1,job-1-worker* {OTHER}",
         f"job-11,job-11-worker* {OTHER}",
@@ -32,24 +32,39 @@ def test_known_hosts__has_one_line_per_job(folder: SshFolder) -> None:
 
 def test_known_hosts__loses_no_line_when_many_write(folder: SshFolder) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda job: folder.remember(job, KEY, f"user{job}"), range(1, 33)))
+        list(pool.map(lambda job: folder.remember(f"job-{job}", KEY, f"user{job}"), range(1, 33)))
     assert len(folder.known_hosts.read_text().splitlines()) == 32
     assert folder.config.read_text().count("User user") == 32
 
 
 def test_config__names_users_other_than_root(folder: SshFolder) -> None:
-    folder.remember(7, KEY, "alice")
-    folder.remember(8, KEY, "root")
+    folder.remember("job-7", KEY, "alice")
+    folder.remember("job-8", KEY, "root")
     text = folder.config.read_text()
     assert "Host job-7 job-7-worker*\n    User alice\n" in text
     assert "job-8" not in text
-    folder.remember(7, KEY, "root")
+    folder.remember("job-7", KEY, "root")
     assert "alice" not in folder.config.read_text()
+
+
+def test_config__names_the_clusters_that_exist(folder: SshFolder) -> None:
+    folder.list_clusters(["dev"])
+    assert not folder.config.exists(), "the user has not asked for ssh"
+    folder.remember("job-7", KEY, "alice")
+    folder.remember("dev", KEY, "bob")
+    folder.remember("dev", KEY, "bob")
+    assert "Host dev dev-worker*\n    User bob\n" in folder.config.read_text()
+    assert "\nHost job-* dev dev-worker*\n" in folder.config.read_text()
+    folder.list_clusters(["other"])
+    text = folder.config.read_text()
+    assert "\nHost job-* other other-worker*\n" in text
+    assert "alice" in text
+    assert "bob" not in text
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh is missing: scripts/ensure-ssh.sh")
 def test_config__is_one_that_ssh_understands(folder: SshFolder, tmp_path: Path) -> None:
-    folder.remember(7, KEY, "alice")
+    folder.remember("job-7", KEY, "alice")
     mine = tmp_path / "config"
     mine.write_text("Host *\n    User me\n    StrictHostKeyChecking no\n")
     assert folder.include_in(mine)
