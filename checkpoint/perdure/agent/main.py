@@ -158,7 +158,7 @@ class Agent:
             slot_host=host,
         )
         if host is not None:
-            host.last_contact = lambda: channel.last_contact
+            host.last_contact, host.used_at = lambda: channel.last_contact, dialer.used_at
             host.restore()
         supervisor.restore()
         for thread in (channel, logs, checkpoints, usage):

@@ -269,6 +269,7 @@ class Daemon:
             controller_id=member.controller_id,
             metrics=metrics,
             notifications=self._notifications,
+            stream_activity=self._cluster_watch.streams,
             started_at=clock.now(),
             time_scale=time_scale,
             prober=self._prober,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 POLL_S = 0.2
-_STOPPED = "STOPPED"
+DEFAULT_WAIT_FOR = "jobs_and_ssh"
+
+WaitFor = Literal["jobs_and_ssh", "jobs", "none"]
+"""What keeps a cluster from being idle."""
 
 
 class ClusterNotFound(ApiError):
@@ -77,6 +80,7 @@ def launch(
     *,
     retry_until_up: bool = False,  # noqa: ARG001 - a cluster waits for machines anyway
     idle_minutes_to_autostop: int | None = None,
+    wait_for: WaitFor | None = None,
     down: bool = False,
     no_setup: bool = False,
     fast: bool = False,
@@ -85,7 +89,7 @@ def launch(
 ) -> Request[tuple[int | None, ClusterHandle]]:
     """Launch a task on a new cluster, or on the one of that name. The result: the job's id there, and the cluster.
 
-    `idle_minutes_to_autostop`: stop the cluster, or take it `down`, once it was idle for so long. `down` alone takes it
+    `idle_minutes_to_autostop`, `wait_for`: as for `autostop`. `down` alone takes it
     down once its jobs have ended. `fast`: leave out `setup` on a cluster that exists. `recover`: launch other machines
     when some are lost, instead of waiting for a `start` with status PREEMPTED.
     """
@@ -98,6 +102,7 @@ def launch(
         cluster_name,
         idle_s=idle_s,
         down=down,
+        wait_for=wait_for,
         setup=not (no_setup or (fast and _exists(cluster_name, client))),
         recover=recover,
         client=client,
@@ -119,6 +124,7 @@ def launch_job(
     *,
     idle_s: float | None = None,
     down: bool = False,
+    wait_for: WaitFor | None = None,
     setup: bool = True,
     job: bool = True,
     recover: bool = False,
@@ -130,6 +136,7 @@ def launch_job(
 ) -> Launched:
     """`launch` without waiting for the cluster. `limit_s`: end the job after running for so long."""
     body = {"setup": setup, "job": job, "idle_s": idle_s, "down": down, "recover": recover, "command": command}
+    body |= {"wait_for": wait_for or DEFAULT_WAIT_FOR}
     return _submit(
         task, "/clusters", {"name": cluster_name, "limit_s": limit_s, **body}, ignore, client or _client(), on_message
     )
@@ -263,13 +270,14 @@ def start(
     idle_minutes_to_autostop: int | None = None,
     *,
     down: bool = False,
+    wait_for: WaitFor | None = None,
     client: Client | None = None,
 ) -> Request[ClusterHandle]:
     """Launch machines for a cluster that is stopped, or has lost them."""
     client = client or _client()
     cluster = _call(client, api_types.Cluster, "POST", cluster_name, "/start", body={})
     if idle_minutes_to_autostop is not None:
-        autostop(cluster_name, idle_minutes_to_autostop, down=down, client=client)
+        autostop(cluster_name, idle_minutes_to_autostop, wait_for, down=down, client=client)
     started = Launched(cluster["cluster_id"], cluster_name, None, None)
     return Request(lambda note: wait_up(started, note, client=client))
 
@@ -282,10 +290,21 @@ def down(cluster_name: str, *, client: Client | None = None) -> Request[None]:
 
 
 def autostop(
-    cluster_name: str, idle_minutes: float, *, down: bool = False, client: Client | None = None
+    cluster_name: str,
+    idle_minutes: float,
+    wait_for: WaitFor | None = None,
+    *,
+    down: bool = False,
+    client: Client | None = None,
 ) -> Request[None]:
-    """Stop a cluster, or take it `down`, once it was idle for `idle_minutes`. Below 0: never."""
-    body = {"idle_s": None if idle_minutes < 0 else 60.0 * idle_minutes, "down": down}
+    """Stop a cluster, or take it `down`, once it was idle for `idle_minutes`. Below 0: never.
+
+    `wait_for`: with `jobs_and_ssh`, the default, a cluster is idle while it has no job and nobody uses its machines by
+    ssh, `jobs exec` or a forwarded port; with `jobs`, while it has no job. `none` counts from this call, from a launch
+    or a start, whatever happens.
+    """
+    idle_s = None if idle_minutes < 0 else 60.0 * idle_minutes
+    body = {"idle_s": idle_s, "down": down, "wait_for": wait_for or DEFAULT_WAIT_FOR}
     _call(client, api_types.Cluster, "POST", cluster_name, "/autostop", body=body)
     return _done(None)
 

@@ -34,7 +34,7 @@ class Clusters:
 
     def launch(self, name: str, run: str | None = None, **more: Any) -> clusters.Launched:
         """Launch a cluster and wait until it is up."""
-        options = {key: more.pop(key) for key in ("idle_s", "down", "recover", "limit_s") if key in more}
+        options = {key: more.pop(key) for key in ("idle_s", "down", "wait_for", "recover", "limit_s") if key in more}
         client = self.client
         launched = clusters.launch_job(
             Task(run=run or "true", **more), name, job=run is not None, client=client, **options

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,33 @@ _AGENT_COMMAND = "import sys; sys.path.insert(0, sys.argv[1]); from perdure.agen
 _OWN_SETTINGS = ("PERDURE_METADATA_ENDPOINT", "PERDURE_OWNS_MACHINE", "PERDURE_TOKEN")
 
 
+@dataclass(frozen=True)
+class Autostop:
+    """When this node ends by itself if no controller answers: after `autostop_s` idle seconds, or never.
+
+    `wait_for`: what it waits for before it counts: `jobs_and_ssh`, `jobs` or `none`. With `none`, it counts from each
+    new value of `active_at`.
+    """
+
+    autostop_s: float | None = None
+    wait_for: str = "jobs_and_ssh"
+    active_at: float | None = None
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> Autostop:
+        """From a message of the controller, or from a file that an earlier agent has written."""
+        autostop_s = message.get("autostop_s")
+        return cls(
+            None if autostop_s is None else float(autostop_s),
+            str(message.get("wait_for", "jobs_and_ssh")),
+            message.get("active_at"),
+        )
+
+
 class SlotHost:
     """The slots of this node. `handle_message` runs on the channel's thread, everything else on the supervisor's.
 
-    `last_contact`: when a controller last answered (monotonic seconds).
+    `last_contact`: when a controller last answered (monotonic seconds). `used_at`: when a user last used this machine.
     """
 
     def __init__(
@@ -55,7 +79,7 @@ class SlotHost:
         self._log = log
         self._lock = threading.Lock()
         self._wanted: dict[str, dict[str, Any]] = {}
-        self._autostop_s: float | None = None
+        self._autostop = Autostop()
         self._stages: dict[str, Stage] = {}
         self._ended: set[str] = set()
         self._stop_began: dict[str, float] = {}
@@ -63,6 +87,7 @@ class SlotHost:
         self._idle_since = time.monotonic()
         self._workdirs = SlotWorkdirs(paths.root / "workdirs", environ)
         self.last_contact: Callable[[], float] = time.monotonic
+        self.used_at: Callable[[], float] = lambda: 0.0
 
     # --- a stream of the channel --------------------------------------------------------------------------
 
@@ -76,20 +101,22 @@ class SlotHost:
         if message.get("type") != "slots":
             return
         slots = {str(slot["id"]): dict(slot) for slot in message["slots"]}
-        autostop_s = message.get("autostop_s")
+        autostop = Autostop.parse(message)
         with self._lock:
-            self._wanted, self._autostop_s = slots, None if autostop_s is None else float(autostop_s)
+            if autostop != self._autostop and autostop.wait_for == "none":
+                self._idle_since = time.monotonic()
+            self._wanted, self._autostop = slots, autostop
             self._checked_at = 0.0
             self._root.mkdir(mode=0o700, exist_ok=True)
-            write_json(self._root / "wanted.json", {"slots": list(slots.values()), "autostop_s": self._autostop_s})
+            write_json(self._root / "wanted.json", {"slots": list(slots.values()), **asdict(autostop)})
 
     # --- the supervisor's thread --------------------------------------------------------------------------
 
     def restore(self) -> None:
         """Adopt what an earlier agent has started, before the first report is sent."""
-        stored = read_json(self._root / "wanted.json") or {"slots": [], "autostop_s": None}
+        stored = read_json(self._root / "wanted.json") or {"slots": []}
         self._wanted = {slot["id"]: slot for slot in stored["slots"]}
-        self._autostop_s = stored["autostop_s"]
+        self._autostop = Autostop.parse(stored)
         self._outbox.update_report(slots=self._states(dict(self._wanted)))
 
     def is_done(self) -> bool:
@@ -99,7 +126,7 @@ class SlotHost:
             return False
         self._checked_at = now
         with self._lock:
-            wanted, autostop_s = dict(self._wanted), self._autostop_s
+            wanted, autostop = dict(self._wanted), self._autostop
         self._remove_unwanted(wanted)
         for slot_id, slot in wanted.items():
             try:
@@ -109,12 +136,13 @@ class SlotHost:
                 self._ended.add(slot_id)
         states = self._states(wanted)
         self._outbox.update_report(slots=states)
-        if any(state["state"] == "running" for state in states):
+        if autostop.wait_for != "none" and any(state["state"] == "running" for state in states):
             self._idle_since = now
-        if autostop_s is None:
+        if autostop.autostop_s is None:
             return False
-        is_idle, silent_s = now - self._idle_since >= autostop_s, now - self.last_contact()
-        return is_idle and silent_s >= max(autostop_s, MIN_SILENCE_S)
+        used_at = self.used_at() if autostop.wait_for == "jobs_and_ssh" else 0.0
+        is_idle = now - max(self._idle_since, used_at) >= autostop.autostop_s
+        return is_idle and now - self.last_contact() >= max(autostop.autostop_s, MIN_SILENCE_S)
 
     def drain(self, desired: DesiredState, kill_at: Callable[[], float]) -> None:
         """Have the agents of all slots save their work and end, by `kill_at`, which may move. Raises StopNow."""

@@ -40,11 +40,17 @@ def receive_all(
 
 
 def send_all(
-    ws: WebSocket, sources: Mapping[int, bytes], *, wake: int, is_over: Callable[[], bool] = lambda: False
+    ws: WebSocket,
+    sources: Mapping[int, bytes],
+    *,
+    wake: int,
+    is_over: Callable[[], bool] = lambda: False,
+    on_data: Callable[[], None] = lambda: None,
 ) -> None:
     """Send what can be read from the descriptors `sources`, each message after its prefix, until all of them end.
 
-    Returns early once `wake` is readable, or if `is_over` and nothing can be read. Raises Disconnected.
+    Returns early once `wake` is readable, or if `is_over` and nothing can be read. `on_data` is called before each
+    message. Raises Disconnected.
     """
     poll = select.poll()
     poll.register(wake, select.POLLIN)
@@ -60,6 +66,7 @@ def send_all(
         for source in ready:
             data = _read(source)
             if data:
+                on_data()
                 ws.send_binary(sources[source] + data)
             else:
                 poll.unregister(source)

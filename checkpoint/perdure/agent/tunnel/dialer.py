@@ -40,6 +40,7 @@ class StreamDialer:
         self._log = log
         self._lock = threading.Lock()
         self._sessions: dict[str, Session | None] = {}  # by id; None while the connection is being opened
+        self._used_at = time.monotonic()
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
         """Nothing is resumed: streams do not depend on the channel once they are open."""
@@ -58,6 +59,13 @@ class StreamDialer:
                 return
             self._sessions[stream_id] = None
         threading.Thread(target=self._run, args=(stream_id,), name="stream", daemon=True).start()
+
+    def used_at(self) -> float:
+        """When a user last used this machine (monotonic seconds): now, while a session is open."""
+        with self._lock:
+            times = [session.used_at for session in self._sessions.values() if session is not None]
+            self._used_at = max([self._used_at, *times])
+            return self._used_at
 
     def end_all(self, reason: str) -> None:
         """End the sessions that are open, because the job ends here. A machine that is kept may get later ones."""
@@ -80,6 +88,7 @@ class StreamDialer:
         except Exception as error:  # noqa: BLE001 - a stream must never end the agent
             self._log(f"a stream failed: {error!r}")
         finally:
+            self.used_at()
             with self._lock:
                 del self._sessions[stream_id]
 

@@ -22,9 +22,11 @@ def serve_port(session: Session, request: Mapping[str, Any], _context: SessionCo
     link = _connect(int(request["port"]))
     session.at_end(link.close)
     link.setblocking(False)
+    session.touch()
     session.accept()
 
     def on_data(data: bytes) -> None:
+        session.touch()
         if not write_all(session.ws, link.fileno(), data):
             _end_input(link)
 
@@ -33,7 +35,7 @@ def serve_port(session: Session, request: Mapping[str, Any], _context: SessionCo
             _end_input(link)
 
     session.receive(on_data, on_control)
-    send_all(session.ws, {link.fileno(): b""}, wake=session.wake)
+    send_all(session.ws, {link.fileno(): b""}, wake=session.wake, on_data=session.touch)
     session.finish(0)
 
 

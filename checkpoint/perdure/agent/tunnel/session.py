@@ -53,6 +53,7 @@ class Session:
     def __init__(self, ws: WebSocket) -> None:
         self.ws = ws
         self.wake, self._wake_writer = os.pipe()
+        self._used_at = 0.0
         self._must_end = threading.Event()
         self._end_reason = ""
         self._has_reported_end = False
@@ -62,6 +63,15 @@ class Session:
         self._cleanup: list[Callable[[], object]] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._receiver: threading.Thread | None = None
+
+    @property
+    def used_at(self) -> float:
+        """When bytes last passed, if the session calls `touch` (monotonic seconds); else now, since it is open."""
+        return self._used_at or time.monotonic()
+
+    def touch(self) -> None:
+        """Bytes pass. Of a kind of session that is no use of the machine by being open."""
+        self._used_at = time.monotonic()
 
     @property
     def must_end(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.clusters.follow import follow
+from perdure.cli.clusters.lifecycle import wait_for_option
 from perdure.cli.clusters.names import update_ssh_hosts
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
@@ -53,8 +54,9 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
     "idle_minutes",
     type=click.IntRange(min=0),
     metavar="MINUTES",
-    help="Stop the machines once no job has run for so long.",
+    help="Stop the machines once they were idle for so long.",
 )
+@wait_for_option
 @click.option(
     "--down", is_flag=True, help="End the cluster instead of stopping it; without -i, once its jobs have ended."
 )
@@ -76,6 +78,7 @@ def launch(
     dryrun: bool,
     detach_run: bool,
     idle_minutes: int | None,
+    wait_for: Any,
     down: bool,
     no_setup: bool,
     fast: bool,
@@ -94,6 +97,8 @@ def launch(
     from perdure.sdk import clusters
 
     limit_s = _seconds(max_duration)
+    if wait_for is not None and idle_minutes is None and not down:
+        raise Failure("--wait-for is an option of autostop\n  give -i or --down, too", EXIT_WRONG_INPUT)
     dag = _load(entrypoint or ("true",), name, (env, env_file, secret, secret_file), resources)
     require_terminal_or_yes(yes=yes or dryrun)
     client = connect()
@@ -111,6 +116,7 @@ def launch(
             cluster,
             idle_s=idle_s,
             down=down,
+            wait_for=wait_for,
             setup=not (no_setup or (fast and existing)),
             job=bool(entrypoint),
             recover=recover,

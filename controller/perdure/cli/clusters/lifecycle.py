@@ -18,6 +18,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_IDLE_MINUTES = 5.0
 
 
+wait_for_option = click.option(
+    "--wait-for",
+    type=click.Choice(["jobs_and_ssh", "jobs", "none"]),
+    help="What keeps a cluster from being idle: jobs and sessions (the default), only jobs, or nothing.",
+)
+
+
 def _named(command: Command) -> Command:
     """The arguments that the commands share."""
     for option in (
@@ -87,6 +94,7 @@ Examples:
     "-i", "--idle-minutes-to-autostop", "idle_minutes", type=float, metavar="MINUTES", help="Set autostop, too."
 )
 @click.option("--down", "is_down", is_flag=True, help="With -i: end the cluster instead of stopping it.")
+@wait_for_option
 @click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
 @click.option("-f", "--force", is_flag=True, hidden=True)
 def start(
@@ -97,15 +105,19 @@ def start(
     yes: bool,
     idle_minutes: float | None,
     is_down: bool,
+    wait_for: Any,
     retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
     force: bool,  # noqa: ARG001 - there is no runtime to restart
 ) -> None:
     """Launch machines for clusters that are stopped, or have lost theirs. Jobs that wait then start."""
     from perdure.sdk import clusters
 
+    if wait_for is not None and idle_minutes is None:
+        raise Failure("--wait-for is an option of autostop\n  give -i, too", EXIT_WRONG_INPUT)
+
     def begin(name: str, *, client: Any) -> Any:
         if idle_minutes is not None:
-            clusters.autostop(name, idle_minutes, down=is_down, client=client)
+            clusters.autostop(name, idle_minutes, wait_for, down=is_down, client=client)
         return clusters.start(name, client=client)
 
     _each(names, everything or all_users, yes, asynchronous, "Start", "Starting", "started", begin)
@@ -116,6 +128,7 @@ def start(
 Examples:
   perdure autostop dev -i 10             stop it once it was idle for 10 minutes
   perdure autostop dev -i 60 --down      end it instead
+  perdure autostop dev -i 60 --wait-for jobs    even if somebody is logged in
   perdure autostop dev --cancel
 """
 )
@@ -127,10 +140,11 @@ Examples:
     "idle_minutes",
     type=click.FloatRange(min=0),
     metavar="MINUTES",
-    help=f"Stop a cluster once no job has run for so long; {DEFAULT_IDLE_MINUTES:g} by default.",
+    help=f"Stop a cluster once it was idle for so long; {DEFAULT_IDLE_MINUTES:g} by default.",
 )
 @click.option("--cancel", "is_cancelled", is_flag=True, help="Turn autostop off.")
 @click.option("--down", "is_down", is_flag=True, help="End the cluster instead of stopping it.")
+@wait_for_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def autostop(
     names: tuple[str, ...],
@@ -138,9 +152,10 @@ def autostop(
     idle_minutes: float | None,
     is_cancelled: bool,
     is_down: bool,
+    wait_for: Any,
     yes: bool,
 ) -> None:
-    """Stop or end clusters by themselves once no job has run on them for some time.
+    """Stop or end clusters by themselves once they were idle for some time.
 
     The setting stays over stop and start. Writes are uploaded before the machines end.
     """
@@ -148,14 +163,14 @@ def autostop(
     from perdure.cli.clusters.names import require
     from perdure.sdk import clusters
 
-    if is_cancelled and (is_down or idle_minutes is not None):
-        raise Failure("--cancel excludes --idle-minutes and --down", EXIT_WRONG_INPUT)
+    if is_cancelled and (is_down or idle_minutes is not None or wait_for is not None):
+        raise Failure("--cancel excludes --idle-minutes, --wait-for and --down", EXIT_WRONG_INPUT)
     client = connect()
     chosen = require(names, client, everything=everything)
     require_terminal_or_yes(yes=yes or not everything)
     minutes = -1.0 if is_cancelled else DEFAULT_IDLE_MINUTES if idle_minutes is None else idle_minutes
     for name in chosen:
-        clusters.autostop(name, minutes, down=is_down, client=client)
+        clusters.autostop(name, minutes, wait_for, down=is_down, client=client)
         what = "will not be stopped" if is_cancelled else f"will be {'ended' if is_down else 'stopped'}"
         when = "" if is_cancelled else f" after {minutes:g} idle minutes"
         click.echo(f"The cluster {name} {what} by itself{when}.")

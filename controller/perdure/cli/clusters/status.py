@@ -186,10 +186,11 @@ def _queue_lines(name: str, jobs: Sequence[api_types.ClusterJob], now: float) ->
 
 
 def _autostop(cluster: api_types.Cluster) -> str:
-    """`10m`, `1h`, `10m (down)`, or `-`."""
+    """`10m`, `1h`, `10m (down)`, `10m (jobs only)`, or `-`."""
     seconds = cluster["autostop_s"]
     if seconds is None:
         return "-"
     minutes = seconds / 60
     shown = f"{minutes / 60:g}h" if minutes >= 60 and minutes % 60 == 0 else f"{minutes:g}m"
+    shown += {"jobs": " (jobs only)", "none": " (always)"}.get(cluster["autostop_wait_for"], "")
     return f"{shown} (down)" if cluster["autostop_down"] else shown

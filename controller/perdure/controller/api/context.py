@@ -12,6 +12,7 @@ from perdure.controller.cluster.peer_messages import InboxReader
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.probes import Prober
+from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unknown_machines import UnknownMachines
@@ -66,6 +67,8 @@ class ApiContext:
     notifications: NotificationSender | None = None
     #: None unless config.yaml enables backups.
     backups: BackupSchedule | None = None
+    #: What users do on machines through streams.
+    stream_activity: StreamActivity = field(default_factory=StreamActivity)
     #: Machines that the database does not know.
     unknown_machines: UnknownMachines = field(default_factory=UnknownMachines)
     #: (job id, task index) → why the task's launch is held back; None if it is not.

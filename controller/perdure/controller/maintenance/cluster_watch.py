@@ -5,16 +5,17 @@ Called every second. It reads the database alone, so any controller may do it, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Engine, Row
 
+from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import cluster_slots, clusters
-from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost
+from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost, WaitFor
 from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.reasons import Reason
@@ -22,6 +23,9 @@ from perdure.recovery.reasons import Reason
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
+# A machine counts as used for so long after a session was seen to be open: until the next look, of this daemon or, if
+# another one looks first, of that.
+_SESSION_LEAD_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,12 @@ class ClusterMaintenance:
     database: Engine
     clock: Clock
     service: ClusterService
+    streams: StreamActivity = field(default_factory=StreamActivity)
 
     def tick(self) -> None:
         """Look at every cluster once. Logs errors and raises none."""
         try:
+            self._record_uses()
             with self.database.connect() as conn:
                 rows = clusters.unsettled(conn)
                 hosts = clusters.hosts(conn, [row.id for row in rows])
@@ -45,6 +51,15 @@ class ClusterMaintenance:
                 self._settle(row, hosts.get(row.id))
         except UNAVAILABLE as error:
             log.warning("database.unavailable", error=str(error))
+
+    def _record_uses(self) -> None:
+        """Let every controller know which machines were used through streams of this one."""
+        uses = self.streams.take(self.clock.now())
+        if not uses:
+            return
+        with self.database.begin() as conn:
+            for job_id, use in uses.items():
+                clusters.record_use(conn, job_id, use.used_at + (_SESSION_LEAD_S if use.is_entered else 0.0))
 
     def _settle(self, cluster: Row[Any], host: ClusterHost | None) -> None:
         try:
@@ -75,15 +90,19 @@ class ClusterMaintenance:
             self.service.stop(cluster.name, cause="autostop")
 
     def _idle_s(self, cluster: Row[Any], host: ClusterHost) -> float | None:
-        """For how long the cluster has had no job; None if it has some, is not up, or has no autostop."""
+        """For how long nothing has used the cluster that autostop waits for.
+
+        None if something does, it is not up, or it has no autostop.
+        """
         attempt = host.running
         if cluster.autostop_s is None or attempt is None or attempt.running_at is None:
             return None
+        active_at: float = max(cluster.active_at, attempt.running_at)
         with self.database.connect() as conn:
-            if clusters.unfinished_jobs(conn, cluster.id):
-                return None
-            ended_at = clusters.last_job_ended_at(conn, cluster.id)
-        active_at: float = max(cluster.active_at, attempt.running_at, ended_at or 0.0)
+            if clusters.wait_for(conn, cluster.id) is not WaitFor.NONE:
+                if clusters.unfinished_jobs(conn, cluster.id):
+                    return None
+                active_at = max(active_at, clusters.last_job_ended_at(conn, cluster.id) or 0.0)
         return self.clock.now() - active_at
 
     def _cancel_left(self, cluster_id: int) -> None:

@@ -82,7 +82,7 @@ class HostSlots:
 
     def _wanted(self, conn: Connection, place: Place) -> dict[str, Any]:
         slots = [self._slot(row) for row in cluster_slots.held_by_host(conn, *place)]
-        return {"slots": slots, "autostop_s": clusters.autostop_of_host(conn, place[0][0])}
+        return {"slots": slots, **clusters.autostop_of_host(conn, place[0][0])}
 
     def _slot(self, row: Row[Any]) -> dict[str, Any]:
         key = (row.job_id, row.task_index, row.generation)

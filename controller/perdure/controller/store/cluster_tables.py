@@ -28,7 +28,7 @@ class ClusterRow(SQLModel, table=True):
     cause: str = ""
     created_at: float
     launched_at: float
-    #: When something last used it, apart from jobs: a launch, a start, or setting autostop.
+    #: When something last used it, apart from jobs: a launch, a start, a session of a user, or setting autostop.
     active_at: float
     autostop_s: float | None = None
     autostop_down: bool = False

@@ -19,7 +19,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost
+from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
 from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected
@@ -49,6 +49,7 @@ class LaunchOptions:
     with_job: bool = True
     autostop_s: float | None = None
     autostop_down: bool = False
+    wait_for: WaitFor = WaitFor.JOBS_AND_SSH
     recover: bool = False
     command: str = ""
     limit_s: float | None = None
@@ -149,7 +150,7 @@ class ClusterService:
         }
         try:
             with self.database.begin() as conn:
-                clusters.insert_cluster(conn, columns)
+                clusters.set_wait_for(conn, clusters.insert_cluster(conn, columns), options.wait_for)
             failpoint("cluster.created")
         except IntegrityError as error:  # another request has created it a moment ago
             raise RequestRejected(
@@ -277,6 +278,7 @@ class ClusterService:
     def _set_down(self, cluster_id: int, cause: str) -> None:
         with self.database.begin() as conn:
             clusters.change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None)
+            clusters.set_wait_for(conn, cluster_id, WaitFor.JOBS_AND_SSH)  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
         failpoint("cluster.downed")
         if unfinished:
@@ -292,12 +294,13 @@ class ClusterService:
         if host is not None and not host.cancelled and host.outcome is None:
             self.cancel([host.job_id], None)
 
-    def autostop(self, name: str, seconds: float | None, *, down: bool) -> None:
+    def autostop(self, name: str, seconds: float | None, wait_for: WaitFor, *, down: bool) -> None:
         """Stop the cluster, or take it down, once it was idle for `seconds`; None: never."""
         cluster = self.get(name)
         with self.database.begin() as conn:
             now = self.clock.now()
             clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now)
+            clusters.set_wait_for(conn, cluster.id, wait_for)
 
     def _set_autostop(self, cluster: Row[Any], options: LaunchOptions) -> None:
         changes: dict[str, Any] = {"active_at": self.clock.now()}
@@ -307,6 +310,8 @@ class ClusterService:
             changes["recover"] = True
         with self.database.begin() as conn:
             clusters.change(conn, cluster.id, **changes)
+            if options.autostop_s is not None:
+                clusters.set_wait_for(conn, cluster.id, options.wait_for)
 
     def cancel_jobs(self, name: str, numbers: Collection[int] | None, *, everything: bool) -> dict[str, list[int]]:
         """Cancel jobs by their numbers (none if there are none), all, or with `numbers` None the newest that runs."""

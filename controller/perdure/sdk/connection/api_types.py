@@ -217,6 +217,7 @@ class Cluster(TypedDict):
     num_nodes: int
     autostop_s: float | None  # None: it is never stopped by itself
     autostop_down: bool
+    autostop_wait_for: str  # jobs_and_ssh, jobs or none
     recover: bool
     launched_at: str
     head_ip: str | None

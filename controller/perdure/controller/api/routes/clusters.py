@@ -20,6 +20,7 @@ from perdure.controller.store.queries import globs
 from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import WaitFor
 from perdure.controller.submit.clusters import LaunchOptions, OfCluster, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import api_types
@@ -46,6 +47,7 @@ class LaunchClusterBody(ClusterJobBody):
     job: bool = True
     idle_s: IdleSeconds | None = None
     down: bool = False
+    wait_for: Annotated[WaitFor, Field(strict=False)] = WaitFor.JOBS_AND_SSH
     recover: bool = False
     command: str = Field("", max_length=2000)
 
@@ -53,6 +55,7 @@ class LaunchClusterBody(ClusterJobBody):
 class AutostopBody(RequestBody):
     idle_s: IdleSeconds | None
     down: bool = False
+    wait_for: Annotated[WaitFor, Field(strict=False)] = WaitFor.JOBS_AND_SSH
 
 
 class CancelJobsBody(RequestBody):
@@ -65,7 +68,9 @@ class CancelJobsBody(RequestBody):
 )
 def launch(context: User, body: LaunchClusterBody) -> dict[str, Any]:
     """Create a cluster, or use the one of that name, and queue a job on it. Repeating it with `key` does it once."""
-    options = LaunchOptions(body.setup, body.job, body.idle_s, body.down, body.recover, body.command, body.limit_s)
+    options = LaunchOptions(
+        body.setup, body.job, body.idle_s, body.down, body.wait_for, body.recover, body.command, body.limit_s
+    )
     return _of_cluster(context.cluster_service.launch(body.name, body.task, body.user, body.key, options))
 
 
@@ -131,9 +136,12 @@ def down(context: User, name: Name) -> dict[str, Any]:
 
 @router.post("/clusters/{name}/autostop", responses=json_response(api_types.Cluster) | error_responses(404))
 def autostop(context: User, name: Name, body: AutostopBody) -> dict[str, Any]:
-    """Stop a cluster, or take it down, once it was idle for `idle_s` seconds; null: never."""
+    """Stop a cluster, or take it down, once it was idle for `idle_s` seconds; null: never.
+
+    `wait_for`: what keeps it from being idle, jobs and sessions of users, jobs alone, or nothing.
+    """
     cluster_id = context.cluster_service.get(name).id
-    context.cluster_service.autostop(name, body.idle_s, down=body.down)
+    context.cluster_service.autostop(name, body.idle_s, body.wait_for, down=body.down)
     return _describe(context, cluster_id)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,9 +109,25 @@ class StreamBroker:
                 raise RequestRejected(answer.message, where=named.name, fix=answer.fix, status=CONFLICT)
             self._audit.record(named, request.kind, request.user)
             await send_frame(user, self._opened_frame(request, named))
-            await self._relay(user, node, named)
+            with self._recorded_use(request.kind, named) as on_data:
+                await self._relay(user, node, named, on_data)
 
-    async def _relay(self, user: StreamSocket, node: StreamSocket, named: NamedNode) -> None:
+    @contextlib.contextmanager
+    def _recorded_use(self, kind: StreamKind, named: NamedNode) -> Iterator[Callable[[], None]]:
+        """Record the use of the machine while the stream is open. Yields what to call when bytes pass."""
+        activity, clock, job_id = self._context.stream_activity, self._context.clock, named.job_id
+        if kind is StreamKind.PORT:
+            yield lambda: activity.used(job_id, clock.now())
+            return
+        activity.entered(job_id)
+        try:
+            yield lambda: None
+        finally:
+            activity.left(job_id, clock.now())
+
+    async def _relay(
+        self, user: StreamSocket, node: StreamSocket, named: NamedNode, on_data: Callable[[], None]
+    ) -> None:
         def parse_node(text: str) -> Any:
             try:
                 return parse_from_node(text)
@@ -119,7 +135,7 @@ class StreamBroker:
                 self._context.sessions.rejected_frames.count(named.place, str(error))
                 raise
 
-        last = await relay(user, node, parse_from_user, parse_node)
+        last = await relay(user, node, parse_from_user, parse_node, on_data)
         if last is None:
             log.debug("stream.ended", place=named.place)
 

@@ -20,15 +20,21 @@ IDLE_TIMEOUT_S = 60.0
 
 
 async def relay(
-    user: StreamSocket, node: StreamSocket, parse_user: Callable[[str], Any], parse_node: Callable[[str], Any]
+    user: StreamSocket,
+    node: StreamSocket,
+    parse_user: Callable[[str], Any],
+    parse_node: Callable[[str], Any],
+    on_data: Callable[[], None],
 ) -> ExitFrame | ErrorFrame | None:
     """Returns the node's last frame, once it was sent to the user; None if the user or the node has gone.
+
+    `on_data` is called for each message with bytes, in either direction.
 
     Raises InvalidFrame if one of them breaks the protocol, TimeoutError if one of them is silent, and OSError.
     """
     directions = {
-        asyncio.create_task(_copy(user, node, parse_user)),
-        asyncio.create_task(_copy(node, user, parse_node)),
+        asyncio.create_task(_copy(user, node, parse_user, on_data)),
+        asyncio.create_task(_copy(node, user, parse_node, on_data)),
     }
     try:
         done, _ = await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
@@ -54,7 +60,7 @@ async def send_frame(socket: StreamSocket, frame: dict[str, Any]) -> None:
 
 
 async def _copy(
-    source: StreamSocket, target: StreamSocket, parse: Callable[[str], Any]
+    source: StreamSocket, target: StreamSocket, parse: Callable[[str], Any], on_data: Callable[[], None]
 ) -> ExitFrame | ErrorFrame | None:
     loop = asyncio.get_running_loop()
     began_at = loop.time()
@@ -70,6 +76,7 @@ async def _copy(
             if message["type"] == "websocket.disconnect":
                 return None
             if (data := message.get("bytes")) is not None:
+                on_data()
                 await target.send_bytes(check_data(data))
                 continue
             frame = parse(message["text"])

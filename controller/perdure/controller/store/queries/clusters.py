@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, select
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, ClusterHost
+from perdure.controller.store.records.clusters import DOWN, STOPPED, ClusterHost, WaitFor
 from perdure.controller.store.records.jobs import Attempt, Node
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
@@ -32,7 +32,7 @@ _JOB_STATUSES = {
 def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
     hosts = clusters.hosts(conn, [row.id for row in rows])
-    return [_cluster(row, hosts.get(row.id)) for row in rows]
+    return [_cluster(row, hosts.get(row.id), clusters.wait_for(conn, row.id)) for row in rows]
 
 
 def jobs_of(
@@ -65,7 +65,7 @@ def status_of(row: Row[Any], host: ClusterHost | None) -> str:
     return "UP" if host.running is not None else "INIT"
 
 
-def _cluster(row: Row[Any], host: ClusterHost | None) -> dict[str, Any]:
+def _cluster(row: Row[Any], host: ClusterHost | None, wait_for: WaitFor) -> dict[str, Any]:
     attempt = host.attempts[-1] if host and host.attempts else None
     offer: Mapping[str, Any] = attempt.offer if attempt else {}
     head_ip = attempt.ips.get(0) if attempt else None
@@ -80,6 +80,7 @@ def _cluster(row: Row[Any], host: ClusterHost | None) -> dict[str, Any]:
         "num_nodes": host.num_nodes if host else 1,
         "autostop_s": row.autostop_s,
         "autostop_down": row.autostop_down,
+        "autostop_wait_for": str(wait_for),
         "recover": row.recover,
         "launched_at": iso(row.launched_at),
         "head_ip": head_ip,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
 
+from perdure.controller.store.records import facts
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
 from perdure.controller.store.tables import ClusterRow
 from perdure.recovery.market.slots import Demand, NodeRoom, QueuedJob
@@ -15,8 +17,18 @@ from perdure.recovery.statuses import AttemptState, TaskState
 
 Cluster = ClusterRow.__table__  # type: ignore[attr-defined]
 
+
+class WaitFor(StrEnum):
+    """What autostop waits for before it counts idle seconds. The values are SkyPilot's."""
+
+    JOBS_AND_SSH = "jobs_and_ssh"
+    JOBS = "jobs"
+    NONE = "none"
+
+
 UP, STOPPED, DOWN = "UP", "STOPPED", "DOWN"
 """What a user requests of a cluster (`cluster.wanted`)."""
+_WAIT_FOR = "cluster_wait_for.{}"  # the fact, by the cluster's id; there is none for the default
 
 _HOST_IDS = (
     select(Job.c.cluster_id, func.max(Job.c.id).label("job_id"))
@@ -161,10 +173,42 @@ def number_of(conn: Connection, job_id: int) -> int | None:
     return conn.execute(select(Job.c.cluster_job).where(Job.c.id == job_id)).scalar()
 
 
-def autostop_of_host(conn: Connection, job_id: int) -> float | None:
-    """After how many idle seconds the cluster of a host is stopped."""
-    of_host = select(Cluster.c.autostop_s).join(Job, Job.c.cluster_id == Cluster.c.id)
-    return conn.execute(of_host.where(Job.c.id == job_id)).scalar()
+def autostop_of_host(conn: Connection, job_id: int) -> dict[str, Any]:
+    """When the cluster of a host is stopped, as the host gets it: `autostop_s`, `wait_for` and `active_at`.
+
+    `active_at` is there only if nothing is waited for: from each new value, the host counts anew.
+    """
+    of_host = select(Cluster.c.id, Cluster.c.autostop_s, Cluster.c.active_at)
+    row = conn.execute(of_host.join(Job, Job.c.cluster_id == Cluster.c.id).where(Job.c.id == job_id)).first()
+    if row is None or row.autostop_s is None:
+        return {"autostop_s": None}
+    waits = wait_for(conn, row.id)
+    setting = {"autostop_s": row.autostop_s, "wait_for": str(waits)}
+    return setting | ({"active_at": row.active_at} if waits is WaitFor.NONE else {})
+
+
+def wait_for(conn: Connection, cluster_id: int) -> WaitFor:
+    """What the autostop of a cluster waits for."""
+    return WaitFor(facts.get(conn, _WAIT_FOR.format(cluster_id)) or WaitFor.JOBS_AND_SSH)
+
+
+def set_wait_for(conn: Connection, cluster_id: int, value: WaitFor) -> None:
+    """Store what the autostop of a cluster waits for."""
+    if value is WaitFor.JOBS_AND_SSH:
+        facts.remove(conn, _WAIT_FOR.format(cluster_id))
+    else:
+        facts.set(conn, _WAIT_FOR.format(cluster_id), str(value))
+
+
+def record_use(conn: Connection, job_id: int, at: float) -> None:
+    """A user has used the machines of this job through a stream, `at` (epoch seconds). Autostop counts from there."""
+    row = conn.execute(
+        select(Cluster.c.id)
+        .join(Job, Job.c.cluster_id == Cluster.c.id)
+        .where(Job.c.id == job_id, Job.c.cluster_job.is_(None), Cluster.c.autostop_s.is_not(None))
+    ).first()
+    if row is not None and wait_for(conn, row.id) is WaitFor.JOBS_AND_SSH:
+        conn.execute(update(Cluster).where(Cluster.c.id == row.id, Cluster.c.active_at < at).values(active_at=at))
 
 
 def find(conn: Connection, name: str, *, gone: bool = False) -> Row[Any] | None:
