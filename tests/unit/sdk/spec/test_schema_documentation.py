@@ -127,6 +127,7 @@ EXAMPLES = {
     "resources.job_recovery.work": "resources: {job_recovery: {strategy: VALUE, work: 1h}}",
     "resources.job_recovery.patience": "resources: {job_recovery: {strategy: VALUE, patience: 0.1}}",
     "resources.job_recovery.move_cost": "resources: {job_recovery: {strategy: VALUE, move_cost: 2}}",
+    "resources.job_recovery.keep_on_failure": "resources: {job_recovery: {keep_on_failure: 30m}}",
     "resources.job_recovery.stuck_after": "resources: {job_recovery: {stuck_after: 30m}}",
     "resources.job_recovery.restart_when_stuck": "resources: {job_recovery: {restart_when_stuck: 20m}}",
     "resources.job_recovery.max_duration": "resources: {job_recovery: {max_duration: 2d}}",
