@@ -73,6 +73,16 @@ def test_cancel__ends_the_newest_running_job(dev: Clusters) -> None:
     assert "No jobs to cancel" in dev.controller.perdure("cancel", "dev", "--yes").stdout
 
 
+def test_jobs_cancel__does_not_take_the_machines_of_a_cluster(dev: Clusters) -> None:
+    perdure = dev.controller.perdure
+    (cluster,) = json.loads(perdure("status", "dev", "-o", "json").stdout)
+    refused = perdure("jobs", "cancel", cluster["host_job_id"], "--yes", check=False)
+    assert refused.returncode != 0
+    assert "holds the machines of the cluster dev" in refused.stderr
+    assert "perdure down dev" in refused.stderr
+    assert "\nstill here\n" in perdure("exec", "dev", "echo still here").stdout
+
+
 def test_queue__obeys_cpus_and_the_order_of_jobs(dev: Clusters) -> None:
     wide = [dev.exec("dev", "sleep 1", resources=Resources(cpus=4)) for _ in range(2)]
     small = dev.exec("dev", "true")

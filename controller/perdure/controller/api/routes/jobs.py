@@ -22,7 +22,7 @@ from perdure.controller.cluster import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.queries import globs, search
+from perdure.controller.store.queries import clusters, globs, search
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.globs import BadGlob, Glob
 from perdure.controller.store.queries.search import Filter
@@ -150,11 +150,12 @@ def show(context: User, job_id: JobId) -> dict[str, Any]:
     return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline}
 
 
-@router.post("/jobs/cancel", responses=json_response(api_types.Cancelled))
+@router.post("/jobs/cancel", responses=json_response(api_types.Cancelled) | error_responses(409))
 def cancel(context: User, body: CancelBody) -> dict[str, Any]:
     """Cancel jobs: by id, by name, or all. The response is sent once a message to the owner of each job is recorded.
 
-    An empty list of ids cancels nothing.
+    An empty list of ids cancels nothing. A job that holds the machines of a cluster is refused with 409: its cluster is
+    stopped or ended instead.
     """
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise RequestRejected("say which jobs", where="ids", fix="give exactly one of ids, name and all")
@@ -166,6 +167,9 @@ def cancel(context: User, body: CancelBody) -> dict[str, Any]:
     if not body.graceful:
         grace_s = 0.0
     with context.database.connect() as conn:
+        for id, name in clusters.held_by(conn, body.ids or ()).items():
+            message = f"job {id} holds the machines of the cluster {name}"
+            raise RequestRejected(message, where="ids", fix=f"run: perdure down {name}", status=409)
         unfinished = Filter(
             limit=None, skip_finished=True, name=body.name, ids=None if body.ids is None else tuple(body.ids)
         )
