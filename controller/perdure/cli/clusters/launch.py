@@ -19,6 +19,7 @@ from perdure.cli.jobs.launch import LaunchCommand
 from perdure.cli.jobs.options import overrides, task_options, variables
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
+from perdure.recovery.statuses import EXIT_NOT_FINISHED
 
 if TYPE_CHECKING:
     from perdure.sdk.connection.client import Client
@@ -234,6 +235,15 @@ def _wait_up(launched: Any, client: Client) -> None:
             clusters.wait_up(launched, lambda line: click.echo(line, err=True), client=client)
     except clusters.ClusterNotUp as error:
         raise Failure(str(error)) from error
+    except KeyboardInterrupt:
+        name = launched.cluster_name
+        click.echo(
+            f"\nDetached; the cluster {name} is still being launched.\n"
+            f"  status:  perdure status {name}\n"
+            f"  end it:  perdure down {name}",
+            err=True,
+        )
+        raise SystemExit(EXIT_NOT_FINISHED) from None
 
 
 def _launching() -> AbstractContextManager[None]:

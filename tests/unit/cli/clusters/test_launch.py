@@ -1,8 +1,16 @@
-"""What `perdure launch` tells other users about the command."""
+"""What `perdure launch` tells other users about the command, and what it says at Ctrl-C."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perdure.cli.clusters import launch
 from perdure.cli.clusters.launch import without_secrets
+from perdure.recovery.statuses import EXIT_NOT_FINISHED
+from perdure.sdk import clusters
 
 
 def test_shown_command__has_no_secrets() -> None:
@@ -12,3 +20,17 @@ def test_shown_command__has_no_secrets() -> None:
         "-c", "dev", "--secret", "A=***", "--secret=B=***", "--secret", "C", "--secret=D", "--env", "E=1",
         "--git-url", "https://***@h/x.git", "curl http://***@h/ && git@h:x",
     ]  # fmt: skip
+
+
+def test_interrupt__says_that_the_cluster_is_still_being_launched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(clusters, "wait_up", interrupted)
+    launched: Any = SimpleNamespace(cluster_name="dev")
+    with pytest.raises(SystemExit) as end:
+        launch._wait_up(launched, client=None)  # type: ignore[arg-type]
+    assert end.value.code == EXIT_NOT_FINISHED
+    assert "perdure down dev" in capsys.readouterr().err
