@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, or_, select
 
 from perdure.controller.reconcile.recorder import Decision
 from perdure.controller.runtime.config.notify_config import CALLBACK, NotifyConfig
@@ -37,7 +37,11 @@ _TASKS = (
         Task.c.spec["event_callback"].as_string().label("event_callback"),
     )
     .join(Task, Task.c.job_id == Job.c.id)
-    .where(Job.c.id.in_(bindparam("job_ids", expanding=True)))
+    .where(
+        Job.c.id.in_(bindparam("job_ids", expanding=True)),
+        # Users do not know the jobs that hold the machines of clusters, so these have no events.
+        or_(Job.c.cluster_id.is_(None), Job.c.cluster_job.is_not(None)),
+    )
 )
 # Entries of the timeline that are events as they stand.
 _KINDS = {

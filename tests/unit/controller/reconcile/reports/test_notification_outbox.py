@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from perdure.controller.runtime.config.notify_config import CALLBACK, ChannelConfig, NotifyConfig, NotifyRule
 from perdure.controller.store.records import notifications
+from perdure.controller.store.records.jobs import Job
 from perdure.recovery import events
 from perdure.recovery.statuses import NodePhase
 from unit.controller.world import World
@@ -93,6 +95,22 @@ def test_task__names_its_own_channels_and_events(world: World) -> None:
         (default, "job.succeeded", "mine"),
         (chosen, "job.started", "ops"),
     ]
+
+
+def test_cluster__has_the_events_of_its_jobs_and_none_of_its_machines(world: World) -> None:
+    """The job that holds the machines is cancelled when the cluster stops, which no user has done to a job of theirs."""
+    world = notified(world, EVERYTHING)
+    host, job = world.submit(), world.submit()
+    with world.database.begin() as conn:
+        conn.execute(update(Job).where(Job.c.id == host).values(cluster_id=1))
+        conn.execute(update(Job).where(Job.c.id == job).values(cluster_id=1, cluster_job=1))
+    for cancelled in (host, job):
+        world.run(cancelled)
+        world.deliver(cancelled, events.CancelRequested(0.0))
+    world.pass_time(10)
+    # The launches of both were recorded before they belonged to the cluster.
+    events_after = [(row.job_id, row.kind) for row in queued(world) if row.kind != "job.starting"]
+    assert events_after == [(job, kind) for kind in ("job.started", "job.cancelling", "task.ended", "job.cancelled")]
 
 
 def test_callback__gets_the_events_that_skypilot_has(world: World) -> None:
