@@ -78,6 +78,7 @@ _ELSEWHERE = {
     "volumes": "volumes are not supported: use Storage",
     **dict.fromkeys(("AWS", "GCP", "Azure", "Kubernetes", "Lambda", "OCI", "clouds"), _WHERE),
     **dict.fromkeys(("ManagedJobStatus", "JobStatus", "ClusterStatus"), _STATUSES),
+    "StatusRefreshMode": "statuses are always up to date, so leave `refresh` out",
     "DagExecution": "the tasks of a Dag run one after another",
 }
 

@@ -355,13 +355,18 @@ def find_job(
     return found[0] if found else None
 
 
-def get(request: Request[Result]) -> Result:
-    """The result of a request. Waits for what it is about."""
-    return request.finish(lambda _: None)
+def get(request: Request[Result] | Result) -> Result:
+    """The result of a request. Waits for what it is about.
+
+    The functions of `sdk.jobs` return their results at once: any other value is returned as it is.
+    """
+    return request.finish(lambda _: None) if isinstance(request, Request) else request
 
 
-def stream_and_get(request: Request[Result], output_stream: IO[str] | None = None) -> Result:
+def stream_and_get(request: Request[Result] | Result, output_stream: IO[str] | None = None) -> Result:
     """As `get`; writes what happens meanwhile to `output_stream` (stdout by default)."""
+    if not isinstance(request, Request):
+        return request
     stream = output_stream or sys.stdout
     return request.finish(lambda line: print(line, file=stream, flush=True))
 

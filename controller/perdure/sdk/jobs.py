@@ -168,10 +168,11 @@ def queue(
     skip_finished: bool = False,
     limit: int | None = 50,
     before: int | None = None,
+    refresh: bool = False,  # noqa: ARG001 - the controller is always up to date
     client: Client | None = None,
 ) -> api_types.JobPage:
     """Jobs, newest first: one record per task. `job_ids`: only these, so none if it is empty. `name`: a whole name, or
-    a pattern with `*`, `?` or `[a-z]`. `before`: only job IDs below it, for the next page."""
+    a pattern with `*`, `?` or `[a-z]`. `before`: only job IDs below it, for the next page. `refresh` changes nothing."""
     return (client or _client()).jobs(
         limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.sdk import jobs
+from perdure.sdk import get, jobs, stream_and_get
 from perdure.sdk.connection.client import PAGE_SIZE, ApiError, Client
 from perdure.sdk.dag import Dag
 from perdure.sdk.spec.problems import TaskError
@@ -41,6 +41,13 @@ def test_launch__uploads_files_and_submits(tmp_path: Path, controller: Controlle
     assert controller.configs[1][0]["workdir"]["upload"] in controller.uploads
     submission = controller.called("POST /api/v1/jobs")[0][2]
     assert submission["user"] == "ada"
+
+
+def test_results__are_those_that_requests_of_clusters_would_return(controller: Controller, client: Client) -> None:
+    launched = stream_and_get(jobs.launch(Task(run="true"), client=client))
+    assert launched.job_id == 1
+    assert get(jobs.cancel(job_ids=[1], client=client))["cancelled"] == [1]
+    assert get(jobs.queue(refresh=True, client=client))["jobs"][0]["job_id"] == 1
 
 
 def test_launch__pipeline(controller: Controller, client: Client) -> None:

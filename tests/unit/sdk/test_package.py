@@ -41,6 +41,7 @@ def test_sdk__rejects_unknown_names() -> None:
         (sdk, "cost_report", "use sdk.jobs.queue, whose records have `cost_usd`"),
         (sdk, "AWS", "name the cloud as text: Resources(infra='aws/us-east-1')"),
         (sdk, "RequestId", "calls return their results at once, so leave it out"),
+        (sdk, "StatusRefreshMode", "statuses are always up to date, so leave `refresh` out"),
         (sdk.jobs, "queue_v2", "use queue, or iter_all for all jobs"),
     ],
 )
