@@ -20,6 +20,7 @@ from perdure.recovery.policies.registry import get_policy
 
 _MAX_OFFERS_SHOWN = 20
 _NO_OFFER_FITS = "no offer fits"
+_ENABLED_FIX = "see `perdure check` for what is enabled"
 _LOCAL = "local"
 
 
@@ -103,7 +104,7 @@ def _no_offer_fits(task: TaskView, view: MarketView, why: Sequence[str]) -> Requ
     return RequestRejected(
         text if _NO_OFFER_FITS in text else f"{_NO_OFFER_FITS}: {text}",
         where="resources",
-        fix=_simulation_fix(task, view) or "see `perdure check` for what is enabled",
+        fix=_simulation_fix(task, view) or _ENABLED_FIX + _local_fix(task, view),
     )
 
 
@@ -113,11 +114,29 @@ def _simulation_fix(task: TaskView, view: MarketView) -> str | None:
     for requirement in task.requirements:
         if requirement.accelerators and (requirement.cloud == _LOCAL or clouds == {_LOCAL}):
             name, count = requirement.accelerators
+            if any(_has(offer, name, count) for offer in view.offers):
+                continue  # it simulates them: something else does not fit
             return (
                 f"to have the local cloud simulate them, set `local: {{accelerators: {{{name}: {count:g}}}}}` in "
                 "config.yaml, then run: perdure controller stop"
             )
     return None
+
+
+def _has(offer: Offer, accelerator: str, count: float) -> bool:
+    name, available = offer.accelerators or ("", 0.0)
+    return name.casefold() == accelerator.casefold() and available >= count
+
+
+def _local_fix(task: TaskView, view: MarketView) -> str:
+    """The end of a fix, for a task that names only clouds that sell nothing: this computer could run it."""
+    clouds = {offer.cloud for offer in view.offers}
+    named = {requirement.cloud.casefold() if requirement.cloud else None for requirement in task.requirements}
+    return (
+        "; to try the task on this computer, add: --infra local"
+        if _LOCAL in clouds and not clouds & named and None not in named
+        else ""
+    )
 
 
 def _unavailable_offers(fits: Sequence[Offer], view: MarketView, now: float) -> list[str]:

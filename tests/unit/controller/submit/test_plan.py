@@ -30,6 +30,21 @@ def test_plan__tells_how_the_local_cloud_simulates_accelerators() -> None:
     assert "perdure check" in rejection(MachineRequirement(accelerators=wanted), LOCAL, AWS)
 
 
+def test_plan__does_not_ask_for_a_setting_that_is_set() -> None:
+    simulated = Offer("local", "r", "z", "t", Market.ON_DEMAND, 1.0, 1.0, 8, 32, ("A100", 8.0))
+    wanted = MachineRequirement(cpus=Amount(2), accelerators=("A100", 8.0))
+    text = rejection(wanted, LOCAL, simulated)
+    assert "set `local" not in text
+    assert "perdure check" in text
+
+
+def test_plan__names_this_computer_if_the_named_cloud_sells_nothing() -> None:
+    fix = "to try the task on this computer, add: --infra local"
+    assert fix in rejection(MachineRequirement(cloud="aws"), LOCAL)
+    assert fix not in rejection(MachineRequirement(cloud="aws", accelerators=("H100", 1.0)), LOCAL, AWS)
+    assert fix not in rejection(MachineRequirement(cpus=Amount(999)), LOCAL)
+
+
 def test_plan__says_once_that_no_offer_fits() -> None:
     assert rejection(MachineRequirement(cpus=Amount(999)), LOCAL).count("no offer fits") == 1
     assert rejection(MachineRequirement(cloud="mars"), LOCAL).startswith("no offer fits: ")
