@@ -84,6 +84,8 @@ export interface JobDetail extends Job {
   tasks: Job[];
   attempts: Attempt[];
   timeline: TimelineEntry[];
+  cluster: string | null;
+  cluster_job: number | null;
 }
 
 export interface TaskSpec {

@@ -54,7 +54,7 @@ export function Timeline({ job }: { job: JobDetail }) {
                 <td>
                   <code>{entry.kind}</code>
                 </td>
-                <td>{details(entry)}</td>
+                <td class="prose">{details(entry)}</td>
               </tr>
             ))}
           </tbody>

@@ -153,7 +153,7 @@ function ControllerLog() {
                   <td>
                     <code>{event}</code>
                   </td>
-                  <td class="pre">
+                  <td class="pre prose">
                     {Object.entries(rest)
                       .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
                       .join("  ")}

@@ -39,7 +39,7 @@ export function JobPage({ id }: { id: number }) {
     if (next) setSelected(next.key);
   };
   useKeys({
-    c: () => job && !isTerminal(job.status) && setDialog("cancel"),
+    c: () => job && !isTerminal(job.status) && !isHost(job) && setDialog("cancel"),
     l: () => go(withQuery({ tab: "" })),
     "[": () => step(-1),
     "]": () => step(1),
@@ -61,22 +61,25 @@ export function JobPage({ id }: { id: number }) {
           <h1>{job.name}</h1>
         </div>
         <div class="actions">
-          <a class="button" href={`/launch?from=${id}`}>
-            Launch again
-          </a>
+          {!job.cluster && (
+            <a class="button" href={`/launch?from=${id}`}>
+              Launch again
+            </a>
+          )}
           {!ended && (
-            <>
-              <button type="button" onClick={() => setDialog("preempt")} disabled={!all.some((bar) => !bar.isOver)}>
-                Preempt …
-              </button>
-              <button type="button" class="danger" onClick={() => setDialog("cancel")}>
-                Cancel …
-              </button>
-            </>
+            <button type="button" onClick={() => setDialog("preempt")} disabled={!all.some((bar) => !bar.isOver)}>
+              Preempt …
+            </button>
+          )}
+          {!ended && !isHost(job) && (
+            <button type="button" class="danger" onClick={() => setDialog("cancel")}>
+              Cancel …
+            </button>
           )}
         </div>
       </div>
       <ErrorBox error={error} />
+      {isHost(job) && <HostNote cluster={job.cluster as string} ended={ended} />}
       <Summary job={job} all={all} />
       {job.tasks.length > 1 && <Tasks job={job} />}
       <section aria-labelledby="attempts">
@@ -91,19 +94,39 @@ export function JobPage({ id }: { id: number }) {
         )}
       </section>
       <nav class="tabs" aria-label="Parts of the job">
-        {TABS.map(([name, title]) => (
+        {TABS.filter(([name]) => name === "" || name === "timeline" || !isHost(job)).map(([name, title]) => (
           <a key={name} href={withQuery({ tab: name as string })} aria-current={tab === name ? "true" : undefined}>
             {title}
           </a>
         ))}
       </nav>
-      {tab === "" && <Log id={id} task={null} attempts={[...new Set(all.map((bar) => bar.attempt.generation))]} goTo={attempt} />}
+      {tab === "" && isHost(job) && <p class="muted">The machines of a cluster have no log of their own; each of its jobs has one.</p>}
+      {tab === "" && !isHost(job) && <Log id={id} task={null} attempts={[...new Set(all.map((bar) => bar.attempt.generation))]} goTo={attempt} />}
       {tab === "timeline" && <Timeline job={job} />}
       {tab === "progress" && <Progress job={job} all={all} />}
       {tab === "yaml" && <Yaml id={id} />}
       {dialog === "cancel" && <CancelDialog jobs={[row]} onClose={close} />}
       {dialog === "preempt" && <PreemptDialog id={id} nodes={job.num_nodes} onClose={close} />}
     </>
+  );
+}
+
+/** Whether the job holds the machines of a cluster: users know the cluster, and manage it with its commands. */
+function isHost(job: JobDetail): boolean {
+  return job.cluster !== null && job.cluster_job === null;
+}
+
+function HostNote({ cluster, ended }: { cluster: string; ended: boolean }) {
+  return (
+    <p class="message">
+      {ended ? "Held" : "Holds"} the machines of cluster {cluster}. Its jobs: <code>perdure queue {cluster}</code>. Their logs: <code>perdure logs {cluster}</code>.
+      {!ended && (
+        <>
+          {" "}
+          To stop or end it: <code>perdure stop {cluster}</code> or <code>perdure down {cluster}</code>.
+        </>
+      )}
+    </p>
   );
 }
 

@@ -60,7 +60,7 @@ export function MarketPage() {
                     <td>
                       <Ago at={one.since} />
                     </td>
-                    <td>
+                    <td class="prose">
                       {one.why}
                       {one.code && <span class="part">{one.code}</span>}
                     </td>

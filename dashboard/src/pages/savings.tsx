@@ -120,17 +120,20 @@ function AmountTable({ title, rows }: { title: string; rows: (Amounts & { label:
   );
 }
 
-const [WIDTH, HEIGHT] = [900, 140];
+const HEIGHT = 140;
+/** About as many units as the chart has pixels, so that its labels are as large as other text. */
+const chartWidth = () => (innerWidth < 760 ? 340 : 900);
 
 /** Spent and saved by day, one on the other: together what on-demand machines would have cost. */
 function Days({ days }: { days: Savings["by_day"] }) {
   if (days.length < 2) return null;
   const top = Math.max(...days.map((day) => day.on_demand_usd), 1e-9);
-  const each = WIDTH / days.length;
+  const chart = chartWidth();
+  const each = chart / days.length;
   const scale = (usd: number) => (usd / top) * (HEIGHT - 24);
   return (
     <figure class="chart">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`Spent and saved on ${days.length} days; the table below has the sums`}>
+      <svg viewBox={`0 0 ${chart} ${HEIGHT}`} role="img" aria-label={`Spent and saved on ${days.length} days; the table below has the sums`}>
         {days.map((day, index) => {
           const [cost, saved] = [scale(day.cost_usd), scale(Math.max(0, day.on_demand_usd - day.cost_usd))];
           const x = index * each + 2;

@@ -55,12 +55,15 @@ function age(value: number): string {
   return duration(Math.floor(value / 3600) * 3600);
 }
 
+/** Parameters of calls, which no user has written: the message names the thing. */
+const PARAMETERS = ["job_id", "node", "ids"];
+
 export function ErrorBox({ error }: { error: Error | null }) {
   if (!error) return null;
   const { fix, where } = error as Partial<ApiError>;
   return (
     <div class="error" role="alert">
-      <strong>{where ? `${where}: ` : ""}</strong>
+      <strong>{where && !PARAMETERS.includes(where) ? `${where}: ` : ""}</strong>
       <span class="pre">{error.message}</span>
       {fix && <div class="fix">{fix}</div>}
     </div>

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+import urllib.request
 
 import pytest
 
@@ -55,6 +56,17 @@ def test_status_and_queue__have_the_columns_of_skypilot(dev: Clusters) -> None:
     jobs = json.loads(perdure("queue", "dev", "-o", "json").stdout)["dev"]
     assert (jobs[-1]["number"], jobs[-1]["status"]) == (1, "SUCCEEDED")
     assert perdure("jobs", "queue", "--all", "-o", "json").stdout.strip() == "[]"
+
+
+def test_slots__are_no_machines_of_a_cloud(dev: Clusters) -> None:
+    endpoint = dev.client.endpoint
+    request = urllib.request.Request(f"{endpoint.url}/metrics", headers={"Authorization": f"Bearer {endpoint.token}"})
+    with urllib.request.urlopen(request, timeout=scaled(10)) as response:
+        text = response.read().decode()
+    assert 'cloud="local"' in text
+    assert 'cloud="cluster"' not in text
+    for command in (("gpus", "-o", "json"), ("check",)):
+        assert "cluster" not in dev.controller.perdure(*command, check=False).stdout
 
 
 def test_cancel__ends_the_newest_running_job(dev: Clusters) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.dashboard.conftest import TAGS, Dashboard, playwright
+from perdure.sdk.connection import api_types
 from support.helpers.timing import scaled, wait_until
 
 VIEWS = ["/jobs", "/jobs?status=all", "/jobs?q=no-such-job", "/launch", "/market", "/savings", "/nodes", "/controllers"]
@@ -163,6 +164,50 @@ def test_hostile_texts__are_shown_as_text(dashboard: Dashboard) -> None:
     page.goto(page.url + "?tab=yaml")
     expect(page.locator("pre.code")).to_contain_text("<img src=x")
     dashboard.controller.perdure("jobs", "cancel", "-n", "hostile", "-y", "--no-graceful")
+    page.close()
+
+
+def test_unknown_job__is_an_error_without_the_name_of_a_parameter(dashboard: Dashboard) -> None:
+    page = dashboard.context.new_page()
+    page.goto(f"{dashboard.url}/jobs/999999", wait_until="commit")
+    expect(page.get_by_role("alert")).to_have_text(re.compile("^there is no job 999999"))
+    expect(page.locator("header .live")).to_have_text("live")
+    dashboard.problems.clear()  # the browser reports the 404
+    page.close()
+
+
+def test_narrow_tables__are_scrolled_and_charts_can_be_read(dashboard: Dashboard) -> None:
+    context = dashboard.sign_in(viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(f"{dashboard.url}/controllers", wait_until="commit")
+    identity = page.get_by_role("region", name="Controllers").locator("td code")
+    identity.wait_for()
+    assert identity.evaluate("node => node.getClientRects().length") == 1, "the id is on one line"
+    spent = {"cost_usd": 1, "on_demand_usd": 2, "lost_s": 0, "lost_usd": 0}
+    shown = {"by_day": [{"day": f"2026-11-{day:02}", **spent} for day in range(1, 8)], "total": spent}
+    page.route("**/api/v1/savings*", lambda route: route.fulfill(json={**route.fetch().json(), **shown}))
+    page.goto(f"{dashboard.url}/savings", wait_until="commit")
+    label = page.locator(".chart .tick").first
+    label.wait_for()
+    assert label.evaluate("node => node.getBoundingClientRect().height") >= 10
+    context.close()
+
+
+def test_cluster__is_named_and_its_slots_are_no_machines(dashboard: Dashboard) -> None:
+    perdure = dashboard.controller.perdure
+    perdure("launch", "-c", "dev", "--yes", "-d", "sleep 600")
+    (cluster,) = dashboard.controller.client.call(api_types.ClusterList, "GET", "/clusters")["clusters"]
+    page = dashboard.open("/nodes", "Nodes")
+    row = page.get_by_role("row").filter(has_text="cluster dev")
+    expect(row).to_have_count(1)
+    expect(page.locator("tbody")).not_to_contain_text("slot")
+    row.get_by_role("link").click()
+    expect(page.locator(".message")).to_contain_text("Holds the machines of cluster dev")
+    expect(page.get_by_role("button", name="Cancel …")).to_have_count(0)
+    page.goto(f"{dashboard.url}/savings", wait_until="commit")
+    expect(page.get_by_role("link", name=f"cluster dev ({cluster['host_job_id']})")).to_be_visible()
+    expect(page.get_by_role("region", name="By cloud: table")).not_to_contain_text("cluster")
+    perdure("down", "dev", "--yes")
     page.close()
 
 

@@ -276,7 +276,8 @@ class Handler(BaseHTTPRequestHandler):
         job_id, state = self.known(job), self.controller
         tasks = state.jobs[job_id]
         history = {"attempts": state.attempts.get(job_id, []), "timeline": state.timelines.get(job_id, [])}
-        self.answer({**tasks[0], "tasks": tasks, **history, "now": NOW})
+        of_no_cluster = {"cluster": None, "cluster_job": None}
+        self.answer({**tasks[0], "tasks": tasks, **history, **of_no_cluster, "now": NOW})
 
     def cancel(self) -> None:
         body, jobs = json.loads(self.body), self.controller.jobs

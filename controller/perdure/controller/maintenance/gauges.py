@@ -9,6 +9,7 @@ from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
+from perdure.recovery.market.slots import SLOT_CLOUD
 
 
 def register_gauges(
@@ -33,7 +34,8 @@ def register_gauges(
         metrics.timer_lag.set(0.0 if due_at is None else max(0.0, (now - due_at) / speed))
         metrics.queue_lag.set(0.0 if queued_at is None else max(0.0, (now - queued_at) / speed))
         metrics.queue_depth.set(inbox.backlog())
-        metrics.launch_queue.replace({(cloud,): depth for cloud, depth in launch_queues().items()})
+        waiting = {(cloud,): depth for cloud, depth in launch_queues().items() if cloud != SLOT_CLOUD}
+        metrics.launch_queue.replace(waiting)
         metrics.nodes.set(sessions.num_connections)
         metrics.rejected_frames.set(sessions.rejected_frames.total)
         metrics.lease.set(int(has_lease()))

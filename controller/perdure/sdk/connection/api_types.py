@@ -140,6 +140,8 @@ class JobDetail(Job):
     tasks: list[Job]
     attempts: list[Attempt]
     timeline: list[TimelineEntry]
+    cluster: str | None  # the name of the cluster that the job belongs to
+    cluster_job: int | None  # its number there; None for the job that holds the machines of the cluster
 
 
 class NodeAddress(TypedDict):

@@ -13,6 +13,7 @@ from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records.claims import Controller
+from perdure.controller.store.records.clusters import SHOWN_NAME
 from perdure.controller.store.records.jobs import Attempt, Job, Node
 from perdure.recovery.statuses import AttemptState
 
@@ -22,9 +23,11 @@ _MAX_ID = 2**63 - 1
 _OF_ATTEMPT = ("job_id", "task_index", "generation")
 # The state is part of the text, so that the partial index of live attempts is used.
 _IS_LIVE = Attempt.c.state != literal_column(f"'{AttemptState.GONE.value}'")
-_JOBS = select(Attempt.c.job_id).where(_IS_LIVE).distinct().order_by(Attempt.c.job_id.desc())
+_ON_SLOTS = select(Job.c.id).where(Job.c.cluster_id.is_not(None), Job.c.cluster_job.is_not(None))
+_HAS_MACHINES = Attempt.c.job_id.not_in(_ON_SLOTS)  # the machines of clusters are those of their hosts
+_JOBS = select(Attempt.c.job_id).where(_IS_LIVE, _HAS_MACHINES).distinct().order_by(Attempt.c.job_id.desc())
 _NODES = (
-    select(Node, Attempt.c.offer, Attempt.c.state, Attempt.c.booted_at, Job.c.name, Job.c.user)
+    select(Node, Attempt.c.offer, Attempt.c.state, Attempt.c.booted_at, SHOWN_NAME.label("name"), Job.c.user)
     .join(Attempt, and_(*(Node.c[name] == Attempt.c[name] for name in _OF_ATTEMPT)))
     .join(Job, Job.c.id == Node.c.job_id)
     .where(_IS_LIVE)

@@ -26,7 +26,7 @@ from perdure.controller.store.queries import clusters, globs, search
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.globs import BadGlob, Glob
 from perdure.controller.store.queries.search import Filter
-from perdure.controller.store.records import jobs
+from perdure.controller.store.records import clusters, jobs
 from perdure.controller.submit import plan as plans
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Submission
@@ -146,8 +146,9 @@ def show(context: User, job_id: JobId) -> dict[str, Any]:
             raise no_such_job(job_id)
         attempts = queries.attempts_of(conn, job_id, now)
         timeline = queries.timeline(conn, job_id)
+        cluster = clusters.cluster_of_job(conn, job_id)
     current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
-    return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline}
+    return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline, **cluster}
 
 
 @router.post("/jobs/cancel", responses=json_response(api_types.Cancelled) | error_responses(409))

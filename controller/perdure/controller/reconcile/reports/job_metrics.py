@@ -17,6 +17,7 @@ from perdure.recovery import events
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import AttemptView, JobView, TaskView
 from perdure.recovery.market.offers import Offer
+from perdure.recovery.market.slots import SLOT_CLOUD
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, TaskState
 
@@ -188,11 +189,14 @@ class JobMetrics:
         elif entry.kind in ("attempt.lost", "attempt.failed", "attempt.moving"):
             self._on_given_up(key, entry, attempt, (before, now))
         elif entry.kind == "node.notice":
-            self.metrics.notices.inc(attempt.offer.cloud, attempt.offer.market.value)
+            if _has_machines(attempt.offer):
+                self.metrics.notices.inc(attempt.offer.cloud, attempt.offer.market.value)
             self._noticed.setdefault(key, now)
 
     def _on_launch_end(self, outcome: str, entry: TimelineEntry, attempt: AttemptView, now: float) -> None:
         offer = attempt.offer
+        if not _has_machines(offer):
+            return
         self.metrics.launches.inc(offer.cloud, offer.market.value, outcome)
         if outcome == "launched":
             self.metrics.launch_seconds.observe(now - attempt.requested_at, offer.cloud)
@@ -200,7 +204,8 @@ class JobMetrics:
             self.metrics.refusals.inc(*_labels(offer), str(entry.data.get("kind", "")))
 
     def _on_running(self, key: TaskKey, attempt: AttemptView, after: TaskView, now: float) -> None:
-        self.metrics.startup_seconds.observe(now - attempt.requested_at, attempt.offer.cloud)
+        if _has_machines(attempt.offer):
+            self.metrics.startup_seconds.observe(now - attempt.requested_at, attempt.offer.cloud)
         if (noticed_at := self._noticed.pop(key, None)) is not None:
             self.metrics.notice_to_replacement.observe(now - noticed_at)
         if (lost := self._lost.pop(key, None)) is not None:
@@ -214,7 +219,7 @@ class JobMetrics:
         before, now = was
         cause = (entry.reason or "").lower()
         self.metrics.recoveries.inc(cause)
-        if entry.kind == "attempt.lost" and entry.reason in _PREEMPTIONS:
+        if entry.kind == "attempt.lost" and entry.reason in _PREEMPTIONS and _has_machines(attempt.offer):
             noticed = any(node.notice_deadline is not None for node in attempt.nodes)
             self.metrics.preemptions.inc(*_labels(attempt.offer), str(noticed).lower())
         if before.run_since is not None:
@@ -232,6 +237,8 @@ def _count_job(job: JobView) -> _Counted:
     machines: dict[tuple[str, str], tuple[int, int, int]] = {}
     for attempt in (attempt for task in job.tasks for attempt in task.attempts):
         offer = attempt.offer
+        if not _has_machines(offer):
+            continue
         attempts[attempt.state.value, offer.cloud, offer.market.value] += 1
         exist = sum(node.gone_reason is None for node in attempt.nodes)
         if attempt.booted_at is None or attempt.state is AttemptState.GONE or not exist:
@@ -252,6 +259,11 @@ def _difference(before: Counter, after: Counter) -> list[tuple]:  # type: ignore
     if before == after:
         return []
     return [(key, after[key] - before[key]) for key in before.keys() | after.keys() if after[key] != before[key]]
+
+
+def _has_machines(offer: Offer) -> bool:
+    """Whether a launch of the offer buys machines. A slot of a cluster is a share of one that is counted already."""
+    return offer.cloud != SLOT_CLOUD
 
 
 def _labels(offer: Offer) -> tuple[str, str, str, str, str]:

@@ -6,6 +6,7 @@ Labels never name a job, a user or a machine. Metrics count the jobs of one cont
 from __future__ import annotations
 
 from perdure.controller.runtime.metrics.registry import MetricRegistry
+from perdure.recovery.market.slots import SLOT_CLOUD
 
 DURATIONS_S = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -116,6 +117,8 @@ class DaemonMetrics:
         self.rejected_frames = gauge("perdure_rejected_frames", "Invalid frames of nodes since the start.")
 
     def on_cloud_call(self, cloud: str, kind: str, outcome: str, seconds: float) -> None:
-        """A call of a cloud ended."""
+        """A call of a cloud ended. Grants of slots of clusters call none."""
+        if cloud == SLOT_CLOUD:
+            return
         self.cloud_calls.inc(cloud, kind, outcome)
         self.cloud_call_seconds.observe(seconds, cloud, kind)

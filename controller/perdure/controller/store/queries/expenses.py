@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, case, func, select
 
 from perdure.controller.store.queries.counts import MARGIN_S
+from perdure.controller.store.records.clusters import SHOWN_NAME
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
 from perdure.recovery.statuses import TERMINAL, Status
 
@@ -35,21 +36,24 @@ _ON_DEMAND = Attempt.c.offer["on_demand_price_per_hour"].as_float()
 _CLOUD = Attempt.c.offer["cloud"].as_string()
 _OF_TASK = and_(Attempt.c.job_id == Task.c.job_id, Attempt.c.task_index == Task.c.index)
 _OF_ATTEMPT = and_(*(Node.c[name] == Attempt.c[name] for name in ("job_id", "task_index", "generation")))
+# The jobs of a cluster run on machines that its host pays for.
+_HAS_MACHINES = Job.c.cluster_job.is_(None)
 _COSTS = (
-    select(Task.c.job_id, Job.c.name, Job.c.user, _CLOUD.label("cloud"))
+    select(Task.c.job_id, SHOWN_NAME.label("name"), Job.c.user, _CLOUD.label("cloud"))
     .add_columns(func.sum(_HOURS * _PRICE).label("cost"), func.sum(_HOURS * _ON_DEMAND).label("on_demand"))
     .select_from(Task)
     .join(Job, Job.c.id == Task.c.job_id)
     .join(Attempt, _OF_TASK)
     .join(Node, _OF_ATTEMPT)
-    .group_by(Task.c.job_id, Job.c.name, Job.c.user, _CLOUD)
+    .where(_HAS_MACHINES)
+    .group_by(Task.c.job_id, Job.c.id, _CLOUD)
 )
 _LAST_RUN = select(func.max(Attempt.c.running_at)).where(_OF_TASK).scalar_subquery()
 _LOSSES = (
     select(Task.c.job_id, Job.c.user, Task.c.run_seconds, Task.c.run_since, Task.c.resumed_s, Task.c.num_nodes)
     .add_columns(Task.c.ended_at, Task.c.last_offer, _LAST_RUN.label("last_run_at"))
     .join(Job, Job.c.id == Task.c.job_id)
-    .where(Task.c.recovery_count > 0, Task.c.saved_s.is_not(None))
+    .where(Task.c.recovery_count > 0, Task.c.saved_s.is_not(None), _HAS_MACHINES)
 )
 # The statuses are listed so that the indexes, which begin with them, are used.
 _IS_LIVE = Task.c.status.in_([s.value for s in Status if s not in TERMINAL])

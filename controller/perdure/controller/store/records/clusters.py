@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, exists, func, insert, literal, select, update
 
 from perdure.controller.store.records import facts
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
@@ -29,6 +29,11 @@ class WaitFor(StrEnum):
 UP, STOPPED, DOWN = "UP", "STOPPED", "DOWN"
 """What a user requests of a cluster (`cluster.wanted`)."""
 _WAIT_FOR = "cluster_wait_for.{}"  # the fact, by the cluster's id; there is none for the default
+
+IS_HOST = and_(Job.c.cluster_id.is_not(None), Job.c.cluster_job.is_(None))
+"""Whether a job holds the machines of a cluster, whose name it has."""
+SHOWN_NAME = case((IS_HOST, literal("cluster ") + Job.c.name), else_=Job.c.name)
+"""The name of what machines are paid for: a job, or a cluster."""
 
 _HOST_IDS = (
     select(Job.c.cluster_id, func.max(Job.c.id).label("job_id"))
@@ -90,6 +95,11 @@ _LAST_END = (
 )
 _LIMITS = select(Task.c.job_id, Task.c.run_since, Task.c.run_seconds, Task.c.spec["slot"].label("slot")).where(
     Task.c.job_id.in_(bindparam("job_ids", expanding=True))
+)
+_OF_JOB = (
+    select(Cluster.c.name.label("cluster"), Job.c.cluster_job)
+    .join(Job, Job.c.cluster_id == Cluster.c.id)
+    .where(Job.c.id == bindparam("job_id"))
 )
 _TAKE_NUMBER = (
     update(Cluster)
@@ -338,3 +348,9 @@ def queued_job(job_id: int, num_nodes: int, slot: Mapping[str, Any]) -> QueuedJo
     """The queue's view of a job, from `spec["slot"]` of its task."""
     demand = Demand(float(slot["cpus"]), float(slot["memory_gib"]), float(slot["gpus"]))
     return QueuedJob(job_id, demand, num_nodes, slot.get("limit_s"))
+
+
+def cluster_of_job(conn: Connection, job_id: int) -> dict[str, Any]:
+    """`cluster` and `cluster_job` of `api_types.JobDetail`."""
+    row = conn.execute(_OF_JOB, {"job_id": job_id}).mappings().first()
+    return dict(row) if row else {"cluster": None, "cluster_job": None}

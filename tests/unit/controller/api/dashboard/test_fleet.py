@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
-from perdure.controller.store.records.jobs import Attempt, Node, Task, insert_batch
+from perdure.controller.store.records.clusters import Cluster
+from perdure.controller.store.records.jobs import Attempt, Job, Node, Task, insert_batch
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.offers import Market, OfferKey
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
@@ -46,6 +47,21 @@ def test_nodes__are_those_of_attempts_that_are_not_over(dashboard: Dashboard) ->
     node = page["nodes"][0]
     assert (node["user"], node["zone"], node["price_per_hour"], node["attempt_state"]) == ("ada", "z", 1.0, "RUNNING")
     assert second not in {n["job_id"] for n in page["nodes"]}
+
+
+def test_nodes__of_a_cluster_are_its_machines_without_slots(dashboard: Dashboard) -> None:
+    host, on_cluster = add_job(dashboard, ["RUNNING"]), add_job(dashboard, ["RUNNING"])
+    with dashboard.daemon.database.begin() as conn:
+        row = {"name": "dev", "wanted": "UP", "created_at": 0.0, "launched_at": 0.0, "active_at": 0.0}
+        conn.execute(insert(Cluster).values(id=1, config={}, command="", **row))
+        conn.execute(update(Job).where(Job.c.id == host).values(name="dev", cluster_id=1))
+        conn.execute(update(Job).where(Job.c.id == on_cluster).values(cluster_id=1, cluster_job=1))
+    (node,) = dashboard.caller.get("/api/v1/nodes").json()["nodes"]
+    assert (node["job_id"], node["name"]) == (host, "cluster dev")
+    shown = [dashboard.caller.get(f"/api/v1/jobs/{job_id}").json() for job_id in (host, on_cluster)]
+    assert [(job["cluster"], job["cluster_job"]) for job in shown] == [("dev", None), ("dev", 1)]
+    managed = dashboard.caller.get(f"/api/v1/jobs/{add_job(dashboard, ['RUNNING'])}").json()
+    assert (managed["cluster"], managed["cluster_job"]) == (None, None)
 
 
 def test_nodes__are_paged_by_jobs(dashboard: Dashboard) -> None:

@@ -98,7 +98,7 @@ def test_task__names_its_own_channels_and_events(world: World) -> None:
 
 
 def test_cluster__has_the_events_of_its_jobs_and_none_of_its_machines(world: World) -> None:
-    """The job that holds the machines is cancelled when the cluster stops, which no user has done to a job of theirs."""
+    """The job that holds the machines is cancelled when the cluster stops, and launched anew when it starts."""
     world = notified(world, EVERYTHING)
     host, job = world.submit(), world.submit()
     with world.database.begin() as conn:

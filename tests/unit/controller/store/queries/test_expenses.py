@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import update
 
 from perdure.controller.store.queries import expenses
 from perdure.controller.store.queries.counts import MARGIN_S
 from perdure.controller.store.queries.expenses import HOUR_S, SpendingLedger, SpendingReport, add_up
+from perdure.controller.store.records.jobs import Job
 from perdure.recovery import events
 from perdure.recovery.statuses import NodePhase
 from unit.controller.world import World
@@ -101,6 +103,19 @@ def test_lost_work__is_what_was_not_durable_at_the_loss(world: World) -> None:
     found = total_of(report(world, SpendingLedger(timer=lambda: 0.0))).total
     assert found.lost_s == pytest.approx(120, abs=15)
     assert found.lost_usd > 0
+
+
+def test_cluster__is_paid_by_its_machines_under_its_name(world: World) -> None:
+    host, on_cluster = world.submit(), world.submit()
+    with world.database.begin() as conn:
+        conn.execute(update(Job).where(Job.c.id == host).values(name="dev", cluster_id=1))
+        conn.execute(update(Job).where(Job.c.id == on_cluster).values(cluster_id=1, cluster_job=1))
+    for job_id in (host, on_cluster):
+        world.run(job_id)
+    world.pass_time(600, step_s=60)
+    found = total_of(report(world, SpendingLedger()))
+    assert found.names == {host: "cluster dev"}
+    assert found.total.cost_usd == pytest.approx(world.job(host)["cost_usd"])
 
 
 def test_only_the_most_expensive_jobs__are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
