@@ -18,9 +18,11 @@ from perdure.controller.api.routes.jobs import JobId, no_such_job
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript, start_of_tail
 from perdure.controller.store.queries import job_listing, search
-from perdure.controller.store.queries.log_attempts import load_log_attempts, load_refusals
+from perdure.controller.store.queries.log_attempts import load_log_attempts, load_refusals, load_stops
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, Status
 
 router = APIRouter(
@@ -31,6 +33,7 @@ router = APIRouter(
 _POLL_INTERVAL_S = 1.0
 _MAX_TAIL_LINES = 10_000_000
 _ENDED = (AttemptState.STOPPED, AttemptState.GONE)
+_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_NOTICE)
 
 
 @router.get("/jobs/{job_id}/logs", response_class=StreamingResponse)
@@ -87,6 +90,8 @@ class _TranscriptReader:
         self._attempts: list[AttemptInfo] = []
         self._without_reason: set[tuple[int, int]] = set()
         self._refusals: dict[tuple[int, int], str] = {}
+        self._lost_slots: set[tuple[int, int]] = set()
+        self._stops: set[tuple[int, int]] = set()
         self._transcript = Transcript(context.logs, lambda: self._attempts)
         self.read_current = self._transcript.read_current
 
@@ -111,7 +116,8 @@ class _TranscriptReader:
         has_several = len({row.task_index for row in rows}) > 1
         shown = [row for row in rows if self._task in (None, row.task_index)]
         self._load_refusals(shown)
-        self._attempts = [self._info(row, has_several) for row in shown if row.generation is not None]
+        self._load_stops(shown)
+        self._attempts = [self._info(row, has_several) for row in shown if _is_shown(row)]
         return all(Status(row.status).is_terminal for row in shown)
 
     def _load_refusals(self, rows: Sequence[Row[Any]]) -> None:
@@ -121,18 +127,39 @@ class _TranscriptReader:
             self._without_reason = ended
             self._refusals = load_refusals(self._context.database, self.job_id)
 
+    def _load_stops(self, rows: Sequence[Row[Any]]) -> None:
+        """Load which slots were lost because the cluster was stopped, if one was lost since the last call."""
+        lost = {(r.task_index, r.generation) for r in rows if _is_on_slot(r) and r.reason in _PREEMPTIONS}
+        if lost - self._lost_slots:
+            self._lost_slots = lost
+            self._stops = load_stops(self._context.database, self.job_id)
+
     def _info(self, row: Row[Any], has_several: bool) -> AttemptInfo:
-        offer = row.offer
+        offer, reason = row.offer, row.reason
+        where = f"{offer['cloud']}/{offer['region']}/{offer['zone']} {offer['instance_type']} {offer['market']}"
+        if _is_on_slot(row):
+            where = f"cluster {offer['region']}"
+            if (row.task_index, row.generation) in self._stops and reason in _PREEMPTIONS:
+                reason = f"{where} was stopped"
         return AttemptInfo(
             key=(self.job_id, row.task_index, row.generation),
             num_nodes=row.nodes,
-            where=f"{offer['cloud']}/{offer['region']}/{offer['zone']} {offer['instance_type']} {offer['market']}",
+            where=where,
             requested_at=job_listing.iso(row.requested_at) or "",
             task_name=row.name if has_several else "",
             has_ended=row.state in _ENDED,
-            reason=row.reason,
+            reason=reason,
             refusal=self._refusals.get((row.task_index, row.generation)),
         )
+
+
+def _is_on_slot(row: Row[Any]) -> bool:
+    return row.generation is not None and row.offer["cloud"] == SLOT_CLOUD
+
+
+def _is_shown(row: Row[Any]) -> bool:
+    """Whether the log has the attempt. A slot that is refused, since another job has taken it, means waiting longer."""
+    return row.generation is not None and not (_is_on_slot(row) and row.booted_at is None)
 
 
 def _start_of_tail(reader: _TranscriptReader, count: int) -> int:
