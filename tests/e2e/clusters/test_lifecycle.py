@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from perdure.sdk import Resources, clusters
@@ -68,11 +69,19 @@ def test_stop_and_start__keep_the_queue(sky: Clusters) -> None:
     assert sky.status("rest") == "STOPPED"
     assert [sky.job("rest", number)["status"] for number in (running, waiting)] == ["PENDING", "PENDING"]
     assert "saved\n" in sky.log("rest", running)
-    assert "stopped" in perdure("exec", "rest", "true", check=False).stderr
+    rejected = perdure("exec", "rest", "true", check=False).stderr
+    assert rejected.startswith("Error: the cluster rest is stopped\n")
     perdure("start", "rest", "--yes")
     sky.until("rest", running, "RUNNING")
     sky.controller.until(lambda: sky.log("rest", running).count("begun ") == 2, "the second start of the job")
     assert len({line for line in sky.log("rest", running).splitlines() if line.startswith("begun ")}) == 1
+    raw = perdure("logs", "rest", running, "--no-follow", check=False).stdout
+    assert "--- attempt 1 on cluster rest, requested " in raw
+    assert "--- attempt 1 ended: cluster rest was stopped ---\n" in raw
+    assert "refused" not in raw
+    unknown = perdure("cancel", "rest", running, 99, "--yes", check=False)
+    assert "the cluster rest has no job 99" in unknown.stderr
+    assert sky.job("rest", running)["status"] == "RUNNING", "a wrong call changes nothing"
     perdure("cancel", "rest", running, "--yes")
     assert sky.until("rest", waiting)["status"] == "SUCCEEDED"
 
@@ -110,7 +119,10 @@ def test_autostop__stops_after_the_last_job_and_stays_set(sky: Clusters) -> None
     sky.controller.perdure("start", "idle", "--yes")
     assert one(sky, "idle")["autostop_s"] == 2.0
     until_status(sky, "idle", "STOPPED")
-    sky.controller.perdure("autostop", "idle", "--cancel")
+    autostop = partial(sky.controller.perdure, "autostop", "idle")
+    assert autostop("-i", "1").stdout == "The cluster idle stops automatically after 1 idle minute.\n"
+    assert autostop("-i", "90", "--down").stdout == "The cluster idle ends automatically after 90 idle minutes.\n"
+    assert autostop("--cancel").stdout == "The cluster idle does not stop automatically.\n"
     assert one(sky, "idle")["autostop_s"] is None
 
 

@@ -82,9 +82,15 @@ def test_life_of_a_job__reaches_webhook_and_callback(home: Path, tmp_path: Path,
         assert receiver.received[-1].body["type"] == "test"
         failed = controller.perdure("notify", "test", "nowhere", check=False)
         assert failed.returncode != 0
-        assert "was not delivered" in failed.stderr
+        assert "was not delivered: " in failed.stderr
+        assert "Error: " not in failed.stderr.removeprefix("Error: "), "no name of a class"
+        assert "config.yaml was changed" not in failed.stderr
         unknown = controller.perdure("notify", "test", "opps", check=False)
         assert "channels: nowhere, ops" in unknown.stderr
+        with open(home / "config.yaml", "a") as file:
+            file.write("# edited\n")
+        edited = controller.perdure("notify", "test", "ops")
+        assert "config.yaml was changed after the controller started" in edited.stderr
         assert controller.errors() == []
 
 

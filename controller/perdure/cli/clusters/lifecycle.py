@@ -171,9 +171,7 @@ def autostop(
     minutes = -1.0 if is_cancelled else DEFAULT_IDLE_MINUTES if idle_minutes is None else idle_minutes
     for name in chosen:
         clusters.autostop(name, minutes, wait_for, down=is_down, client=client)
-        what = "will not be stopped" if is_cancelled else f"will be {'ended' if is_down else 'stopped'}"
-        when = "" if is_cancelled else f" after {minutes:g} idle minutes"
-        click.echo(f"The cluster {name} {what} by itself{when}.")
+        click.echo(f"The cluster {name} {_autostop_text(minutes, is_down=is_down)}.")
 
 
 @click.command(
@@ -202,6 +200,10 @@ def cancel(
         raise Failure("IDS and --all exclude each other", EXIT_WRONG_INPUT)
     require_terminal_or_yes(yes=yes)
     client = connect()
+    known = {job["number"] for job in clusters.cluster_queue(cluster, numbers, client=client)["jobs"]}
+    if unknown := [number for number in numbers if number not in known]:
+        text = f"the cluster {cluster} has no job {', '.join(map(str, unknown))}"
+        raise Failure(f"{text}\n  to list its jobs: perdure queue {cluster}", EXIT_NOT_FOUND)
     which = "all jobs" if everything else f"job {', '.join(map(str, numbers))}" if numbers else "the newest running job"
     confirm(f"Cancel {which} of {cluster}?", yes=yes)
     result = clusters.get(clusters.cancel(cluster, everything, job_ids=numbers or None, client=client))
@@ -250,3 +252,13 @@ def _each(
                 raise Failure(str(error)) from error
         click.echo(f"Cluster {name} {'is being ' if asynchronous else ''}{done}.")
     update_ssh_hosts(client)
+
+
+def _autostop_text(minutes: float, *, is_down: bool) -> str:
+    """What a cluster does by itself. `minutes`: how long it may be idle; below 0: for ever."""
+    if minutes < 0:
+        return "does not stop automatically"
+    verb = "ends" if is_down else "stops"
+    if not minutes:
+        return f"{verb} as soon as it is idle"
+    return f"{verb} automatically after {minutes:g} idle minute{'' if minutes == 1 else 's'}"

@@ -52,11 +52,14 @@ def list_command(limit: int, channel: str | None, job_id: int | None, output: st
 @click.argument("channel")
 def test_command(channel: str) -> None:
     """Send a test message to CHANNEL, and wait for the result. Exits with 1 if it is not delivered."""
-    from perdure.cli.client import connect
-    from perdure.cli.errors import Failure
+    from perdure.cli.client import connect, outdated_config
+    from perdure.cli.errors import Failure, warn
     from perdure.sdk.notify.calls import test_channel
 
-    result = test_channel(connect(), channel)
+    client = connect()
+    if note := outdated_config(client.controller()):
+        warn(note)
+    result = test_channel(client, channel)
     if not result["delivered"]:
         raise Failure(f"the test message to {channel} was not delivered: {result['detail']}")
     click.echo(f"Delivered a test message to {channel}" + (f" ({result['detail']})." if result["detail"] else "."))

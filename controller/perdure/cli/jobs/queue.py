@@ -18,6 +18,7 @@ from perdure.recovery.statuses import Status
 from perdure.sdk.connection import api_types
 
 REFRESH_S = 2.0
+DEFAULT_LIMIT = 50
 MAX_WAIT_REASONS = 3
 WAITING = (Status.PENDING, Status.STARTING, Status.RECOVERING)
 UNFINISHED = (Status.RUNNING, Status.RECOVERING, Status.STARTING, Status.PENDING, Status.CANCELLING)
@@ -53,7 +54,7 @@ Examples:
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Show all jobs.")
 @click.option(
-    "-l", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show at most this many jobs."
+    "-l", "--limit", type=click.IntRange(min=1), help=f"Show at most this many jobs; {DEFAULT_LIMIT} by default."
 )
 @click.option("--skip-finished", is_flag=True, help="Hide finished jobs.")
 @click.option(
@@ -86,7 +87,7 @@ Examples:
 )
 def queue(
     everything: bool,
-    limit: int,
+    limit: int | None,
     skip_finished: bool,
     statuses: tuple[str, ...],
     name: str | None,
@@ -104,6 +105,9 @@ def queue(
     """
     from perdure.cli.client import connect
 
+    if everything and limit is not None:
+        raise Failure("--all and --limit exclude each other", EXIT_WRONG_INPUT)
+    limit = DEFAULT_LIMIT if limit is None else limit
     selected_statuses = _statuses(statuses)
     is_here = _place_filter(infra)
     max_age = _age_filter(since)

@@ -108,9 +108,7 @@ class ClusterService:
         """Queue a job without `setup` on a cluster that is up."""
         cluster = self.get(name)
         if cluster.wanted != UP:
-            raise RequestRejected(
-                f"the cluster {name} is stopped", where="name", fix=f"start it: perdure start {name}", status=409
-            )
+            raise RequestRejected(f"the cluster {name} is stopped", fix=f"start it: perdure start {name}", status=409)
         task = _task(config)
         self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
@@ -154,7 +152,7 @@ class ClusterService:
             failpoint("cluster.created")
         except IntegrityError as error:  # another request has created it a moment ago
             raise RequestRejected(
-                f"the cluster {name} is being launched by another request", where="name", fix="try again", status=409
+                f"the cluster {name} is being launched by another request", fix="try again", status=409
             ) from error
         return self.get(name)
 

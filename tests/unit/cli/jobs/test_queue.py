@@ -169,6 +169,8 @@ def test_limit__mentions_that_there_are_more(perdure: RunPerdure, server: Contro
     assert lines[-1] == "Showing the newest 2; to see all: perdure jobs queue --all"
     assert len(perdure("jobs", "queue", "-l", "5").stdout.splitlines()) == 7
     assert len(perdure("jobs", "queue", "-a").stdout.splitlines()) == 7
+    both = perdure("jobs", "queue", "-a", "-l", "3")
+    assert (both.exit_code, both.stderr) == (2, "Error: --all and --limit exclude each other\n")
 
 
 def test_all__fetches_and_prints_page_by_page(perdure: RunPerdure, server: Controller) -> None:

@@ -113,4 +113,4 @@ def _retry_after_s(value: str | None) -> float | None:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return str(error) or type(error).__name__

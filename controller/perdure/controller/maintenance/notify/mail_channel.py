@@ -32,7 +32,7 @@ class MailChannel:
                     server.login(self.smtp.user, self._password())
                 server.send_message(self._compose(message), self.smtp.sender, list(self.addresses))
         except (OSError, smtplib.SMTPException, ValueError) as error:
-            return NotDelivered(f"{type(error).__name__}: {error}")
+            return NotDelivered(str(error) or type(error).__name__)
         return Delivered(f"mailed to {len(self.addresses)}")
 
     def _connect(self) -> smtplib.SMTP:
