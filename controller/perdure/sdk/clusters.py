@@ -6,9 +6,8 @@
     job_id, _ = perdure.stream_and_get(request)
     perdure.tail_logs("dev", job_id)
 
-As in SkyPilot, a call returns a request whose result `get` or `stream_and_get` returns. The call itself is complete by
-then: what a request still waits for is the cluster. Every function takes `client`, as in `jobs`. All raise ApiError
-(the controller rejected the call), ConnectionLost or NoController.
+As in SkyPilot, a call returns a request whose result `get` or `stream_and_get` returns. What it still waits for is the
+cluster. Every function takes `client` and raises as in `jobs`.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import IO, TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from urllib.parse import quote
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND
@@ -300,8 +300,7 @@ def autostop(
     """Stop a cluster, or take it `down`, once it was idle for `idle_minutes`. Below 0: never.
 
     `wait_for`: with `jobs_and_ssh`, the default, a cluster is idle while it has no job and nobody uses its machines by
-    ssh, `jobs exec` or a forwarded port; with `jobs`, while it has no job. `none` counts from this call, from a launch
-    or a start, whatever happens.
+    ssh, `jobs exec` or a forwarded port; with `jobs`, while it has no job. `none` counts from launch, start or call.
     """
     idle_s = None if idle_minutes < 0 else 60.0 * idle_minutes
     body = {"idle_s": idle_s, "down": down, "wait_for": wait_for or DEFAULT_WAIT_FOR}
@@ -355,20 +354,23 @@ def find_job(
     return found[0] if found else None
 
 
-def get(request: Request[Result] | Result) -> Result:
-    """The result of a request. Waits for what it is about.
-
-    The functions of `sdk.jobs` return their results at once: any other value is returned as it is.
-    """
+@overload
+def get(request: Request[Result]) -> Result: ...
+@overload
+def get(request: Result) -> Result: ...
+def get(request: Any) -> Any:
+    """The result of a request. Waits for what it is about. The results of `sdk.jobs` are returned as they are."""
     return request.finish(lambda _: None) if isinstance(request, Request) else request
 
 
-def stream_and_get(request: Request[Result] | Result, output_stream: IO[str] | None = None) -> Result:
+@overload
+def stream_and_get(request: Request[Result], output_stream: IO[str] | None = None) -> Result: ...
+@overload
+def stream_and_get(request: Result, output_stream: IO[str] | None = None) -> Result: ...
+def stream_and_get(request: Any, output_stream: IO[str] | None = None) -> Any:
     """As `get`; writes what happens meanwhile to `output_stream` (stdout by default)."""
-    if not isinstance(request, Request):
-        return request
-    stream = output_stream or sys.stdout
-    return request.finish(lambda line: print(line, file=stream, flush=True))
+    note = partial(print, file=output_stream or sys.stdout, flush=True)
+    return request.finish(note) if isinstance(request, Request) else request
 
 
 def _wait_settled(cluster: api_types.Cluster, client: Client) -> None:

@@ -172,7 +172,7 @@ def queue(
     client: Client | None = None,
 ) -> api_types.JobPage:
     """Jobs, newest first: one record per task. `job_ids`: only these, so none if it is empty. `name`: a whole name, or
-    a pattern with `*`, `?` or `[a-z]`. `before`: only job IDs below it, for the next page. `refresh` changes nothing."""
+    a pattern with `*`, `?` or `[a-z]`. `before`: only job IDs below it, for the next page. `refresh`: no effect."""
     return (client or _client()).jobs(
         limit=limit, skip_finished=skip_finished, statuses=statuses, name=name, ids=job_ids, before=before
     )

@@ -34,7 +34,9 @@ def register_gauges(
         metrics.timer_lag.set(0.0 if due_at is None else max(0.0, (now - due_at) / speed))
         metrics.queue_lag.set(0.0 if queued_at is None else max(0.0, (now - queued_at) / speed))
         metrics.queue_depth.set(inbox.backlog())
-        waiting = {(cloud,): depth for cloud, depth in launch_queues().items() if cloud != SLOT_CLOUD}
+        waiting: dict[tuple[str, ...], float] = {
+            (cloud,): depth for cloud, depth in launch_queues().items() if cloud != SLOT_CLOUD
+        }
         metrics.launch_queue.replace(waiting)
         metrics.nodes.set(sessions.num_connections)
         metrics.rejected_frames.set(sessions.rejected_frames.total)
