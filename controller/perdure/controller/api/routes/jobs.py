@@ -22,7 +22,7 @@ from perdure.controller.cluster import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.queries import clusters, globs, search
+from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.globs import BadGlob, Glob
 from perdure.controller.store.queries.search import Filter

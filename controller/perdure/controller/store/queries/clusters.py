@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, select
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, Cluster, ClusterHost, WaitFor
-from perdure.controller.store.records.jobs import Attempt, Job, Node
+from perdure.controller.store.records.clusters import DOWN, STOPPED, ClusterHost, WaitFor
+from perdure.controller.store.records.jobs import Attempt, Node
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
 
@@ -49,14 +49,6 @@ def jobs_of(
         (_job(wanted[job["job_id"]], job, is_setting_up=job["job_id"] in setting_up) for job in described),
         key=lambda job: -job["number"],
     )
-
-
-def held_by(conn: Connection, job_ids: Collection[int]) -> dict[int, str]:
-    """Those of the jobs that hold the machines of a cluster, each with the cluster's name."""
-    query = select(Job.c.id, Cluster.c.name).where(
-        Job.c.id.in_(job_ids), Job.c.cluster_job.is_(None), Job.c.cluster_id == Cluster.c.id
-    )
-    return {job_id: name for job_id, name in conn.execute(query)}
 
 
 def status_of(row: Row[Any], host: ClusterHost | None) -> str:

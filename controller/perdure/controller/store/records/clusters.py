@@ -350,6 +350,12 @@ def queued_job(job_id: int, num_nodes: int, slot: Mapping[str, Any]) -> QueuedJo
     return QueuedJob(job_id, demand, num_nodes, slot.get("limit_s"))
 
 
+def held_by(conn: Connection, job_ids: Collection[int]) -> dict[int, str]:
+    """Those of the jobs that hold the machines of a cluster, each with the cluster's name."""
+    query = select(Job.c.id, Job.c.name).where(Job.c.id.in_(job_ids), IS_HOST)
+    return {job_id: name for job_id, name in conn.execute(query)}
+
+
 def cluster_of_job(conn: Connection, job_id: int) -> dict[str, Any]:
     """`cluster` and `cluster_job` of `api_types.JobDetail`."""
     row = conn.execute(_OF_JOB, {"job_id": job_id}).mappings().first()
