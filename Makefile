@@ -30,7 +30,7 @@ test: $(INSTALLED) fuse net ssh postgres azurite prometheus chromium ## the test
 test-api: $(INSTALLED) fuse ssh ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
 	$(PYTEST) -m "api and not long"
 
-test-slow: $(INSTALLED) fuse net postgres azurite ## whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net ssh postgres azurite chromium ## whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
 test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)

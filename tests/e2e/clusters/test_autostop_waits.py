@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import urllib.request
 
+import pytest
+
 from e2e.enter.conftest import Entered
 from perdure.sdk import Resources, clusters
 from support.helpers.clusters import Clusters
 from support.helpers.ports import unused_port
 from support.helpers.timing import scaled
+
+pytestmark = pytest.mark.slow
 
 IDLE_S = 2.0
 # It goes on after the command that starts it, which must not end before.

@@ -10,6 +10,8 @@ import pytest
 from perdure.controller.runtime.failpoints import CLUSTER_FAILPOINTS, VARIABLE
 from support.helpers.clusters import Clusters, running_clusters
 
+pytestmark = pytest.mark.slow
+
 IN_SHORT = ("cluster.created", "slot.granted:2")
 
 

@@ -215,7 +215,7 @@ def test_cluster__is_named_and_its_slots_are_no_machines(dashboard: Dashboard) -
     ("scheme", "width"),
     [
         ("light", 390),
-        ("dark", 1280),
+        pytest.param("dark", 1280, marks=pytest.mark.slow),
         pytest.param("light", 1280, marks=pytest.mark.long),
         pytest.param("dark", 390, marks=pytest.mark.long),
     ],

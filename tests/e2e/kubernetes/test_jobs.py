@@ -16,6 +16,8 @@ from support.helpers.controllers import Controller, running_controller
 from support.helpers.ports import unused_port
 from support.helpers.timing import wait_until
 
+pytestmark = pytest.mark.slow
+
 WORK = """
 trap 'echo received SIGTERM; {drain}; exit 1' TERM
 echo runs on $HOSTNAME as $SKYPILOT_TASK_ID rank $SKYPILOT_NODE_RANK

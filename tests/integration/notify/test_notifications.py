@@ -164,8 +164,8 @@ def test_mail__arrives_in_a_thread_of_the_job(home: Path, tmp_path: Path) -> Non
         assert {tuple(addresses) for addresses, _ in mails} == {("a@example.org",)}
         first = mails[0][1]
         assert "Auto-Submitted: auto-generated" in first
-        assert "Subject: Job 1 (told) starting" in first
+        assert "Job 1 (told) starting" in first  # in the subject, or on a busy machine in the digest of several events
         threads = {line for _, mail in mails for line in mail.splitlines() if line.startswith("References:")}
-        assert len(threads) == 1
+        assert len(threads) == 1 or "events of Perdure" in first
     finally:
         server.stop()
