@@ -131,6 +131,8 @@ def test_secret__is_only_on_the_node_and_removed_at_the_end(controller: Controll
         ("true", f"workdir: {{url: 'http://user:{IN_URL}@127.0.0.1:9/x.git'}}\n", None),
         ("true", "file_mounts: {'/data/${WRITTEN}': {name: a-bucket, mode: COPY}}\n", None),
     ],
+    # pytest writes the ids into the environment of every process.
+    ids=["run", "setup", "git-reference", "git-url", "mount"],
 )
 def test_secret__is_not_shown_by_a_failed_job(
     controller: Controller, tmp_path: Path, run: str, more: str, status: str | None
