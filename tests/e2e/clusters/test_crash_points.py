@@ -10,8 +10,6 @@ import pytest
 from perdure.controller.runtime.failpoints import CLUSTER_FAILPOINTS, VARIABLE
 from support.helpers.clusters import Clusters, running_clusters
 
-pytestmark = pytest.mark.slow
-
 IN_SHORT = ("cluster.created", "slot.granted:2")
 
 
@@ -44,6 +42,7 @@ def live_through(home: Path, point: str) -> None:
         assert not sky.controller.errors()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", IN_SHORT)
 def test_cluster__survives_the_death_of_its_controller(tmp_path: Path, point: str) -> None:
     live_through(tmp_path / "home", point)
