@@ -193,6 +193,7 @@ def test_narrow_tables__are_scrolled_and_charts_can_be_read(dashboard: Dashboard
     context.close()
 
 
+@pytest.mark.slow
 def test_cluster__is_named_and_its_slots_are_no_machines(dashboard: Dashboard) -> None:
     perdure = dashboard.controller.perdure
     perdure("launch", "-c", "dev", "--yes", "-d", "sleep 600")
