@@ -39,27 +39,42 @@ def serve_command(session: Session, request: Mapping[str, Any], context: Session
     except OSError as error:
         raise SessionRefused(f"the command cannot be started on this machine: {error}") from None
     session.accept()
+    given = _Input(session, stdin)
 
     def on_control(message: Mapping[str, Any]) -> None:
         kind = message.get("type")
         if kind == "eof" and has_tty:
-            write_all(session.ws, stdin, _END_OF_INPUT)
+            given.write(_END_OF_INPUT)
         elif kind == "eof":
-            session.close_descriptor(stdin)
-        elif kind == "resize" and has_tty:
+            given.close()
+        elif kind == "resize" and has_tty and given.is_open:
             _resize(stdin, message)
         elif kind == "signal":
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, SIGNALS[message["name"]])
 
-    session.receive(lambda data: _write(session, stdin, data), on_control)
+    session.receive(given.write, on_control)
     send_all(session.ws, sources, wake=session.wake, is_over=lambda: process.poll() is not None)
     session.finish(session.await_process())
 
 
-def _write(session: Session, stdin: int, data: bytes) -> None:
-    if not write_all(session.ws, stdin, data):
-        session.close_descriptor(stdin)
+class _Input:
+    """The command's standard input. Once it is closed, its number may belong to another file of the agent."""
+
+    def __init__(self, session: Session, descriptor: int) -> None:
+        self._session = session
+        self._descriptor = descriptor
+        self.is_open = True
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, or drop it if nobody reads it any more."""
+        if self.is_open and not write_all(self._session.ws, self._descriptor, data):
+            self.close()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._session.close_descriptor(self._descriptor)
 
 
 def _start_on_terminal(
