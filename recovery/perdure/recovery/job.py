@@ -207,6 +207,7 @@ class TaskView:
     last_step: int | None = None  # the step that was saved last
     step_at: float | None = None  # when another step than before was reported
     busy_at: float | None = None  # when a GPU was last seen at work, or first seen at all
+    gpus_at: float | None = None  # when its GPUs were last reported; only in memory
     stuck_since: float | None = None  # since when it has made no progress, once the user has been told
     spent_usd: float = 0.0  # the cost of the attempts that are gone
     budget_warned: bool = False

@@ -203,7 +203,8 @@ def _progressed(
         return job
     if isinstance(event, events.GpusReported):
         # GPUs that have never been at work count as idle from when they were first seen.
-        return job.with_task(replace(task, busy_at=now)) if event.busy or task.busy_at is None else job
+        busy_at = now if event.busy or task.busy_at is None else task.busy_at
+        return job.with_task(replace(task, busy_at=busy_at, gpus_at=now))
     if abs(event.step) > _MAX_STEP or event.step == task.last_step:
         return job
     return job.with_task(replace(task, last_step=event.step, step_at=now))

@@ -15,8 +15,10 @@ from perdure.controller.store.records.agent_connections import Place
 from perdure.recovery import events
 
 BUSY_UTILIZATION = 0.05
-# A report that only repeats that GPUs are at work is recorded this often, of the time after which the task is stuck.
+# A report that repeats the last one is recorded this often, of the time after which the task is stuck.
 _RECORDED_SHARE = 0.2
+# Another controller owns the job, and knows whether it limits how long GPUs may idle.
+_FORWARDED_INTERVAL_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,12 @@ class UsageReport:
 
 
 class NodeUsage:
-    """`now`: the controller's clock."""
+    """`now`: the controller's clock, which runs at `speed`."""
 
-    def __init__(self, inbox: ReconcilerInbox, now: Callable[[], float]) -> None:
+    def __init__(self, inbox: ReconcilerInbox, now: Callable[[], float], speed: float = 1.0) -> None:
         self._inbox = inbox
         self._now = now
+        self._speed = speed
         self._newest: dict[Place, UsageReport] = {}
         self._recorded_at: dict[AttemptKey, float] = {}
         self._busy: set[Place] = set()
@@ -50,7 +53,7 @@ class NodeUsage:
         was_busy = is_busy or place in self._busy
         (self._busy.add if is_busy else self._busy.discard)(place)
         last = self._recorded_at.get(key)
-        if last is None or (was_busy and (not is_busy or now - last >= interval_s)):
+        if last is None or (was_busy and not is_busy) or now - last >= interval_s:
             self._recorded_at[key] = now
             self._inbox.notify(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
 
@@ -66,9 +69,11 @@ class NodeUsage:
         return sorted(reports, key=lambda item: item[0])
 
     def _interval_s(self, key: AttemptKey) -> float | None:
-        """How often busy GPUs are recorded; None if the job does not limit how long they may idle."""
+        """How often the state of GPUs is recorded; None if the job does not limit how long they may idle."""
         view = self._inbox.view(key[0])
-        if view is None or key[1] >= len(view.tasks):
+        if view is None:
+            return _FORWARDED_INTERVAL_S * self._speed
+        if key[1] >= len(view.tasks):
             return None
         recovery = view.tasks[key[1]].recovery
         given = [s for s in (recovery.stuck_after_s, recovery.restart_when_stuck_s) if s is not None]

@@ -108,7 +108,7 @@ class NodeSessions:
         self._on_log = on_log
         #: Nodes that have reported a rebalance recommendation: the timeline has it once, however often they do.
         self._at_risk: set[Place] = set()
-        self.usage = NodeUsage(inbox, clock.now)
+        self.usage = NodeUsage(inbox, clock.now, time_scale.speed)
         #: The invalid frames of all nodes.
         self.rejected_frames = RejectedFrames(monotonic)
 

@@ -18,13 +18,15 @@ from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 
 Value = TypeVar("Value")
 
-_TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes"}
+_TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes", "gpus_at"}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
 VIEW_COLUMNS = ("index", "num_nodes", "requirements", "recovery", *TASK_COLUMNS)
 """The columns of a task that `decode_task` reads."""
 ATTEMPT_COLUMNS = tuple(f.name for f in fields(AttemptView) if f.name not in ("generation", "nodes"))
 NODE_COLUMNS = tuple(f.name for f in fields(NodeView) if f.name != "rank")
 _OFFER_FIELDS = tuple(f.name for f in fields(Offer))
+_UNSET = asdict(Recovery())
+_CHOICES = ("strategy", "patience")  # fields whose default is a choice, which another version may make otherwise
 _ENUMS = (TaskState, AttemptState, NodePhase, Reason)
 
 
@@ -63,10 +65,10 @@ def decode_requirement(data: Mapping[str, Any]) -> MachineRequirement:
 
 
 def encode_recovery(recovery: Recovery) -> dict[str, Any]:
-    data = {**asdict(recovery), "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
-    if not recovery.keep_on_failure_s:
-        del data["keep_on_failure_s"]  # a controller of the version before does not know it
-    return data
+    """Plain JSON. A field that is unset is left out: a controller of the version before may not know it."""
+    values = {name: getattr(recovery, name) for name in _UNSET}
+    data = {name: value for name, value in values.items() if name in _CHOICES or value != _UNSET[name]}
+    return {**data, "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:

@@ -20,19 +20,16 @@ def watch_progress(task: TaskView, ctx: Context) -> TaskView | None:
     """The task shows no progress for longer than it says: tell the user, and restart it if it wants that."""
     if task.outcome is not None or (task.stuck_since is None and not task.recovery.has_limits):
         return None
-    since, attempt = still_since(task, ctx.view), task.current
-    if task.run_since is None or attempt is None:
-        return replace(task, stuck_since=None, message="") if task.stuck_since is not None else None
-    show_s, restart_s = _show_after_s(task), task.recovery.restart_when_stuck_s
-    if since is None or show_s is None:
-        return None
-    if ctx.now < since + show_s:
+    attempt, show_s, restart_s = task.current, _show_after_s(task), task.recovery.restart_when_stuck_s
+    since = None if show_s is None else still_since(task, ctx.view, show_s)
+    if attempt is None or show_s is None or since is None or ctx.now < since + show_s:
         return replace(task, stuck_since=None, message="") if task.stuck_since is not None else None
     if task.stuck_since is None:
         message = _still_text(task, since, ctx)
         ctx.out.append(TimelineEntry("task.stuck", task.index, attempt.generation, None, Reason.STUCK, message))
         return replace(task, stuck_since=since, message=message)
-    if restart_s is None or ctx.now < since + restart_s:
+    since = None if restart_s is None else still_since(task, ctx.view, restart_s)
+    if restart_s is None or since is None or ctx.now < since + restart_s:
         return None
     message = f"{_still_text(task, since, ctx)}; restarting, as restart_when_stuck says"
     ctx.out.append(TimelineEntry("attempt.failed", task.index, attempt.generation, None, Reason.STUCK, message))
@@ -41,19 +38,23 @@ def watch_progress(task: TaskView, ctx: Context) -> TaskView | None:
     return count_recovery(give_up_attempt(task, attempt, Reason.STUCK, until, ctx.now), ctx)
 
 
-def still_since(task: TaskView, view: View) -> float | None:
+def still_since(task: TaskView, view: View, after_s: float) -> float | None:
     """Since when a steadily running task has shown no progress: in its steps, or on its GPUs, whichever is longer.
 
-    None if it has no limit, or has shown neither a step nor a GPU, so that nothing can be said. A new run counts from
-    its beginning, and so does a controller that has just taken the job over: it may have missed reports.
+    GPUs count once reports show that they idled for `after_s`: the time since the last report proves nothing. None if
+    the task has shown neither a step nor such GPUs, so that nothing can be said. A new run counts from its beginning,
+    and so does a controller that has just taken the job over: it may have missed reports.
     """
     attempt = task.current
-    if _show_after_s(task) is None or task.run_since is None or attempt is None or task.outcome is not None:
+    if task.run_since is None or attempt is None or task.outcome is not None or not attempt.is_steady:
         return None
-    if not attempt.is_steady:
-        return None
-    seen = [at for at in (task.step_at, task.busy_at) if at is not None]
-    return max(min(seen), task.run_since, view.owned_since) if seen else None
+    earliest = max(task.run_since, view.owned_since)
+    seen = [] if task.step_at is None else [max(task.step_at, earliest)]
+    if task.busy_at is not None and task.gpus_at is not None:
+        idle_since = max(task.busy_at, earliest)
+        if task.gpus_at - idle_since >= after_s:
+            seen.append(idle_since)
+    return min(seen, default=None)
 
 
 def _show_after_s(task: TaskView) -> float | None:
@@ -135,11 +136,10 @@ def limit_times(task: TaskView, view: View) -> list[float]:
     """When one of the rules above may apply next, if nothing else happens."""
     if task.outcome is not None:
         return []
-    since = still_since(task, view)
+    show_s, restart_s = _show_after_s(task), task.recovery.restart_when_stuck_s
+    after_s = show_s if task.stuck_since is None else restart_s
+    since = None if after_s is None else still_since(task, view, after_s)
     times = [overdue_at(task), budget_at(task, 1.0), None if task.budget_warned else budget_at(task, WARNING_SHARE)]
-    if since is not None:
-        if task.stuck_since is None:
-            times.append(since + (_show_after_s(task) or 0.0))
-        elif task.recovery.restart_when_stuck_s is not None:
-            times.append(since + task.recovery.restart_when_stuck_s)
+    if since is not None and after_s is not None:
+        times.append(since + after_s)
     return [at for at in times if at is not None]

@@ -63,6 +63,25 @@ def test_busy_gpus__are_recorded_seldom(world: World) -> None:
     assert 4 <= recorded <= 6, "a fifth of ten minutes, in ten minutes"
 
 
+def test_idle_gpus__are_recorded_again_since_silence_proves_nothing(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    seen = set()
+    for _ in range(30):
+        usage.on_usage(((job, 0, 1), 0), frame(IDLE))
+        world.pass_time(10.0, step_s=5.0)
+        seen.add(world.inbox.owned[job].view.tasks[0].gpus_at)
+    assert 3 <= len(seen) <= 4, "a fifth of ten minutes, in five minutes"
+
+
+def test_job_of_another_controller__has_its_reports_forwarded(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    for _ in range(30):
+        usage.on_usage(((4711, 0, 1), 0), frame(IDLE))
+        world.clock.advance(10.0)
+    assert 2 <= world.inbox.backlog() <= 4, "every two minutes, in five minutes"
+
+
 def test_job_without_limits__records_nothing(world: World) -> None:
     usage = NodeUsage(world.inbox, world.clock.now)
     job = running(world, Recovery())

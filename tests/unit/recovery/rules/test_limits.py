@@ -70,8 +70,23 @@ def test_idle_gpus__count_although_steps_are_saved() -> None:
     driver.send(events.GpusReported(0, 1, busy=False))
     for step in range(6):
         driver.send(step_saved(step), 100.0)
+        driver.send(events.GpusReported(0, 1, busy=False))
     assert driver.task.stuck_since is not None
     assert "GPUs are idle" in driver.task.message
+    for step in range(6, 13):
+        driver.send(step_saved(step), 100.0)
+        driver.send(events.GpusReported(0, 1, busy=False))
+    assert driver.task.attempts[0].reason is Reason.STUCK
+
+
+def test_gpus_without_reports__do_not_count_as_idle() -> None:
+    """The node may be connected to another controller, or its monitor may have ended."""
+    driver = new_job(recovery=RESTARTS).running()
+    driver.send(events.GpusReported(0, 1, busy=True))
+    driver.send(events.GpusReported(0, 1, busy=False), 60.0)
+    for step in range(30):
+        driver.send(step_saved(step), 100.0)
+        assert driver.task.stuck_since is None, step
 
 
 def test_busy_gpus__do_not_hide_steps_that_stand_still() -> None:
