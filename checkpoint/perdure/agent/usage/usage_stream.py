@@ -51,12 +51,22 @@ class UsageStream:
         """Nothing is acknowledged."""
 
     def _run(self) -> None:
+        last_error = ""
+        self._try_to_read()  # rates are since then
+        while not self._stopped.wait(self._interval_s):
+            usage, error = self._try_to_read()
+            if error and error != last_error:
+                self._log(f"the use of this machine is not reported: {error}")
+            last_error = error
+            if usage is not None:
+                self._send(usage, self._gpus.take_means())
+
+    def _try_to_read(self) -> tuple[dict[str, float] | None, str]:
+        """The use since the last call or, if the system does not tell it now, why."""
         try:
-            self._stats.read_usage()  # rates are since then
-            while not self._stopped.wait(self._interval_s):
-                self._send(self._stats.read_usage(), self._gpus.take_means())
+            return self._stats.read_usage(), ""
         except (OSError, ValueError, KeyError, IndexError) as error:
-            self._log(f"the use of this machine is not reported: {error!r}")
+            return None, repr(error)
 
     def _send(self, usage: dict[str, float], gpus: list[dict[str, float]]) -> None:
         ws = self._ws

@@ -106,3 +106,20 @@ def test_wrong_frames__are_rejected(change: dict[str, Any]) -> None:
         parse_text(json.dumps({**GOOD, **change}))
     with pytest.raises(InvalidFrame):
         parse_text(json.dumps(GOOD).replace("1.5", "NaN"))
+
+
+def test_error_of_one_reading__ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, logged, failures = ProcStats.read_usage, list[str](), iter([False, True, True, False])
+
+    def read_usage(stats: ProcStats) -> dict[str, float]:
+        if next(failures, False):
+            raise OSError("no such device")
+        return read(stats)
+
+    monkeypatch.setattr(ProcStats, "read_usage", read_usage)
+    stream = UsageStream(tmp_path, logged.append, interval_s=0.01, gpus=GpuMonitor(print, str(tmp_path / "none")))
+    socket: Any = Socket()
+    stream.attach(socket, {})
+    stream.start()
+    wait_until(lambda: len(socket.sent) > 1, "frames after the error", 20)
+    assert logged == ["the use of this machine is not reported: OSError('no such device')"], "once, not each time"
