@@ -54,6 +54,7 @@ def kinds(controller: Controller, job: int) -> list[str]:
     return [entry["kind"] for entry in controller.job(job)["timeline"]]
 
 
+@pytest.mark.slow
 @pytest.mark.fuse
 def test_hanging_job__is_told_restarted_and_finishes(controller: Controller, tmp_path: Path) -> None:
     recovery = {"stuck_after": "3s", "restart_when_stuck": "6s"}

@@ -12,7 +12,7 @@ from faultworld.totals import run_seeds
 
 # tests/conftest.py sums them up in the terminal.
 HISTORIES = "histories_survived"
-QUICK_COUNT, LONG_COUNT = 500, 10_000
+QUICK_COUNT, SLOW_COUNT, LONG_COUNT = 200, 500, 10_000
 PER_TEST = 25
 
 
@@ -29,9 +29,16 @@ def test_invariants__hold(first: int, request: pytest.FixtureRequest) -> None:
     assert_invariants(range(first, first + PER_TEST), request)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(QUICK_COUNT, SLOW_COUNT, PER_TEST))
+def test_invariants__hold_in_more_histories(first: int, request: pytest.FixtureRequest) -> None:
+    assert_invariants(range(first, first + PER_TEST), request)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(QUICK_COUNT, QUICK_COUNT + LONG_COUNT, 4 * PER_TEST))
+@pytest.mark.parametrize("first", range(SLOW_COUNT, SLOW_COUNT + LONG_COUNT, 4 * PER_TEST))
 def test_invariants__hold_in_many_histories(first: int, request: pytest.FixtureRequest) -> None:
     assert_invariants(range(first, first + 4 * PER_TEST), request)
 

@@ -15,6 +15,7 @@ COUNT = 24
 OTHERS = ("preempt", "notice", "crash", "disconnect", "kill")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("false-notices",), ("false-notices", *OTHERS)], ids=["alone", "with-others"])
 @pytest.mark.timeout(900)
 def test_false_notices__cost_no_other_job_its_offers(kinds: tuple[str, ...]) -> None:

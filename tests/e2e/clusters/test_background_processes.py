@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support.helpers.clusters import Clusters
 
 # Rank 1 ends at once and leaves a server; rank 0 uses it later than its grace period.
@@ -17,6 +19,7 @@ fi
 IS_ALIVE = 'a=$(cat ~/alive); sleep 0.5; [ "$a" = "$(cat ~/alive)" ] && echo still || echo alive'
 
 
+@pytest.mark.slow
 def test_background_process__lives_until_all_ranks_have_ended(sky: Clusters) -> None:
     sky.launch("ray", num_nodes=2)
     number = sky.exec("ray", SCRIPT, num_nodes=2)

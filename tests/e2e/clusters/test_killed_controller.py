@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from perdure.sdk.connection.discovery import is_controller
 from support.helpers.clusters import Clusters, running_clusters
 
@@ -17,6 +19,7 @@ def kill(sky: Clusters) -> None:
     sky.controller.until(lambda: not is_controller(pid), "the controller's death")
 
 
+@pytest.mark.slow
 def test_killed_controller__runs_every_job_once(tmp_path: Path) -> None:
     with running_clusters(tmp_path / "home") as sky:
         sky.launch("dev", resources=None)

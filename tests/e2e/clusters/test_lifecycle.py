@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
+
 from perdure.sdk import Resources, clusters
 from support.helpers.clusters import Clusters
 
@@ -38,6 +40,7 @@ def test_job__of_two_nodes_runs_on_both_and_fails_as_a_whole(sky: Clusters) -> N
     assert sky.until("pair", waiting)["status"] == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_backfill__uses_limits(sky: Clusters) -> None:
     sky.launch("gpus", resources=Resources(accelerators="V100:8"))
     jobs = [
@@ -111,6 +114,7 @@ def test_recover__brings_a_preempted_cluster_back_by_itself(sky: Clusters) -> No
     assert sky.job("back", running)["recovery_count"] == 1
 
 
+@pytest.mark.slow
 def test_autostop__stops_after_the_last_job_and_stays_set(sky: Clusters) -> None:
     sky.launch("idle", idle_s=2.0)
     busy = sky.exec("idle", "sleep 4")

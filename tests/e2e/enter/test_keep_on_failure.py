@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.enter.conftest import Entered, launch
 from support.helpers.controllers import Controller
 
@@ -16,6 +18,7 @@ def failed(controller: Controller, *words: str) -> Entered:
     return job
 
 
+@pytest.mark.slow
 def test_kept_machine__can_be_entered_and_ends_with_a_cancel(controller: Controller) -> None:
     job = failed(controller, "--keep-on-failure", "30m")
     assert job.out("cat seen.txt") == b"evidence\n"

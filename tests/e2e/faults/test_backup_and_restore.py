@@ -36,6 +36,7 @@ def launch(controller: Controller, name: str, *options: str) -> int:
     return int(match[1])
 
 
+@pytest.mark.slow
 def test_restore__adopts_known_jobs_and_names_unknown_machines(controller: Controller, tmp_path: Path) -> None:
     controller.until(lambda: list(tmp_path.glob("scheduled/perdure-*")), "the scheduled backup")
     status = controller.until(

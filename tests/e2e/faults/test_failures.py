@@ -66,6 +66,7 @@ def controller_runs(controller: Controller) -> bool:
     return psutil.pid_exists(pid) and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.slow
 def test_machine_lost_during_an_outage__is_recovered_afterwards(controller: Controller) -> None:
     job = launch(controller, TICKER)
     until_logged(controller, job, "tick 3\n")

@@ -53,6 +53,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", home], check=True)
 
 
+@pytest.mark.slow
 def test_disk_reserve__holds_logs_alone_and_loses_nothing(controller_on: ControllerOn, small_disk: Path) -> None:
     with controller_on(small_disk) as controller:
         (small_disk / "filler").write_bytes(bytes(FILLER_BYTES))

@@ -64,6 +64,7 @@ def refusal(controller: Controller) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_older_database__is_refused_until_accepted_and_mixes_nothing(controller: Controller, tmp_path: Path) -> None:
     kept = launch(controller, "kept")
     copy_database(controller, tmp_path)
@@ -96,6 +97,7 @@ def test_older_database__is_refused_until_accepted_and_mixes_nothing(controller:
     assert len(controller.job(new)["attempts"]) == 1
 
 
+@pytest.mark.slow
 def test_database__that_is_replaced_under_a_running_daemon_stops_it(controller: Controller) -> None:
     job = launch(controller, "kept")
     with closing(sqlite3.connect(controller.home / "perdure.db", timeout=30)) as conn, conn:

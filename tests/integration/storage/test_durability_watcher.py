@@ -171,6 +171,7 @@ def test_durable__is_journaled_when_committed_on_a_linked_bucket(
         assert until(lambda: run.durable_at(1), timeout_s=20) - committed_at <= MAX_DELAY_S
 
 
+@pytest.mark.slow
 def test_durable__waits_for_the_new_part_of_another_node(
     tmp_path: Path, node: Node, bucket: Bucket, new_run: Callable[..., Run], until: Until
 ) -> None:

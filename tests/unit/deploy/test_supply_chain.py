@@ -126,6 +126,7 @@ def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
     return hashlib.sha256(content.getvalue()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False])
 def test_installer__installs_a_dependency_only_with_its_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool

@@ -58,6 +58,7 @@ def in_process(embedded: tuple[Path, dict[str, str]], monkeypatch: pytest.Monkey
     return home
 
 
+@pytest.mark.slow
 def test_start__waits_while_it_makes_progress(embedded: tuple[Path, dict[str, str]]) -> None:
     home, environ = embedded
     home.mkdir(mode=0o700)

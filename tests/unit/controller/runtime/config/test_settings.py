@@ -71,6 +71,13 @@ def test_local_home__requires_a_shared_folder_behind_one_address(tmp_path: Path)
         ("retention: {days: 3}", "config.yaml:1: retention.days: no such setting"),
         ("retention: 30", "config.yaml:1: retention: expected a mapping"),
         ("local: {directory: /srv/elsewhere}", "config.yaml:1: local.directory"),
+        ("listen: {port: abc}", "config.yaml:1: listen.port"),
+        ("log_level: info\nlisten:\n  port: 70000", "config.yaml:3: listen.port"),
+        ("timeouts:\n  drain_timeout_s: -3", "config.yaml:2: timeouts.drain_timeout_s"),
+        ("limits:\n  drain: 3", "config.yaml:2: limits.drain"),
+        ("log_level: loudly", "config.yaml:1: log_level"),
+        ("local: {}\nlocal: {}", "config.yaml:2: local"),
+        ("timeouts:\n\tdrain_timeout_s: 3", "config.yaml:2: "),
     ],
 )
 def test_read_settings__names_invalid_key(tmp_path: Path, text: str, where: str) -> None:
