@@ -117,8 +117,8 @@ def _run_daemon(home: Path) -> None:
         import uvloop
 
         from perdure.controller.api.server.http import EventLoop
-        from perdure.controller.cluster.home import database_check
         from perdure.controller.daemon import Daemon
+        from perdure.controller.peers.home import database_check
         from perdure.controller.runtime.clock import SystemClock
         from perdure.controller.runtime.config.settings import read_settings
         from perdure.controller.runtime.daemon_log import configure_logging
@@ -164,15 +164,15 @@ def _print_credentials(home: Path) -> None:
 
 
 def _accept_database(home: Path, *, show_only: bool) -> int:
-    from perdure.controller.cluster.home.acceptance import accept_database
+    from perdure.controller.peers.home.acceptance import accept_database
 
     return 0 if accept_database(home, print, show_only=show_only) else 1
 
 
 def _back_up_or_restore(home: Path, options: argparse.Namespace) -> None:
-    from perdure.controller.cluster.home.backup.archive import BackupError
-    from perdure.controller.cluster.home.backup.create import back_up
-    from perdure.controller.cluster.home.backup.restore import restore
+    from perdure.controller.peers.home.backup.archive import BackupError
+    from perdure.controller.peers.home.backup.create import back_up
+    from perdure.controller.peers.home.backup.restore import restore
     from perdure.controller.runtime import failpoints
     from perdure.controller.runtime.config.settings import read_settings
 
@@ -229,7 +229,7 @@ def _migrate(home: Path, to: str | None, *, check_only: bool) -> None:
 
 
 def _rotate_key(home: Path) -> None:
-    from perdure.controller.cluster import key_rotation, time_scale
+    from perdure.controller.peers import key_rotation, time_scale
     from perdure.controller.runtime.clock import SystemClock
     from perdure.controller.runtime.config.settings import read_settings
     from perdure.controller.runtime.process import single_instance_lock

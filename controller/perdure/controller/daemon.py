@@ -20,12 +20,6 @@ from perdure.controller.clouds.cluster_slots import ClusterSlots
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
-from perdure.controller.cluster import membership, peer_messages
-from perdure.controller.cluster.home import database_check, watermark
-from perdure.controller.cluster.ownership import JobOwnership
-from perdure.controller.cluster.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
-from perdure.controller.cluster.time_scale import scale_timeouts
-from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import backup_schedule, cluster_watch, probes, retention, sweep
@@ -41,6 +35,12 @@ from perdure.controller.nodes.notice_queues import make_consumers
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.peers import membership, peer_messages
+from perdure.controller.peers.home import database_check, watermark
+from perdure.controller.peers.ownership import JobOwnership
+from perdure.controller.peers.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
+from perdure.controller.peers.time_scale import scale_timeouts
+from perdure.controller.peers.wake_signal import WakeSignal
 from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.reconcile.cluster_queue import ClusterQueue
 from perdure.controller.reconcile.inbox import ReconcilerInbox
@@ -207,9 +207,9 @@ class Daemon:
         self._peer_inbox = InboxReader(database, member.owner, inbox.submit, on_capacity=signal.wake)
         self._peers = None
         if peer_outbox is not None:
-            from perdure.controller.cluster.peers import Peers  # it needs the extra [postgres]
+            from perdure.controller.peers.cooperation import PeerCooperation  # it needs the extra [postgres]
 
-            self._peers = Peers(
+            self._peers = PeerCooperation(
                 database=database,
                 inbox=inbox,
                 peer_inbox=self._peer_inbox,

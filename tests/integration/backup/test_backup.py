@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from perdure.controller.cluster.home.backup.archive import MANIFEST, BackupError
-from perdure.controller.cluster.home.backup.create import back_up
-from perdure.controller.cluster.home.backup.restore import restore
-from perdure.controller.cluster.home.record import HomeRecord
+from perdure.controller.peers.home.backup.archive import MANIFEST, BackupError
+from perdure.controller.peers.home.backup.create import back_up
+from perdure.controller.peers.home.backup.restore import restore
+from perdure.controller.peers.home.record import HomeRecord
 from perdure.controller.runtime.config.settings import read_settings
 from perdure.controller.runtime.failpoints import COMMAND_FAILPOINTS, VARIABLE
 from perdure.controller.runtime.security.keyring import Keyring

@@ -12,11 +12,6 @@ from faultworld.clouds import CloudClient
 from faultworld.threads import BlockingFuture, Event, Lock, SingleThreadExecutor, WorkerPools
 from perdure.controller.api.context import ApiContext
 from perdure.controller.buckets.service import StorageService
-from perdure.controller.cluster.lease import Lease
-from perdure.controller.cluster.ownership import JobOwnership
-from perdure.controller.cluster.peer_messages import InboxReader, Outbox
-from perdure.controller.cluster.peers import Peers
-from perdure.controller.cluster.wake_signal import WakeSignal
 from perdure.controller.execute.call_runner import CallRunner
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.execute.intent_executor import IntentExecutor
@@ -24,6 +19,11 @@ from perdure.controller.maintenance.sweep import Sweep
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
+from perdure.controller.peers.cooperation import PeerCooperation
+from perdure.controller.peers.lease import Lease
+from perdure.controller.peers.ownership import JobOwnership
+from perdure.controller.peers.peer_messages import InboxReader, Outbox
+from perdure.controller.peers.wake_signal import WakeSignal
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -38,7 +38,7 @@ from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
-from perdure.controller.store.records.claims import Claim
+from perdure.controller.store.records.ownership_guard import Claim
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
 from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
@@ -146,9 +146,9 @@ class Components:
 
     def _peers(
         self, outbox: Outbox, signal: WakeSignal, presence: NodePresence, market: MarketState, job_updates: JobUpdates
-    ) -> Peers:
+    ) -> PeerCooperation:
         process = self._process
-        peers = Peers(
+        peers = PeerCooperation(
             database=process.database, presence=presence, inbox=self.inbox, sessions=self.sessions,
             ownership=self.ownership, market=market, updates=job_updates, peer_inbox=self.peer_inbox, outbox=outbox,
             signal=signal, monotonic=process.world.scheduler.now,

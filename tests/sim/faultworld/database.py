@@ -19,10 +19,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from faultworld.threads import Thread
-from perdure.controller.cluster import lease, notifications
-from perdure.controller.store.engine import notify
+from perdure.controller.peers import lease, watcher
+from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import as_of, migrate
-from perdure.controller.store.engine.notify import Topic
+from perdure.controller.store.engine.pg_notify import Topic
 
 POLL_INTERVAL_S = 6.0
 
@@ -86,9 +86,11 @@ def bind_database(world: World) -> Iterator[list[tuple[Topic, int]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease, "database_now", lambda _conn, _now: literal(world.scheduler.now()))
         # Fewer polls make a history cheaper to simulate, and it detects as much.
-        patch.setattr(notifications, "POLL_INTERVAL_S", POLL_INTERVAL_S)
-        patch.setattr(notifications, "_FULL_SCAN_INTERVAL_S", 2 * POLL_INTERVAL_S)
-        patch.setattr(notify, "notify_all", lambda _conn, topic, jobs: sent.extend((topic, job_id) for job_id in jobs))
+        patch.setattr(watcher, "POLL_INTERVAL_S", POLL_INTERVAL_S)
+        patch.setattr(watcher, "_FULL_SCAN_INTERVAL_S", 2 * POLL_INTERVAL_S)
+        patch.setattr(
+            pg_notify, "notify_all", lambda _conn, topic, jobs: sent.extend((topic, job_id) for job_id in jobs)
+        )
         yield sent
 
 

@@ -16,17 +16,17 @@ import pytest
 from sqlalchemy import select, update
 
 from faultworld.scenario import FAULTS, Scenario, scenario_of
-from perdure.controller.cluster import anti_entropy, ownership
-from perdure.controller.cluster import peer_messages as messages
 from perdure.controller.execute import intent_executor
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.execute.intent_executor import IntentExecutor
 from perdure.controller.maintenance import sweep
 from perdure.controller.nodes import connection, frames, node_spec, presence, session
+from perdure.controller.peers import anti_entropy, ownership
+from perdure.controller.peers import peer_messages as messages
 from perdure.controller.reconcile import inbox, intent_builder, loop, recorder, work_items
 from perdure.controller.runtime.security.incarnations import Incarnations
 from perdure.controller.store.logs import file_logs
-from perdure.controller.store.records import buckets, claims, intents, jobs, peer_messages
+from perdure.controller.store.records import buckets, intents, jobs, ownership_guard, peer_messages
 from perdure.recovery import events, observe
 from perdure.recovery.directive import STOP
 from perdure.recovery.job import AttemptView
@@ -180,9 +180,9 @@ def the_sweep_reads_the_database_first(patch: Patch) -> None:
 def the_guard_ignores_the_epoch(patch: Patch) -> None:
     def update_guarded(conn: Any, options: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
         for claim, columns in options:
-            conn.execute(update(claims.Job).where(claims.Job.c.id == claim.job_id).values(**columns))
+            conn.execute(update(ownership_guard.Job).where(ownership_guard.Job.c.id == claim.job_id).values(**columns))
 
-    patch.setattr(claims, "update_guarded", update_guarded)
+    patch.setattr(ownership_guard, "update_guarded", update_guarded)
 
 
 @_mutation
@@ -324,19 +324,19 @@ def the_lease_is_not_renewed(patch: Patch) -> None:
 
 @_mutation_of_several
 def jobs_of_live_controllers_are_claimed(patch: Patch) -> None:
-    real = claims.claim
-    patch.setattr(claims, "claim", lambda *args, **how: real(*args, **{**how, "take_all": True}))
+    real = ownership_guard.claim
+    patch.setattr(ownership_guard, "claim", lambda *args, **how: real(*args, **{**how, "take_all": True}))
 
 
 @_mutation_of_several
 def jobs_of_dead_controllers_are_not_claimed(patch: Patch) -> None:
-    real = claims.claim
+    real = ownership_guard.claim
 
     def claim(conn: Any, owner: str, now: float, **how: Any) -> Any:
-        first = conn.execute(select(claims.Controller.c.id)).scalars().all()
+        first = conn.execute(select(ownership_guard.Controller.c.id)).scalars().all()
         return real(conn, owner, now, **how) if first == [owner] else []
 
-    patch.setattr(claims, "claim", claim)
+    patch.setattr(ownership_guard, "claim", claim)
 
 
 @_mutation_of_several

@@ -18,7 +18,7 @@ from faultworld.network import IDLE_TIMEOUT_S, Link
 from faultworld.threads import Killed, Lock, SingleThreadExecutor, Thread, Threads
 from faultworld.virtual_time import SkewedClock
 from perdure.controller.api.auth import identify
-from perdure.controller.store.engine.notify import Topic
+from perdure.controller.store.engine.pg_notify import Topic
 
 if TYPE_CHECKING:
     from faultworld.nodes import Node

@@ -28,7 +28,7 @@ from perdure.controller.api.routes import jobs as api
 from perdure.controller.clouds.fake import Faults
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.engine.notify import Topic
+from perdure.controller.store.engine.pg_notify import Topic
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries import search
 from perdure.recovery import events

@@ -39,7 +39,7 @@ class FakeReconciler:
     def had_outage_within(self, _seconds: float) -> bool:
         return next(self.outages, False)
 
-    def notify(self, _job_id: int, event: events.Event) -> None:
+    def post(self, _job_id: int, event: events.Event) -> None:
         self.events.append(event)
         self.received.append(type(event).__name__)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 # Modules that a daemon imports only while it starts.
 LATER = (
-    "perdure.controller.cluster.peers",
+    "perdure.controller.peers.cooperation",
     "perdure.controller.api.app",
     "perdure.controller.clouds.local.cloud",
     "perdure.controller.clouds.aws.cloud",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, insert, select
 
-from perdure.controller.cluster.lease import Controllers
+from perdure.controller.peers.lease import Controllers
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import database_now
 

@@ -29,10 +29,10 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import job_listing as queries
-from perdure.controller.store.records import claims, jobs
-from perdure.controller.store.records.claims import Claim
+from perdure.controller.store.records import jobs, ownership_guard
 from perdure.controller.store.records.intents import Intent
 from perdure.controller.store.records.jobs import NewTask
+from perdure.controller.store.records.ownership_guard import Claim
 from perdure.recovery import events
 from perdure.recovery.directive import Target
 from perdure.recovery.job import JobView, TaskView, Timeouts
@@ -175,7 +175,7 @@ class World:
             self.settle()
 
     def deliver(self, job_id: int, event: events.Event) -> None:
-        self.inbox.notify(job_id, event)
+        self.inbox.post(job_id, event)
         self.settle()
 
     def report(self, job_id: int, phase: NodePhase, *, generation: int = 1, rank: int = 0, **kw: Any) -> None:
@@ -190,7 +190,7 @@ class World:
         """Kill the controller, and have another take over its jobs."""
         self.owner = owner
         with self.database.begin() as conn:
-            claimed = claims.claim(conn, owner, self.clock.now(), limit=1000, take_all=True)
+            claimed = ownership_guard.claim(conn, owner, self.clock.now(), limit=1000, take_all=True)
         self.current = self.controller(owner)
         self.inbox.adopt(claimed)
         self.settle()

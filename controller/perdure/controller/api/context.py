@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from perdure.controller.clouds.base.protocol import Cloud
-from perdure.controller.cluster.peer_messages import InboxReader
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.probes import Prober
@@ -16,6 +15,7 @@ from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.runtime.clock import Clock, TimeScale

@@ -22,8 +22,8 @@ from perdure.controller.execute.call_types import (
 )
 from perdure.controller.execute.intent_executor import IntentExecutor
 from perdure.controller.store.engine.database import is_transient
-from perdure.controller.store.records.claims import LeaseLost
 from perdure.controller.store.records.intents import Intent
+from perdure.controller.store.records.ownership_guard import LeaseLost
 from perdure.recovery import events
 from perdure.recovery.reasons import Reason
 

@@ -55,7 +55,7 @@ class NodeUsage:
         last = self._recorded_at.get(key)
         if last is None or (was_busy and not is_busy) or now - last >= interval_s:
             self._recorded_at[key] = now
-            self._inbox.notify(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
+            self._inbox.post(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
 
     def forget(self, place: Place) -> None:
         """The node is disconnected."""

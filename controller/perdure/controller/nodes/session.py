@@ -230,7 +230,7 @@ class NodeSessions:
             is_disconnected = True
         if is_disconnected:
             (job_id, task, generation), rank = place
-            self._inbox.notify(job_id, events.NodeDisconnected(task, generation, rank))
+            self._inbox.post(job_id, events.NodeDisconnected(task, generation, rank))
 
     async def _receive_all(self, socket: WebSocket, connection: Connection) -> None:
         """Raises TimeoutError when nothing, not even a ping, has arrived for three heartbeat intervals."""
@@ -300,7 +300,7 @@ class NodeSessions:
         if frame.at is not None:
             deadline += self._time_scale.to_wall(now) - frame.at
         deadline = clamp_notice_deadline(self._time_scale.from_wall(deadline), now, self._time_scale.speed)
-        self._inbox.notify(key[0], events.PreemptionNotice(key[1], key[2], rank, deadline))
+        self._inbox.post(key[0], events.PreemptionNotice(key[1], key[2], rank, deadline))
 
     async def _on_hello(self, connection: Connection, frame: HelloFrame) -> None:
         failpoint("agent.welcoming")
@@ -354,7 +354,7 @@ class NodeSessions:
             message=report.message,
         )
         connection.report, connection.reported_at = report, self._monotonic()
-        self._inbox.notify(job_id, event)
+        self._inbox.post(job_id, event)
 
     async def _on_checkpoint(self, connection: Connection, frame: CheckpointFrame) -> None:
         key, rank = connection.place

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.records import agent_connections, claims, intents, jobs
+from perdure.controller.store.records import agent_connections, intents, jobs, ownership_guard
 from perdure.controller.store.records.agent_connections import Place
-from perdure.controller.store.records.claims import Claim, LeaseLost
 from perdure.controller.store.records.intents import Intent
+from perdure.controller.store.records.ownership_guard import Claim, LeaseLost
 from perdure.recovery.job import JobView
 
 
@@ -50,7 +50,7 @@ def load(database: Engine, own_claims: Sequence[Claim]) -> AdoptedJobs:
 def _load(database: Engine, own_claims: Sequence[Claim]) -> AdoptedJobs:
     ids = [claim.job_id for claim in own_claims]
     with database.connect() as conn:
-        claimed = claims.still_owned(conn, own_claims)
+        claimed = ownership_guard.still_owned(conn, own_claims)
         return AdoptedJobs(claimed, jobs.load(conn, ids), intents.open_intents(conn, ids))
 
 
@@ -68,7 +68,7 @@ def connected_nodes(database: Engine, own_claims: Sequence[Claim], now: float) -
 def reload(database: Engine, claim: Claim) -> tuple[JobView, list[Intent]]:
     """A job and its open intents. Raises LeaseLost, and what the database raises."""
     with database.connect() as conn:
-        if not claims.still_owned(conn, [claim]):
+        if not ownership_guard.still_owned(conn, [claim]):
             raise LeaseLost(f"job {claim.job_id} is finalized, or belongs to another controller")
         return jobs.load(conn, [claim.job_id])[claim.job_id], intents.open_intents(conn, [claim.job_id])
 
@@ -76,4 +76,4 @@ def reload(database: Engine, claim: Claim) -> tuple[JobView, list[Intent]]:
 def still_owned(database: Engine, own_claims: Sequence[Claim]) -> Collection[Claim]:
     """The claims that no other controller has taken since. Raises what the database raises."""
     with database.connect() as conn:
-        return claims.still_owned(conn, own_claims)
+        return ownership_guard.still_owned(conn, own_claims)

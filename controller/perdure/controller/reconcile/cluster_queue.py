@@ -108,7 +108,7 @@ class ClusterQueue:
             granted = [grant for cluster_id in wanted for grant in self._evaluate(conn, cluster_id)]
         for job_id in granted:
             failpoint("slot.granted")
-            self._inbox.notify(job_id, events.SlotGranted(0))
+            self._inbox.post(job_id, events.SlotGranted(0))
 
     def _evaluate(self, conn: Connection, cluster_id: int) -> list[int]:
         """The jobs that wait for the slot that they are granted now."""

@@ -27,7 +27,7 @@ from perdure.controller.reconcile.work_items import (
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
-from perdure.controller.store.records.claims import Claim
+from perdure.controller.store.records.ownership_guard import Claim
 from perdure.recovery import events
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import JobView
@@ -95,7 +95,7 @@ class ReconcilerInbox:
         self.queue.enqueue(event)
         return done
 
-    def notify(self, job_id: int, event: events.Event) -> None:
+    def post(self, job_id: int, event: events.Event) -> None:
         """Queue an event whose recording nobody waits for."""
         self.queue.enqueue(JobEvent(job_id, event))
 

@@ -28,8 +28,8 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.user_priority import UserPriorityGate
 from perdure.controller.store.engine.database import UNAVAILABLE, is_transient
-from perdure.controller.store.records.claims import Claim, LeaseLost
 from perdure.controller.store.records.intents import Intent
+from perdure.controller.store.records.ownership_guard import Claim, LeaseLost
 from perdure.recovery import actions, heartbeats
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, JobView, Timeouts, View

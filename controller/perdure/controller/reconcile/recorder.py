@@ -19,11 +19,11 @@ from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.market_state import MarketState, record_observations, record_unavailable
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent, OwnedJob, concerns_nodes
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store.engine import notify
+from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.engine.notify import Topic
-from perdure.controller.store.records import claims, intents, jobs, peer_messages
+from perdure.controller.store.engine.pg_notify import Topic
+from perdure.controller.store.records import intents, jobs, ownership_guard, peer_messages
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import actions
 from perdure.recovery.actions import Step, TimelineEntry
@@ -129,7 +129,9 @@ class Recorder:
             writes = WriteBatch(conn)
             if not peer_messages.consume(conn, [d.event.message_id for d in changed if d.event.message_id is not None]):
                 raise AlreadyRecorded
-            claims.update_guarded(conn, [(decision.owned.claim, decision.guard_columns) for decision in changed])
+            ownership_guard.update_guarded(
+                conn, [(decision.owned.claim, decision.guard_columns) for decision in changed]
+            )
             for decision in changed:
                 self._write(writes, decision, now)
             decided = [(decision.step.job, decision.step.actions) for decision in changed]
@@ -146,7 +148,7 @@ class Recorder:
             record_observations(writes, [observation for d in changed for observation in d.observations], now)
             writes.flush()
             self.observer.on_recording(conn, changed, now)
-            notify.notify_all(conn, Topic.JOB, (d.step.job.id for d in changed if d.concerns_nodes))
+            pg_notify.notify_all(conn, Topic.JOB, (d.step.job.id for d in changed if d.concerns_nodes))
             failpoint("event.recording")
         self._observe(changed, now, time.perf_counter() - started)
         for decision in changed:

@@ -23,7 +23,7 @@ from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
 from perdure.controller.store.records import clusters, jobs
-from perdure.controller.store.records.claims import Claim, find_claim
+from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected

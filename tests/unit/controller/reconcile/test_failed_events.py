@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.exc import DataError
 from structlog.testing import capture_logs
 
-from perdure.controller.cluster.peer_messages import InboxReader
+from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.reconcile import loop
 from perdure.controller.reconcile.failed_events import INITIAL_RETRY_S, MAX_TRIES, EventSetAside
 from perdure.controller.reconcile.work_items import JobEvent

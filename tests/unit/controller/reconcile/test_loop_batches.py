@@ -28,7 +28,7 @@ def test_events__of_several_jobs_share_a_transaction(world: World, commits: list
     commits.clear()
     for id in ids:
         for phase in (NodePhase.MOUNTING, NodePhase.READY, NodePhase.RUNNING):
-            world.inbox.notify(id, events.NodeReported(0, 1, 0, phase))
+            world.inbox.post(id, events.NodeReported(0, 1, 0, phase))
     world.settle()
     assert [world.job(id)["status"] for id in ids] == ["RUNNING"] * 20
     assert len(commits) <= 5, "one for each phase, not for each job and phase"

@@ -18,7 +18,7 @@ from perdure.controller.api.auth import User
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.protocol import Interruptible
-from perdure.controller.cluster import peer_messages
+from perdure.controller.peers import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE

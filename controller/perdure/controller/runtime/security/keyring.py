@@ -1,7 +1,7 @@
 """The controller's secrets: the keys on disk that sign tokens and encrypt users' secrets, and the user token.
 
 `secret.key` has one key per line. One of them signs and seals, usually the first; the others were retired by
-`cluster.key_rotation` and still verify and unseal. What a key signed or sealed names the key, by its fingerprint.
+`peers.key_rotation` and still verify and unseal. What a key signed or sealed names the key, by its fingerprint.
 Several controllers on one database share a keyring. The database stores only fingerprints.
 """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.engine.notify import CHANNEL, MAX_IDS, Topic, payload
+from perdure.controller.store.engine.pg_notify import CHANNEL, MAX_IDS, Topic, payload
 
 MAX_LOGS = MAX_IDS
 # Every writer locks head rows in the order of their keys, so that no two wait for each other. A head row that has

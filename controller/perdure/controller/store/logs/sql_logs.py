@@ -24,9 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.engine import notify
+from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import insert_into, is_transient
-from perdure.controller.store.engine.notify import Topic
+from perdure.controller.store.engine.pg_notify import Topic
 from perdure.controller.store.logs.log_store import Chunk, LogWrite
 from perdure.controller.store.logs.postgres_append import MAX_LOGS, LogAppend, append_known
 from perdure.controller.store.logs.sql_reader import CHUNK_BYTES, Chunks, LogRow, RowReader
@@ -210,7 +210,7 @@ class SqlLogStore:
             if changed:
                 conn.execute(insert(Chunks), [row for log in changed for row in log.column_values()])
                 conn.execute(_SET_COUNT, [log.count_values() for log in changed])
-                notify.notify_all(conn, Topic.LOG, sorted({log.key[0] for log in changed}))
+                pg_notify.notify_all(conn, Topic.LOG, sorted({log.key[0] for log in changed}))
         self._committed(logs.values())
         return sizes
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, select
 
-from perdure.controller.store.engine import notify
+from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, insert_for
-from perdure.controller.store.engine.notify import Topic
-from perdure.controller.store.records.claims import Controller
+from perdure.controller.store.engine.pg_notify import Topic
 from perdure.controller.store.records.jobs import Attempt, Job, Node
+from perdure.controller.store.records.ownership_guard import Controller
 from perdure.controller.store.tables import AgentConnectionRow
 from perdure.recovery.statuses import AttemptState
 
@@ -101,7 +101,7 @@ def release(conn: Connection, ended: Sequence[tuple[Place, str]]) -> set[str]:
         conn.execute(_LOCK, of)  # locks in the order in which `record_all` writes
     rows = conn.execute(_RELEASE, of).all()
     if rows:
-        notify.notify_all(conn, Topic.NODE_LOST, sorted({row.job_id for row in rows}))
+        pg_notify.notify_all(conn, Topic.NODE_LOST, sorted({row.job_id for row in rows}))
     return {row.session_id for row in rows}
 
 

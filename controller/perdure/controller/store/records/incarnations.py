@@ -1,6 +1,6 @@
 """What the database records of its own past: incarnations, the watermark, and the highest job id.
 
-A home keeps the same values (`cluster.home.record`). A database whose values are lower was replaced by an older copy.
+A home keeps the same values (`peers.home.record`). A database whose values are lower was replaced by an older copy.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Text, bindparam, cast, delete, exists, insert, literal, select
 from sqlalchemy.types import JSON, Float
 
-from perdure.controller.store.engine import notify
-from perdure.controller.store.engine.notify import Topic
+from perdure.controller.store.engine import pg_notify
+from perdure.controller.store.engine.pg_notify import Topic
 from perdure.controller.store.records.jobs import Job
 from perdure.controller.store.tables import PeerMessageRow
 
@@ -48,7 +48,7 @@ _DELETE_FINALIZED = delete(PeerMessages).where(exists().where(Job.c.id == PeerMe
 
 @dataclass(frozen=True)
 class PeerMessage:
-    """`body`: an event as `perdure.controller.cluster.peer_messages` encodes it."""
+    """`body`: an event as `perdure.controller.peers.peer_messages` encodes it."""
 
     id: int
     job_id: int
@@ -63,14 +63,14 @@ def enqueue(conn: Connection, job_id: int, body: dict[str, Any], now: float) -> 
     message = insert(PeerMessages).from_select(["job_id", "at", "body"], row).returning(PeerMessages.c.id)
     is_sent = conn.execute(message).first() is not None
     if is_sent:
-        notify.notify(conn, Topic.MESSAGE, job_id)
+        pg_notify.notify(conn, Topic.MESSAGE, job_id)
     return is_sent
 
 
 def enqueue_each(conn: Connection, messages: Sequence[tuple[int, dict[str, Any]]], now: float) -> None:
     """`enqueue` for several messages (job, body), in this order."""
     conn.execute(_ENQUEUE, [{"to_job": job_id, "now": now, "body": body} for job_id, body in messages])
-    notify.notify_all(conn, Topic.MESSAGE, list(dict.fromkeys(job_id for job_id, _ in messages)))
+    pg_notify.notify_all(conn, Topic.MESSAGE, list(dict.fromkeys(job_id for job_id, _ in messages)))
 
 
 def enqueue_for_all(conn: Connection, job_ids: Sequence[int], body: dict[str, Any], now: float) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import OperationalError
 
 from perdure.controller.api.routes import jobs as api
-from perdure.controller.cluster.peer_messages import InboxReader
+from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.store.records.peer_messages import PeerMessages
 from unit.controller.world import World
 

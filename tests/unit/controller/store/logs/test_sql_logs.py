@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 
-from perdure.controller.store.engine import notify
+from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import open_database, psycopg_url
 from perdure.controller.store.logs import sql_logs, sql_reader
 from perdure.controller.store.logs.sql_logs import SqlLogStore
@@ -183,9 +183,9 @@ def test_append_all__notifies_other_live_daemons(database: Engine, is_live: bool
     logs = SqlLogStore(database, "one")
     logs.append_all([(KEY, 0, 0, b"a"), (OTHER, 0, 0, b"b")])
     with psycopg.connect(psycopg_url(database.url.render_as_string(hide_password=False)), autocommit=True) as conn:
-        conn.execute(f"LISTEN {notify.CHANNEL}")
+        conn.execute(f"LISTEN {pg_notify.CHANNEL}")
         logs.append_all([(OTHER, 0, 1, b"d"), (KEY, 0, 1, b"c")])
-        conn.execute("SELECT pg_notify(%s, 'done')", [notify.CHANNEL])
+        conn.execute("SELECT pg_notify(%s, 'done')", [pg_notify.CHANNEL])
         payloads = [
             notification.payload for notification in conn.notifies(timeout=scaled(10.0), stop_after=2 if is_live else 1)
         ]

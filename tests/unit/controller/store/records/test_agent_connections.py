@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.controller.cluster.lease import Controllers
+from perdure.controller.peers.lease import Controllers
 from perdure.controller.store.records import agent_connections
 from support.helpers.leases import insert_lease
 from unit.controller.world import World
