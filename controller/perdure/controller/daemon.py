@@ -22,7 +22,7 @@ from perdure.controller.clouds.reachability import remote_clouds, report_unreach
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
-from perdure.controller.maintenance import backup_schedule, cluster_watch, probes, retention, sweep
+from perdure.controller.maintenance import backup_schedule, cluster_upkeep, history_expiry, orphan_sweep, probes
 from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
@@ -31,10 +31,10 @@ from perdure.controller.maintenance.ticker import Ticker
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
-from perdure.controller.nodes.notice_queues import make_consumers
+from perdure.controller.nodes.notice_queue_consumer import make_consumers
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
-from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers import membership, peer_messages
 from perdure.controller.peers.home import database_check, watermark
 from perdure.controller.peers.ownership import JobOwnership
@@ -231,15 +231,17 @@ class Daemon:
         self._prober = probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
-        unknown_machines = UnknownMachines()
+        unknown_machines = UnrecordedMachines()
         views, describe = inbox.owned_views, inbox.request_describe
-        self._sweep = sweep.Sweep(machines, member.controller_id, database, views, describe, unknown_machines)
-        self._retention = retention.Retention(settings.retention, database, clock, logs, blobs)
+        self._sweep = orphan_sweep.OrphanSweep(
+            machines, member.controller_id, database, views, describe, unknown_machines
+        )
+        self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
         accept = partial(accept_and_adopt, submissions, inbox, record_job)
         cluster_service = ClusterService(
             database, clock, keyring, partial(accept_one, accept), partial(self._cancel_jobs, settings), queue.job_added
         )
-        self._cluster_watch = cluster_watch.ClusterMaintenance(database, clock, cluster_service)
+        self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         backups = backup_schedule.read_backup_config(settings)
         run_backup = backup_schedule.run_in_child(settings)
@@ -269,7 +271,7 @@ class Daemon:
             controller_id=member.controller_id,
             metrics=metrics,
             notifications=self._notifications,
-            stream_activity=self._cluster_watch.streams,
+            stream_activity=self._cluster_upkeep.streams,
             started_at=clock.now(),
             time_scale=time_scale,
             prober=self._prober,
@@ -355,10 +357,10 @@ class Daemon:
             every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
         every(watermark.INTERVAL_S, self._advance_watermark)
         every(WATCHDOG_INTERVAL_S, self._watchdog.check)
-        every(sweep.INTERVAL_S, self._sweep.run)
-        every(cluster_watch.INTERVAL_S, self._cluster_watch.tick)
+        every(orphan_sweep.INTERVAL_S, self._sweep.run)
+        every(cluster_upkeep.INTERVAL_S, self._cluster_upkeep.tick)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
-        every(retention.TICK_S, self._retention.tick)
+        every(history_expiry.TICK_S, self._retention.tick)
         self._ticker.refresh_prices(self._clouds.values())
         if self._backups is not None:
             every(backup_schedule.TICK_S, self._backups.tick, at_start=True)

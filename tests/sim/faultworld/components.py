@@ -15,7 +15,7 @@ from perdure.controller.buckets.service import StorageService
 from perdure.controller.execute.call_runner import CallRunner
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.execute.intent_executor import IntentExecutor
-from perdure.controller.maintenance.sweep import Sweep
+from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
@@ -115,7 +115,7 @@ class Components:
         signal = WakeSignal(Event(process.threads))  # type: ignore[arg-type]
         self.peer_inbox = InboxReader(database, self.lease.owner, inbox.submit, monotonic, signal.wake)
         self.peers = self._peers(outbox, signal, presence, market, job_updates) if outbox else None
-        self.sweep = Sweep(slow, CONTROLLER, database, inbox.owned_views, inbox.request_describe)
+        self.sweep = OrphanSweep(slow, CONTROLLER, database, inbox.owned_views, inbox.request_describe)
         self.node_specs = NodeSpecBuilder(KEYRING, storage, DIGESTS, TIMEOUTS)
         compiler = Compiler(KEYRING, market, storage)
         submissions = SubmissionService(database, clock, compiler, self.lease.owner, lambda _digest, _now: True)

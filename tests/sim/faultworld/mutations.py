@@ -19,7 +19,7 @@ from faultworld.scenario import FAULTS, Scenario, scenario_of
 from perdure.controller.execute import intent_executor
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.execute.intent_executor import IntentExecutor
-from perdure.controller.maintenance import sweep
+from perdure.controller.maintenance import orphan_sweep
 from perdure.controller.nodes import connection, frames, node_spec, presence, session
 from perdure.controller.peers import anti_entropy, ownership
 from perdure.controller.peers import peer_messages as messages
@@ -158,19 +158,19 @@ def a_bucket_belongs_to_its_creator_only(patch: Patch) -> None:
 
 @_mutation_of_several
 def the_sweep_reads_the_database_first(patch: Patch) -> None:
-    def run(self: sweep.Sweep) -> int:
+    def run(self: orphan_sweep.OrphanSweep) -> int:
         for cloud in self.clouds.values():
             owned = {(j.id, t.index, a.generation) for j in self.views() for t in j.tasks for a in t.attempts}
             try:
                 listed = cloud.list_owned(self.controller)
                 for instance in listed:
-                    if sweep._key(instance) not in owned:
+                    if orphan_sweep._key(instance) not in owned:
                         cloud.terminate(instance.region, [instance.id])
             except Exception:
                 continue
         return 0
 
-    patch.setattr(sweep.Sweep, "run", run)
+    patch.setattr(orphan_sweep.OrphanSweep, "run", run)
 
 
 # --- the lease, the database, a restart ------------------------------------------------------------------
@@ -364,17 +364,17 @@ def a_peer_message_is_delivered_twice(patch: Patch) -> None:
 
 @_mutation_of_several
 def the_sweep_ignores_jobs_of_other_controllers(patch: Patch) -> None:
-    def is_known(self: sweep.Sweep, key: Any) -> bool:
+    def is_known(self: orphan_sweep.OrphanSweep, key: Any) -> bool:
         return any(work_items.find_attempt(job, key) is not None for job in self.views() if job.id == key[0])
 
-    def terminate_orphans(self: sweep.Sweep, cloud: Any, listed: Any) -> int:
+    def terminate_orphans(self: orphan_sweep.OrphanSweep, cloud: Any, listed: Any) -> int:
         for instance in listed:
-            if not is_known(self, sweep._key(instance)):
+            if not is_known(self, orphan_sweep._key(instance)):
                 with suppress(Exception):
                     cloud.terminate(instance.region, [instance.id])
         return 0
 
-    patch.setattr(sweep.Sweep, "_terminate_orphans", terminate_orphans)
+    patch.setattr(orphan_sweep.OrphanSweep, "_terminate_orphans", terminate_orphans)
 
 
 @_mutation

@@ -24,21 +24,21 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events, fleet, job_spec, market, pages, savings, session
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.gate import Gate
-from perdure.controller.api.node_endpoints import NodeEndpoints
 from perdure.controller.api.request_metrics import RequestMetrics
 from perdure.controller.api.routes import (
-    agents,
     clusters,
     controller,
     jobs,
     logs,
     metrics,
+    node_files,
     nodes,
     notifications,
     upgrade,
     uploads,
     usage,
 )
+from perdure.controller.api.websocket_endpoints import WebSocketEndpoints
 from perdure.controller.store.queries.expenses import SpendingLedger
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.spec.problems import printable
@@ -51,7 +51,7 @@ _DATABASE_HELP = "try again later; the request was either completed or had no ef
 
 def application(context: ApiContext) -> ASGIApp:
     """The ASGI application of the daemon: the API, and in front of it the most frequent requests of nodes."""
-    return NodeEndpoints(create_app(context), context, context.settings.host_names)
+    return WebSocketEndpoints(create_app(context), context, context.settings.host_names)
 
 
 def create_app(context: ApiContext) -> FastAPI:
@@ -82,7 +82,19 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (controller, metrics, notifications, upgrade, jobs, usage, nodes, clusters, logs, uploads, agents):
+    for module in (
+        controller,
+        metrics,
+        notifications,
+        upgrade,
+        jobs,
+        usage,
+        nodes,
+        clusters,
+        logs,
+        uploads,
+        node_files,
+    ):
         app.include_router(module.router)
     for module in (session, events, job_spec, market, savings, fleet):
         app.include_router(module.router)

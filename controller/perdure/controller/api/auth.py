@@ -4,8 +4,8 @@ An attempt's token is valid until the attempt is gone. For sessions it is valid 
 that was given up but still runs connects and receives the directive to stop.
 
 `runtime.security.keyring` issues and verifies the tokens themselves (`Keyring.attempt_token`, `verify_attempt_token`).
-Routes use the dependencies `User` and `Node`. The WebSocket of a node, which `node_endpoints` opens before routing,
-uses `identify_owned` and `identify`.
+Routes use the dependencies `User` and `Node`. The WebSocket of a node, which `websocket_endpoints` opens before
+routing, uses `identify_owned` and `identify`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from perdure.controller.maintenance.probes import Prober
 from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions
-from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.watchdog import Watchdog
@@ -70,7 +70,7 @@ class ApiContext:
     #: What users do on machines through streams.
     stream_activity: StreamActivity = field(default_factory=StreamActivity)
     #: Machines that the database does not know.
-    unknown_machines: UnknownMachines = field(default_factory=UnknownMachines)
+    unknown_machines: UnrecordedMachines = field(default_factory=UnrecordedMachines)
     #: (job id, task index) → why the task's launch is held back; None if it is not.
     launch_blocked_reason: Callable[[int, int], str | None] = lambda _job_id, _task: None
     #: How many events and messages could not be recorded, and were set aside.

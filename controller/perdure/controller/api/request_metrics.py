@@ -7,7 +7,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
-from perdure.controller.runtime.metrics.registry import OTHER
+from perdure.controller.runtime.metrics.metric_registry import OTHER
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 

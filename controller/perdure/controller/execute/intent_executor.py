@@ -1,6 +1,6 @@
 """Performs intents: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
 
-Two other places call a cloud to change something: `maintenance.sweep` terminates orphans, and the preempt route
+Two other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, and the preempt route
 (`api.routes.jobs`) simulates interruptions.
 
 Each intent runs on a thread of its cloud's pool. It ends in an `IntentOutcome`, which the reconciler records under the

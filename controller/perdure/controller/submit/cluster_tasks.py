@@ -13,7 +13,7 @@ from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.slots import DEFAULT_CPUS, SLOT_CLOUD, Demand
 from perdure.recovery.policies.granted_slot import STRATEGY
-from perdure.recovery.policies.registry import FALLBACK_STRATEGY
+from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
 from perdure.sdk import Task
 from perdure.sdk.requirements import machine_requirements
 

@@ -1,7 +1,7 @@
 """What users do with clusters: launch, exec, stop, start, down, autostop, cancel.
 
 Each is idempotent, and each leaves a state from which the rest follows after a crash: the row of the cluster says what
-is wanted, and `maintenance.cluster_watch` completes what was begun. Bad input raises RequestRejected.
+is wanted, and `maintenance.cluster_upkeep` completes what was begun. Bad input raises RequestRejected.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.mount_limits import able_to_mount
 from perdure.recovery.job import TaskView
-from perdure.recovery.policies.default_strategy import default_strategy
+from perdure.recovery.policies.unnamed_strategy import default_strategy
 from perdure.sdk import Task
 from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
 from perdure.sdk.requirements import recovery as recovery_of

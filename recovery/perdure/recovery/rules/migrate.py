@@ -10,7 +10,7 @@ from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.decisions import Move, Stay
-from perdure.recovery.policies.registry import policy_or_default
+from perdure.recovery.policies.strategies import policy_or_default
 from perdure.recovery.reasons import Reason, describe
 from perdure.recovery.rules.attempt_queries import failed_node, immediately, loss_reason, wind_down
 from perdure.recovery.rules.context import (

@@ -19,7 +19,7 @@ from perdure.controller.api import auth as perdure_auth
 from perdure.controller.api.app import application, create_app
 from perdure.controller.api.auth import NodeIdentity, identify_owned
 from perdure.controller.api.dashboard.pages import PATHS
-from perdure.controller.api.node_endpoints import CHANNEL, NODE_STREAMS, USER_STREAMS
+from perdure.controller.api.websocket_endpoints import CHANNEL, NODE_STREAMS, USER_STREAMS
 from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.event_queue import EventQueue
 from perdure.controller.reconcile.watchdog import Watchdog

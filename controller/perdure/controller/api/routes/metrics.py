@@ -14,7 +14,7 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import bearer
 from perdure.controller.api.schemas import error_responses
 from perdure.controller.runtime.config.listen import MetricsAccess
-from perdure.controller.runtime.metrics.registry import OPENMETRICS_TYPE, TEXT_TYPE
+from perdure.controller.runtime.metrics.metric_registry import OPENMETRICS_TYPE, TEXT_TYPE
 from perdure.controller.submit.errors import RequestRejected
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ Labels never name a job, a user or a machine. Metrics count the jobs of one cont
 
 from __future__ import annotations
 
-from perdure.controller.runtime.metrics.registry import MetricRegistry
+from perdure.controller.runtime.metrics.metric_registry import MetricRegistry
 from perdure.recovery.market.slots import SLOT_CLOUD
 
 DURATIONS_S = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

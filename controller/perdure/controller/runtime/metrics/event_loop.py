@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.controller.runtime.metrics.registry import Histogram
+from perdure.controller.runtime.metrics.metric_registry import Histogram
 
 _INTERVAL_S = 0.5
 

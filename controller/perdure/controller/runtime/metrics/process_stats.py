@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from perdure.controller.runtime.metrics.registry import MetricRegistry
+from perdure.controller.runtime.metrics.metric_registry import MetricRegistry
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from perdure.controller.runtime.metrics.registry import Counter, Histogram
+from perdure.controller.runtime.metrics.metric_registry import Counter, Histogram
 
 _COMMIT_AT = "perdure.commit_at"
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection, event, select, update
 from sqlmodel import SQLModel
 
-from perdure.controller.maintenance import retention
-from perdure.controller.maintenance.retention import UPLOAD_GRACE_S, Retention
+from perdure.controller.maintenance import history_expiry
+from perdure.controller.maintenance.history_expiry import UPLOAD_GRACE_S, HistoryExpiry
 from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.blobs import BlobStore, DirectoryBlobs, SqlBlobs
 from perdure.controller.store.logs.file_logs import FileLogStore
@@ -42,11 +42,11 @@ def blobs(world: World, tmp_path: Path) -> BlobStore:
 
 
 @pytest.fixture
-def run_retention(world: World, logs: LogStore, blobs: BlobStore) -> Callable[..., Retention]:
+def run_retention(world: World, logs: LogStore, blobs: BlobStore) -> Callable[..., HistoryExpiry]:
     """Run one complete pass, with the given settings."""
 
-    def run(**days: float) -> Retention:
-        retention = Retention(RetentionSettings(**days), world.database, world.clock, logs, blobs)
+    def run(**days: float) -> HistoryExpiry:
+        retention = HistoryExpiry(RetentionSettings(**days), world.database, world.clock, logs, blobs)
         retention.tick()
         while retention._work is not None:
             retention.tick()
@@ -76,9 +76,9 @@ def rows(world: World, job: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_secrets__that_an_earlier_version_kept_are_deleted_without_any_setting(
-    world: World, run_retention: Callable[..., Retention], monkeypatch: pytest.MonkeyPatch
+    world: World, run_retention: Callable[..., HistoryExpiry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_TASK_BATCH_SIZE", 2)
+    monkeypatch.setattr(history_expiry, "_TASK_BATCH_SIZE", 2)
     ended = [finish(world, world.submit()) for _ in range(5)]
     live = world.submit()
     kept = {live: b"sealed"}
@@ -102,7 +102,7 @@ def finalized(world: World) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_jobs__that_are_not_finalized_are_never_touched(
-    world: World, run_retention: Callable[..., Retention], seed: int
+    world: World, run_retention: Callable[..., HistoryExpiry], seed: int
 ) -> None:
     """Whatever the settings, and however old the jobs."""
     chance = random.Random(seed)
@@ -129,7 +129,7 @@ def test_jobs__that_are_not_finalized_are_never_touched(
 
 
 def test_jobs_days__deletes_everything_of_a_job(
-    world: World, run_retention: Callable[..., Retention], logs: LogStore
+    world: World, run_retention: Callable[..., HistoryExpiry], logs: LogStore
 ) -> None:
     old = finish(world, world.submit())
     logs.append((old, 0, 1), 0, 0, b"printed\n")
@@ -151,7 +151,7 @@ def test_jobs_days__deletes_everything_of_a_job(
 
 
 def test_events_days_and_logs_days__keep_the_job(
-    world: World, run_retention: Callable[..., Retention], logs: LogStore
+    world: World, run_retention: Callable[..., HistoryExpiry], logs: LogStore
 ) -> None:
     job = finish(world, world.submit())
     logs.append((job, 0, 1), 0, 0, b"printed\n")
@@ -168,7 +168,7 @@ def test_events_days_and_logs_days__keep_the_job(
     assert world.job(job) == shown | {"total_duration_s": world.job(job)["total_duration_s"]}
 
 
-def test_defaults__keep_everything(world: World, run_retention: Callable[..., Retention]) -> None:
+def test_defaults__keep_everything(world: World, run_retention: Callable[..., HistoryExpiry]) -> None:
     job = finish(world, world.submit())
     before = rows(world, job)
     world.clock.advance(4000 * DAY_S)
@@ -177,11 +177,11 @@ def test_defaults__keep_everything(world: World, run_retention: Callable[..., Re
 
 
 def test_transactions__are_short(
-    world: World, run_retention: Callable[..., Retention], monkeypatch: pytest.MonkeyPatch
+    world: World, run_retention: Callable[..., HistoryExpiry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_ROW_BATCH_SIZE", 5)
-    monkeypatch.setattr(retention, "_JOB_BATCH_SIZE", 2)
-    monkeypatch.setattr(retention, "_TASK_BATCH_SIZE", 3)
+    monkeypatch.setattr(history_expiry, "_ROW_BATCH_SIZE", 5)
+    monkeypatch.setattr(history_expiry, "_JOB_BATCH_SIZE", 2)
+    monkeypatch.setattr(history_expiry, "_TASK_BATCH_SIZE", 3)
     jobs = [finish(world, world.submit()) for _ in range(5)]
     world.clock.advance(2 * DAY_S)
     deleted: list[int] = []
@@ -196,7 +196,7 @@ def test_transactions__are_short(
     assert all(rows(world, job) == {} for job in jobs)
 
 
-def test_tick__pauses_between_two_passes(world: World, run_retention: Callable[..., Retention]) -> None:
+def test_tick__pauses_between_two_passes(world: World, run_retention: Callable[..., HistoryExpiry]) -> None:
     done = run_retention(jobs_days=1)
     job = finish(world, world.submit())
     done._idle_until = world.clock.now() + 5 * DAY_S
@@ -209,7 +209,7 @@ def test_tick__pauses_between_two_passes(world: World, run_retention: Callable[.
     assert rows(world, job) == {}
 
 
-def test_jobs_days__keeps_what_a_bucket_still_needs(world: World, run_retention: Callable[..., Retention]) -> None:
+def test_jobs_days__keeps_what_a_bucket_still_needs(world: World, run_retention: Callable[..., HistoryExpiry]) -> None:
     """A job that wants a bucket to persist protects it from other jobs; its creator is known until it is removed."""
     wants, made, other = (finish(world, world.submit()) for _ in range(3))
     with world.database.begin() as conn:
@@ -228,7 +228,7 @@ def test_jobs_days__keeps_what_a_bucket_still_needs(world: World, run_retention:
 
 
 def test_uploads__are_deleted_when_unused_and_not_touched_lately(
-    world: World, run_retention: Callable[..., Retention], blobs: BlobStore, tmp_path: Path
+    world: World, run_retention: Callable[..., HistoryExpiry], blobs: BlobStore, tmp_path: Path
 ) -> None:
     digests = []
     for data in (b"of the old job", b"of both", b"asked for again", b"never named"):

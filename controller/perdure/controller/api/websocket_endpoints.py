@@ -29,7 +29,7 @@ _NO_STREAM = {"error": {"message": "no such stream is expected of this node", "w
 _NO_ATTEMPT = {"error": {"message": "this token belongs to no attempt", "where": "Authorization", "fix": ""}}
 
 
-class NodeEndpoints:
+class WebSocketEndpoints:
     """Serves the most frequent requests of nodes without the router, and passes everything else to `app`.
 
     That includes requests that fail here: the routes produce the error responses. There are thousands of connections

@@ -1,6 +1,6 @@
 """Routes for nodes: the node spec and files by digest.
 
-`node_endpoints` opens the WebSocket of their sessions, and answers most requests for the spec before the router.
+`websocket_endpoints` opens the WebSocket of their sessions, and answers most requests for the spec before the router.
 """
 
 from __future__ import annotations

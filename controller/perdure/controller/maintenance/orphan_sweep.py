@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from perdure.controller.clouds.base.partial_listing import list_known
 from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState
-from perdure.controller.nodes.unknown_machines import UnknownMachines
+from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records import intents, jobs
@@ -30,7 +30,7 @@ INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True)
-class Sweep:
+class OrphanSweep:
     """Sweeps the machines of this installation."""
 
     clouds: Mapping[str, Cloud]
@@ -38,7 +38,7 @@ class Sweep:
     database: Engine
     views: Callable[[], list[JobView]]  # the jobs of this controller
     request_describe: Callable[[AttemptKey], object]  # the result comes back to the reconciler as an event
-    unknown: UnknownMachines = field(default_factory=UnknownMachines)
+    unknown: UnrecordedMachines = field(default_factory=UnrecordedMachines)
 
     def run(self) -> int:
         """Sweep every usable cloud. Returns how many orphans it tried to terminate. Raises what the database raises."""

@@ -6,7 +6,7 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.market.history import History, OfferObservation, with_observation
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import Market, MarketView, Offer
-from perdure.recovery.policies.default_strategy import default_strategy
+from perdure.recovery.policies.unnamed_strategy import default_strategy
 
 NOW = 1_000_000.0
 DAY_S = 86400.0

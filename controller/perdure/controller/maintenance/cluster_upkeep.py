@@ -29,7 +29,7 @@ _SESSION_LEAD_S = 3.0
 
 
 @dataclass(frozen=True)
-class ClusterMaintenance:
+class ClusterUpkeep:
     """Watches the clusters of an installation."""
 
     database: Engine

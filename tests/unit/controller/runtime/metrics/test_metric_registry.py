@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from perdure.controller.runtime.metrics.registry import MetricRegistry
+from perdure.controller.runtime.metrics.metric_registry import MetricRegistry
 
 
 def lines_of(registry: MetricRegistry, *, openmetrics: bool = False) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.controller.clouds.base.partial_listing import PartialListing
 from perdure.controller.clouds.base.protocol import Bootstrap, LaunchRequest, Owner
-from perdure.controller.maintenance.sweep import Sweep
+from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.runtime.keys import AttemptKey
 from unit.controller.world import World
 
@@ -17,8 +17,8 @@ def described() -> list[AttemptKey]:
 
 
 @pytest.fixture
-def sweep(world: World, described: list[AttemptKey]) -> Sweep:
-    return Sweep({"fake": world.cloud}, "test", world.database, world.inbox.owned_views, described.append)
+def sweep(world: World, described: list[AttemptKey]) -> OrphanSweep:
+    return OrphanSweep({"fake": world.cloud}, "test", world.database, world.inbox.owned_views, described.append)
 
 
 def launch_orphans(world: World) -> dict[str, str]:
@@ -33,7 +33,7 @@ def launch_orphans(world: World) -> dict[str, str]:
     return machines
 
 
-def test_sweep__ends_orphans_of_the_regions_that_answer(world: World, sweep: Sweep) -> None:
+def test_sweep__ends_orphans_of_the_regions_that_answer(world: World, sweep: OrphanSweep) -> None:
     machines = launch_orphans(world)
     silent, *others = machines
     world.cloud.faults.silent_regions = {silent}
@@ -47,7 +47,7 @@ def test_sweep__ends_orphans_of_the_regions_that_answer(world: World, sweep: Swe
 
 
 def test_sweep__concludes_nothing_about_a_silent_region(
-    world: World, sweep: Sweep, described: list[AttemptKey]
+    world: World, sweep: OrphanSweep, described: list[AttemptKey]
 ) -> None:
     job = world.submit()
     world.run(job)

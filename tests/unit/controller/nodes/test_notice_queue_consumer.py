@@ -10,8 +10,8 @@ import pytest
 
 from perdure.controller.clouds.base.notice_queue import MachineSignal, MalformedMessage, QueueMessage, Signal
 from perdure.controller.clouds.base.protocol import Fault
-from perdure.controller.nodes import notice_queues
-from perdure.controller.nodes.notice_queues import ASSUMED_NOTICE_S, MAX_BACKOFF_S, NoticeQueueConsumer
+from perdure.controller.nodes import notice_queue_consumer
+from perdure.controller.nodes.notice_queue_consumer import ASSUMED_NOTICE_S, MAX_BACKOFF_S, NoticeQueueConsumer
 from perdure.controller.reconcile.inbox import MAX_NOTICE_S
 from perdure.recovery import events
 from perdure.recovery.directive import Target
@@ -267,7 +267,7 @@ def test_message__is_kept_until_its_effect_is_recorded(
     queue.enqueue(MachineSignal(signal, machine, world.clock.now() + 120 if signal is Signal.NOTICE else None))
     consumer = NoticeQueueConsumer(queue, world.database, world.inbox)
     with monkeypatch.context() as patch:
-        patch.setattr(notice_queues, "RECORD_TIMEOUT_S", 0.01)
+        patch.setattr(notice_queue_consumer, "RECORD_TIMEOUT_S", 0.01)
         consumer.poll_once()  # nothing runs the reconciler
     assert queue.waiting
     assert consumer.backoff_s > 0

@@ -45,7 +45,7 @@ Delete = Callable[[Sequence[int], float], Iterator[None]]
 
 
 @dataclass
-class Retention:
+class HistoryExpiry:
     """Deletes what is too old. Between two pieces of work, the generator `_work` keeps the position."""
 
     settings: RetentionSettings

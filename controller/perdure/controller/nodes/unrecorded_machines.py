@@ -19,7 +19,7 @@ _MAX_KEPT = 100
 
 
 @dataclass(frozen=True)
-class UnknownMachine:
+class UnrecordedMachine:
     """`cloud` and `instance` are empty for one that only connected: a cloud's list names it later."""
 
     cloud: str
@@ -29,18 +29,18 @@ class UnknownMachine:
     generation: int
 
 
-class UnknownMachines:
+class UnrecordedMachines:
     """The newest unknown machines of this daemon's life. From any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._machines: dict[UnknownMachine, None] = {}
+        self._machines: dict[UnrecordedMachine, None] = {}
         #: How many there were, with those that are not kept any more.
         self.total = 0
 
     def name(self, key: AttemptKey, *, cloud: str = "", instance: str = "") -> bool:
         """Name a machine. False if it was named before."""
-        machine = UnknownMachine(cloud, instance, *key)
+        machine = UnrecordedMachine(cloud, instance, *key)
         with self._lock:
             if machine in self._machines:
                 return False
