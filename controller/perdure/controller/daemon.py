@@ -16,10 +16,10 @@ from perdure.controller.api.server.listen_socket import open_listen_socket
 from perdure.controller.buckets.configured import build_storage
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
-from perdure.controller.clouds.cluster_slots import ClusterSlots
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
+from perdure.controller.clouds.slot_cloud import SlotCloud
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import backup_schedule, cluster_upkeep, history_expiry, orphan_sweep, probes
@@ -42,7 +42,6 @@ from perdure.controller.peers.peer_messages import POLL_INTERVAL_S, InboxReader,
 from perdure.controller.peers.time_scale import scale_timeouts
 from perdure.controller.peers.wake_signal import WakeSignal
 from perdure.controller.reconcile.boot_failures import BootFailures
-from perdure.controller.reconcile.cluster_queue import ClusterQueue
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -50,6 +49,7 @@ from perdure.controller.reconcile.market_state import load_market
 from perdure.controller.reconcile.reports.job_metrics import JobMetrics
 from perdure.controller.reconcile.reports.notification_outbox import NotificationOutbox
 from perdure.controller.reconcile.reports.reports import DecisionReports
+from perdure.controller.reconcile.slot_grants import SlotGrants
 from perdure.controller.reconcile.watchdog import INTERVAL_S as WATCHDOG_INTERVAL_S
 from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.reconcile.work_items import complete
@@ -79,7 +79,7 @@ from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
 from perdure.recovery.events import CancelRequested
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 
 log = structlog.get_logger(__name__)
 
@@ -155,9 +155,9 @@ class Daemon:
         outbox = NotificationOutbox(notify, member.controller_id, self._notifications.wake)
         reports = DecisionReports(JobMetrics(metrics, clock), outbox)
         self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, reports)
-        queue = ClusterQueue(database, clock, market, inbox, self._refresh_slots)
+        queue = SlotGrants(database, clock, market, inbox, self._refresh_slots)
         self._cluster_queue = queue
-        machines: dict[str, Cloud] = {**clouds, SLOT_CLOUD: ClusterSlots(database, clock, queue.host_changed)}
+        machines: dict[str, Cloud] = {**clouds, SLOT_CLOUD: SlotCloud(database, clock, queue.host_changed)}
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
         self._sessions = sessions = NodeSessions(
             inbox,
@@ -389,7 +389,7 @@ class Daemon:
             self._server.should_exit = True
 
 
-def _publish_job(updates: JobUpdates, queue: ClusterQueue, job_id: int) -> None:
+def _publish_job(updates: JobUpdates, queue: SlotGrants, job_id: int) -> None:
     updates.publish_job(job_id)
     queue.job_changed(job_id)
 

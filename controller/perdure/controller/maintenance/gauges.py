@@ -9,7 +9,7 @@ from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 
 
 def register_gauges(

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Engine, Row
 
-from perdure.controller.clouds.cluster_slots import parse_slot_id, slot_id
+from perdure.controller.clouds.slot_cloud import parse_slot_id, slot_id
 from perdure.controller.nodes.connection import Connection as NodeConnection
 from perdure.controller.nodes.frames import SlotReport, SlotState
 from perdure.controller.runtime.clock import Clock

@@ -48,7 +48,7 @@ class ClusterRow(SQLModel, table=True):
 class ClusterSlotRow(SQLModel, table=True):
     """One node of a job of a cluster: a share of a node of the job that holds the cluster's machines.
 
-    The rows are the memory of `clouds.cluster_slots`, whose "machines" are slots.
+    The rows are the memory of `clouds.slot_cloud`, whose "machines" are slots.
     """
 
     __tablename__ = "cluster_slot"

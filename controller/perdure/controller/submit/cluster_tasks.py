@@ -11,7 +11,7 @@ from perdure.controller.submit.compiler import CompiledJob
 from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
-from perdure.recovery.market.slots import DEFAULT_CPUS, SLOT_CLOUD, Demand
+from perdure.recovery.market.slot_queue import DEFAULT_CPUS, SLOT_CLOUD, Demand
 from perdure.recovery.policies.granted_slot import STRATEGY
 from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
 from perdure.sdk import Task

@@ -24,7 +24,7 @@ from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, d
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
-from perdure.recovery.market.slots import can_ever_fit
+from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")

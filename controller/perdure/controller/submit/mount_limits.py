@@ -9,7 +9,7 @@ from typing import Any
 from perdure.controller.clouds.base.config_section import SectionError
 from perdure.controller.clouds.base.protocol import Cloud, HasMountLimits
 from perdure.controller.submit.errors import RequestRejected
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 from perdure.sdk.requirements import Candidate
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.recovery.job import TaskView
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Choice, Place, Wait
 from perdure.recovery.policies.offer_choice import REEVALUATE_S

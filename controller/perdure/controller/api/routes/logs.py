@@ -21,7 +21,7 @@ from perdure.controller.store.queries import job_listing, search
 from perdure.controller.store.queries.log_attempts import load_log_attempts, load_refusals, load_stops
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.submit.errors import RequestRejected
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, Status
 

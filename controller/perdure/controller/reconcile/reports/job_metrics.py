@@ -17,7 +17,7 @@ from perdure.recovery import events
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import AttemptView, JobView, TaskView
 from perdure.recovery.market.offers import Offer
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, TaskState
 

@@ -6,7 +6,7 @@ Labels never name a job, a user or a machine. Metrics count the jobs of one cont
 from __future__ import annotations
 
 from perdure.controller.runtime.metrics.metric_registry import MetricRegistry
-from perdure.recovery.market.slots import SLOT_CLOUD
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 
 DURATIONS_S = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, exists, insert, select, update
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.jobs import Attempt, Task
 from perdure.controller.store.tables import ClusterSlotRow
-from perdure.recovery.market.slots import Demand, RunningJob
+from perdure.recovery.market.slot_queue import Demand, RunningJob
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState
 

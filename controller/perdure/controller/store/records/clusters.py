@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, exists, func, ins
 from perdure.controller.store.records import facts
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
 from perdure.controller.store.tables import ClusterRow
-from perdure.recovery.market.slots import Demand, NodeRoom, QueuedJob
+from perdure.recovery.market.slot_queue import Demand, NodeRoom, QueuedJob
 from perdure.recovery.statuses import AttemptState, TaskState
 
 Cluster = ClusterRow.__table__  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""The queues of clusters: grants slots to the jobs that come first, as `recovery.market.slots` decides.
+"""The queues of clusters: grants slots to the jobs that come first, as `recovery.market.slot_queue` decides.
 
 Every controller computes the same grants from the database, and offers its own jobs theirs. A grant is a hint: what
-holds is the slot that `clouds.cluster_slots` takes in a transaction when the job is launched. So nothing is lost when a
+holds is the slot that `clouds.slot_cloud` takes in a transaction when the job is launched. So nothing is lost when a
 controller dies between the two, and a grant that is out of date is refused and made again.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 from sqlalchemy import Connection, Engine
 
-from perdure.controller.clouds.cluster_slots import slot_offer
+from perdure.controller.clouds.slot_cloud import slot_offer
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import Clock
@@ -22,7 +22,7 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import cluster_slots, clusters
 from perdure.recovery import events
-from perdure.recovery.market.slots import startable
+from perdure.recovery.market.slot_queue import startable
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ INTERVAL_S = 1.0
 """How often every queue is evaluated, of real time: what wakes it earlier is a hint that may be lost."""
 
 
-class ClusterQueue:
+class SlotGrants:
     """A thread of a controller. `refresh_slots`: sends the nodes of a host's attempt the slots that they must run."""
 
     def __init__(

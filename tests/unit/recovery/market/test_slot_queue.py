@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.recovery.market.slots import (
+from perdure.recovery.market.slot_queue import (
     Demand,
     NodeRoom,
     QueuedJob,

@@ -4,7 +4,7 @@ A "machine" is a slot, a share of a node that the cluster already holds. Its age
 So launching, draining, terminating and losing a job of a cluster take the path of every other job. The slots are rows
 of the database (`store.records.cluster_slots`), which makes this cloud's memory that of all controllers.
 
-It has no offers of its own: the queue of a cluster grants them to one job at a time (`reconcile.cluster_queue`).
+It has no offers of its own: the queue of a cluster grants them to one job at a time (`reconcile.slot_grants`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceSta
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records import cluster_slots, clusters
-from perdure.recovery.market.slots import SLOT_CLOUD, Demand, choose_slots, free_rooms
+from perdure.recovery.market.slot_queue import SLOT_CLOUD, Demand, choose_slots, free_rooms
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
@@ -55,7 +55,7 @@ def parse_slot_id(text: str) -> tuple[AttemptKey, int] | None:
 
 
 @dataclass
-class ClusterSlots:
+class SlotCloud:
     """A `Cloud`. `on_change`: called with the attempt of the host whose slots have changed."""
 
     database: Engine
