@@ -12,9 +12,9 @@ from faultworld.clouds import CloudClient
 from faultworld.threads import BlockingFuture, Event, Lock, SingleThreadExecutor, WorkerPools
 from perdure.controller.api.context import ApiContext
 from perdure.controller.buckets.service import StorageService
-from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.call_on_thread import CallOnThread
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.dispatcher import Dispatcher
-from perdure.controller.execute.intent_executor import IntentExecutor
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.presence import NodePresence
@@ -99,8 +99,8 @@ class Components:
             inbox, self.logs, presence, clock=clock, heartbeat_interval_s=_HEARTBEAT_INTERVAL_S,
             node_timeout_s=TIMEOUTS.node_timeout_s, monotonic=monotonic, on_log=job_updates.publish_log,
         )  # fmt: skip
-        executor = IntentExecutor(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
-        run = CallRunner(executor, self._deliver_result, self.lease.is_held)
+        executor = CloudActions(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
+        run = CallOnThread(executor, self._deliver_result, self.lease.is_held)
         self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result, clock)
         outbox = None if alone else self._outbox()
         self.reconciler = Reconciler(

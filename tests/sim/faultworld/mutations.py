@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy import select, update
 
 from faultworld.scenario import FAULTS, Scenario, scenario_of
-from perdure.controller.execute import intent_executor
+from perdure.controller.execute import cloud_actions
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
-from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.maintenance import orphan_sweep
 from perdure.controller.nodes import connection, frames, node_spec, presence, session
 from perdure.controller.peers import anti_entropy, ownership
@@ -73,13 +73,13 @@ def scenario_for(name: str, seed: int) -> Scenario:
 
 @_mutation
 def a_new_token_for_each_try(patch: Patch) -> None:
-    real, tries = IntentExecutor._request, itertools.count()
+    real, tries = CloudActions._request, itertools.count()
 
-    def request(self: IntentExecutor, intent: Any) -> Any:
+    def request(self: CloudActions, intent: Any) -> Any:
         made = real(self, intent)
         return replace(made, owner=replace(made.owner, token=f"{made.owner.token}-{next(tries)}"))
 
-    patch.setattr(IntentExecutor, "_request", request)
+    patch.setattr(CloudActions, "_request", request)
 
 
 @_mutation
@@ -91,7 +91,7 @@ def the_same_token_for_every_attempt(patch: Patch) -> None:
 def a_launch_is_recorded_after_it_was_made(patch: Patch) -> None:
     """Machines are bought before the intent to launch them is recorded."""
     real_intents, real_decisions = intent_builder.IntentBuilder.record, recorder.Recorder.record
-    executors: list[IntentExecutor] = []
+    executors: list[CloudActions] = []
 
     def record_intents(self: Any, conn: Any, decided: Any, now: float) -> Any:
         recorded = real_intents(self, conn, decided, now)
@@ -112,33 +112,33 @@ def a_launch_is_recorded_after_it_was_made(patch: Patch) -> None:
 
 @_mutation
 def a_termination_is_tried_once(patch: Patch) -> None:
-    real = IntentExecutor._terminate
+    real = CloudActions._terminate
 
-    def terminate(self: IntentExecutor, intent: Any, machines: Any, tries: int) -> Any:
+    def terminate(self: CloudActions, intent: Any, machines: Any, tries: int) -> Any:
         answer = real(self, intent, machines, tries)
         gone = events.AttemptGone(intent.task, intent.generation)
         return IntentOutcome("gone", gone) if isinstance(answer, RetryLater) else answer
 
-    patch.setattr(IntentExecutor, "_terminate", terminate)
+    patch.setattr(CloudActions, "_terminate", terminate)
 
 
 @_mutation
 def an_unknown_result_counts_as_no_capacity(patch: Patch) -> None:
-    patch.setattr(intent_executor, "_MAX_AMBIGUOUS_RETRIES", 0)
-    real = IntentExecutor._launch_failed
+    patch.setattr(cloud_actions, "_MAX_AMBIGUOUS_RETRIES", 0)
+    real = CloudActions._launch_failed
 
-    def failed(self: IntentExecutor, *args: Any) -> Any:
+    def failed(self: CloudActions, *args: Any) -> Any:
         answer = real(self, *args)
         if not isinstance(answer, IntentOutcome):
             return answer
         return replace(answer, event=replace(answer.event, may_exist=False))
 
-    patch.setattr(IntentExecutor, "_launch_failed", failed)
+    patch.setattr(CloudActions, "_launch_failed", failed)
 
 
 @_mutation
 def an_unlisted_new_machine_counts_as_gone(patch: Patch) -> None:
-    patch.setattr(intent_executor, "VISIBLE_WITHIN_S", 0.0)
+    patch.setattr(cloud_actions, "VISIBLE_WITHIN_S", 0.0)
 
 
 @_mutation

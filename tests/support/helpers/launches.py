@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from perdure.controller.execute.call_queue import QueuedLaunch
+from perdure.controller.execute.call_order import QueuedLaunch
 
 USERS = ("ada", "bob", "eve")
 

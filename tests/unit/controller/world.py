@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Engine
 
 from perdure.controller.clouds.fake import FakeCloud
-from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import CallFeedback, CloudCall, IntentOutcome, RetryLater
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.dispatcher import Dispatcher
-from perdure.controller.execute.intent_executor import IntentExecutor
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
@@ -66,8 +66,8 @@ class Controller:
 
     market: MarketState
     inbox: ReconcilerInbox
-    executor: IntentExecutor
-    run: CallRunner
+    executor: CloudActions
+    run: CallOnThread
     dispatcher: Dispatcher
     reconciler: Reconciler
 
@@ -100,7 +100,7 @@ class World:
         """A controller process on this world's database and cloud, with nothing in its memory."""
         clouds = {"fake": self.cloud}
         market = load_market(clouds, self.clock, self.database)
-        executor = IntentExecutor(
+        executor = CloudActions(
             clouds=clouds,
             keyring=Keyring(b"k" * 32, "user"),
             storage=NoBuckets(),
@@ -113,7 +113,7 @@ class World:
         outbox = NotificationOutbox(self.notify, "test") if self.notify else None
         reports = DecisionReports(JobMetrics(DaemonMetrics(), self.clock), outbox)
         inbox = ReconcilerInbox(self.database, self.clock, market, reports=reports)
-        run = CallRunner(executor, inbox.on_result, lambda: self.has_lease)
+        run = CallOnThread(executor, inbox.on_result, lambda: self.has_lease)
         dispatcher = Dispatcher(InlineCalls(run), inbox.on_result, self.clock)
         reconciler = Reconciler(
             inbox=inbox,

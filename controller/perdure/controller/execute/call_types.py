@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perdure.controller.execute.call_queue import QueuedLaunch
+from perdure.controller.execute.call_order import QueuedLaunch
 from perdure.controller.execute.machines import MachineIds
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent, IntentKind

@@ -26,7 +26,7 @@ from perdure.recovery import events
 from perdure.recovery.market.view import Offer
 
 
-class CallQueue(Protocol):
+class CallSubmitter(Protocol):
     """Makes calls. A call whose future was cancelled before the call began must not be made."""
 
     def submit(self, call: CloudCall, /) -> Future[Any]: ...
@@ -40,7 +40,7 @@ class Dispatcher:
     would miss some of them. A launch that has not begun is withdrawn instead.
     """
 
-    calls: CallQueue
+    calls: CallSubmitter
     on_result: ResultSink  # receives the outcome of withdrawn launches
     clock: Clock
     _tries: dict[int, int] = field(default_factory=dict)  # by intent

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from perdure.controller.execute.call_queue import QueuedLaunch
+from perdure.controller.execute.call_order import QueuedLaunch
 from perdure.controller.runtime.config.limits import Quotas
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.queries.usage import Usage

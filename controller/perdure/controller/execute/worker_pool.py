@@ -1,6 +1,6 @@
 """Runs calls of clouds in threads. Each cloud has a queue and a bounded number of threads, made when there is work.
 
-Each call is made by `call_runner`.
+Each call is made by `call_on_thread`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from perdure.controller.clouds.registry import default_concurrent_calls
-from perdure.controller.execute.call_queue import AdmissionDecision, CloudQueue, QueuedLaunch
+from perdure.controller.execute.call_order import AdmissionDecision, CloudQueue, QueuedLaunch
 from perdure.controller.execute.call_types import CallFeedback, CloudCall
 from perdure.controller.execute.quotas import QuotaTracker
 from perdure.controller.runtime.config.limits import Quotas

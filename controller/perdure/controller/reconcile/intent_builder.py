@@ -114,5 +114,5 @@ def _cloud_settings(spec: Mapping[str, Any], cloud: str) -> dict[str, Any]:
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:
-    """What orders this intent among those of other jobs: fields of `call_queue.QueuedLaunch`."""
+    """What orders this intent among those of other jobs: fields of `call_order.QueuedLaunch`."""
     return {"user": submitter.user, "priority": submitter.priority, "has_run": any(task.has_run for task in job.tasks)}

@@ -16,9 +16,9 @@ from perdure.controller.buckets.mounts import BucketRequest
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Access
 from perdure.controller.clouds.base.protocol import Fault
-from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import DescribeResult, IntentOutcome, IntentResult, PerformIntent, RetryLater
-from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.machines import MachineIds
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.runtime.security.keyring import Keyring
@@ -266,8 +266,8 @@ def test_prepare__database_outage_is_retried(scene: Scene, monkeypatch: pytest.M
 
     results: list[IntentResult | DescribeResult] = []
     clock = scene.world.clock
-    actor = IntentExecutor({}, Keyring(b"k" * 32, "user"), scene.controller("one"), clock, "", {}, lambda _job: ())
-    run = CallRunner(actor, results.append)
+    actor = CloudActions({}, Keyring(b"k" * 32, "user"), scene.controller("one"), clock, "", {}, lambda _job: ())
+    run = CallOnThread(actor, results.append)
     call = PerformIntent(scene.intent(), MachineIds(), 0)
     with monkeypatch.context() as patch:
         patch.setattr(buckets, "record", fail)

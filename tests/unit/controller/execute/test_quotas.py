@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.controller.execute.call_queue import AdmissionDecision, CloudQueue, QueuedLaunch
+from perdure.controller.execute.call_order import AdmissionDecision, CloudQueue, QueuedLaunch
 from perdure.controller.execute.quotas import QuotaTracker
 from perdure.controller.runtime.config.limits import Quotas
 from perdure.controller.store.queries.usage import Usage

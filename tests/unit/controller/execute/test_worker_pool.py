@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.controller.execute.call_queue import QueuedLaunch
+from perdure.controller.execute.call_order import QueuedLaunch
 from perdure.controller.execute.call_types import CallFeedback
 from perdure.controller.execute.worker_pool import CloudPools
 from perdure.controller.runtime.config.limits import Quotas

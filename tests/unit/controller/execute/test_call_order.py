@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.controller.execute.call_queue import AdmissionDecision, CloudQueue, FairQueue, QueuedLaunch
+from perdure.controller.execute.call_order import AdmissionDecision, CloudQueue, FairQueue, QueuedLaunch
 from support.helpers.launches import USERS, launch, launches
 
 

@@ -20,7 +20,7 @@ from perdure.controller.execute.call_types import (
     ResultSink,
     RetryLater,
 )
-from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.store.engine.database import is_transient
 from perdure.controller.store.records.intents import Intent
 from perdure.controller.store.records.ownership_guard import LeaseLost
@@ -34,10 +34,10 @@ _RETRY_SOON = RetryLater(0.5, attempted=False)
 
 
 @dataclass(frozen=True)
-class CallRunner:
+class CallOnThread:
     """Safe to use from any thread."""
 
-    executor: IntentExecutor
+    executor: CloudActions
     on_result: ResultSink
     #: Whether the lease is held. Without it no intent is performed; it is retried soon.
     may_act: Callable[[], bool] = lambda: True

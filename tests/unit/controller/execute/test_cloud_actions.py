@@ -10,7 +10,7 @@ from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S, Bootstrap,
 from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.clouds.registry import BrokenCloud, UnavailableCloud
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
-from perdure.controller.execute.intent_executor import IntentExecutor
+from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.machines import MachineIds
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.security.keyring import Keyring
@@ -48,7 +48,7 @@ class Scene:
         self.machines = MachineIds(((0, machine.id),), self.clock.now())
         keyring = Keyring(b"k" * 32, "user")
         clouds = {"fake": self.cloud}
-        self.executor = IntentExecutor(clouds, keyring, None, self.clock, "", {}, lambda _job: ())  # type: ignore[arg-type]
+        self.executor = CloudActions(clouds, keyring, None, self.clock, "", {}, lambda _job: ())  # type: ignore[arg-type]
 
     def gone_reason(self) -> Reason | None:
         described = self.executor.describe(KEY, self.offer, self.machines)
@@ -100,7 +100,7 @@ class UnavailableScene:
         self.clock = ManualClock()
         self.offer = FakeCloud(self.clock).offers()[0]
         keyring = Keyring(b"k" * 32, "user")
-        self.executor = IntentExecutor(clouds, keyring, None, self.clock, "", {}, lambda _job: ())  # type: ignore[arg-type]
+        self.executor = CloudActions(clouds, keyring, None, self.clock, "", {}, lambda _job: ())  # type: ignore[arg-type]
 
     def perform(self, kind: IntentKind, tries: int = 0) -> IntentOutcome | RetryLater:
         """Perform an old intent of an attempt whose machines are unknown."""

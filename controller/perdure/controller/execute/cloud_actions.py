@@ -58,7 +58,7 @@ _MAX_AMBIGUOUS_RETRIES = 8
 
 
 @dataclass(frozen=True)
-class IntentExecutor:
+class CloudActions:
     """Performs one intent per call. Safe to share between threads."""
 
     clouds: Mapping[str, Cloud]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from perdure.controller.clouds.base.protocol import Cloud
-from perdure.controller.execute.call_runner import CallRunner
+from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import ResultSink
+from perdure.controller.execute.cloud_actions import CloudActions, StorageActions
 from perdure.controller.execute.dispatcher import Dispatcher
-from perdure.controller.execute.intent_executor import IntentExecutor, StorageActions
 from perdure.controller.execute.worker_pool import CloudPools, ReadUsage
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.limits import Quotas
@@ -34,9 +34,9 @@ def build_pipeline(
     on_call: Callable[[str, str, str, float], None],
 ) -> tuple[CloudPools, Dispatcher]:
     """`on_result` receives every result, from any thread. `may_act`: whether the lease is held. `on_call`: as in
-    `CallRunner`. The first arguments are fields of `IntentExecutor`."""
-    executor = IntentExecutor(
+    `CallOnThread`. The first arguments are fields of `CloudActions`."""
+    executor = CloudActions(
         clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines
     )
-    pools = CloudPools(quotas, read_usage, CallRunner(executor, on_result, may_act, on_call))
+    pools = CloudPools(quotas, read_usage, CallOnThread(executor, on_result, may_act, on_call))
     return pools, Dispatcher(pools, on_result, clock)
