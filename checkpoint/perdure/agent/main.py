@@ -19,7 +19,7 @@ from perdure.agent import VERSION
 from perdure.agent.config import Config
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, StopNow
-from perdure.agent.lifecycle.notice_handler import NoticeHandler
+from perdure.agent.lifecycle.notice_intake import NoticeIntake
 from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
 from perdure.agent.link.channel import Backoff, Channel
@@ -163,7 +163,7 @@ class Agent:
         supervisor.restore()
         for thread in (channel, logs, checkpoints, usage):
             thread.start()
-        handler = NoticeHandler(desired, outbox, drain_s=self._shutdown_s(spec), log=log)
+        handler = NoticeIntake(desired, outbox, drain_s=self._shutdown_s(spec), log=log)
         self._poll_notices(spec, handler)
         self._handle_sigterm(handler)
         machine.prepare(os.environ, log=log)
@@ -210,7 +210,7 @@ class Agent:
             return spec.drain_s
         return min(spec.drain_s, max(self._config.grace_s - GRACE_MARGIN_S, self._config.grace_s / 2))
 
-    def _poll_notices(self, spec: NodeSpec, handler: NoticeHandler) -> None:
+    def _poll_notices(self, spec: NodeSpec, handler: NoticeIntake) -> None:
         if spec.notice is None:
             return
         endpoint = self._config.metadata_endpoint or spec.notice.endpoint
@@ -220,7 +220,7 @@ class Agent:
             log(f"interruption notices are not polled: {error}")
 
     @staticmethod
-    def _handle_sigterm(handler: NoticeHandler) -> None:
+    def _handle_sigterm(handler: NoticeIntake) -> None:
         """Treat SIGTERM as a notice that the machine is going down.
 
         A machine whose init ends every process at once must be configured to leave the workload to the agent.

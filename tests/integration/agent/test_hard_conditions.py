@@ -90,7 +90,7 @@ def test_stop__kills_everything_within_5_s(controller: Controller, node: Node, i
     (node.home / "hiders.py").write_text(HIDERS)
     start(controller, node, "python3 ~/hiders.py")
     controller.until_log(b"begun\n")
-    runner = next(p for p in node.processes() if "perdure.agent.workload.runner" in " ".join(p.cmdline()))
+    runner = next(p for p in node.processes() if "perdure.agent.workload.runner_process" in " ".join(p.cmdline()))
     if is_hung:
         runner.suspend()
     assert len(node.workload()) >= 6

@@ -93,7 +93,7 @@ def test_restart__during_a_drain_continues_it(controller: Controller, node: Node
 def test_runner__killed_ends_the_workload(controller: Controller, node: Node) -> None:
     start(controller, node, "echo begun; setsid sleep 600 & sleep 600")
     controller.until_log(b"begun\n")
-    runner = next(p for p in node.processes() if "perdure.agent.workload.runner" in " ".join(p.cmdline()))
+    runner = next(p for p in node.processes() if "perdure.agent.workload.runner_process" in " ".join(p.cmdline()))
     runner.kill()
     report = controller.until_phase("ended")
     assert (report["exit_code"], report["failed_stage"]) == (137, "run")

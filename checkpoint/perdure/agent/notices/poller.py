@@ -1,6 +1,6 @@
 """The port for notice sources (`NoticeSource`), and the thread that polls one.
 
-New notices are handed to `lifecycle.notice_handler`.
+New notices are handed to `lifecycle.notice_intake`.
 
 Another cloud needs one module with a class that implements `NoticeSource`, and one line in `SOURCES`.
 """

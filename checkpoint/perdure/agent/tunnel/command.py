@@ -16,7 +16,7 @@ from typing import Any
 from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
-from perdure.agent.workload.runner import SOURCE_RC
+from perdure.agent.workload.runner_process import SOURCE_RC
 
 STDOUT, STDERR = b"\x01", b"\x02"  # the first byte of every message to the user
 SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP, "QUIT": signal.SIGQUIT}

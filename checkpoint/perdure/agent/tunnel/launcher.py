@@ -19,7 +19,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from perdure.agent.workload.runner import become_ordinary
+from perdure.agent.workload.runner_process import become_ordinary
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _PR_SET_PDEATHSIG = 1

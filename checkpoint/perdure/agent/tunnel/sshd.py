@@ -21,7 +21,7 @@ from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
 from perdure.agent.workload.environment import DEFAULT_PATH
-from perdure.agent.workload.runner import SOURCE_RC
+from perdure.agent.workload.runner_process import SOURCE_RC
 
 _USE_EXEC = "use `perdure jobs exec -t ID -- bash`"
 _SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")

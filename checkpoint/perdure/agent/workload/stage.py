@@ -1,9 +1,9 @@
 """`setup` and `run` as the agent sees them: started once, adopted after a restart, stopped on time.
 
-`runner` runs each in a process of its own.
+`runner_process` runs each in a process of its own.
 
-Each has a folder with files of its runner (see `runner`). A stage's state is read from there alone, so an agent that
-was killed continues where it stopped.
+Each has a folder with files of its runner (see `runner_process`). A stage's state is read from there alone, so an
+agent that was killed continues where it stopped.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pathlib import Path
 
 from perdure.agent.state_file import read_json, reserve_disk_space, write_json
 from perdure.agent.workload import stop_order
-from perdure.agent.workload.runner import ALREADY_RUNNING, take_lock
+from perdure.agent.workload.runner_process import ALREADY_RUNNING, take_lock
 
 LOST_EXIT_CODE = 128 + signal.SIGKILL
 # Isolated (-I): PYTHON* variables must not reach the runner. No site (-S): it needs the standard library alone.
 _RUNNER_COMMAND = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from perdure.agent.workload.runner import main; sys.exit(main())"
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from perdure.agent.workload.runner_process import main; sys.exit(main())"
 )
 
 

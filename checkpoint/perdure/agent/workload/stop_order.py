@@ -1,6 +1,6 @@
 """Which processes of a script get SIGTERM, and in which order, from the process tree in /proc.
 
-Only chooses: `runner.Runner._signal_processes` sends the signals.
+Only chooses: `runner_process.Runner._signal_processes` sends the signals.
 
 A graceful end must not cost the checkpoint that it is meant to save. Three habits of training jobs decide the order:
 

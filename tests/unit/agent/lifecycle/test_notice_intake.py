@@ -9,7 +9,7 @@ import pytest
 
 from perdure.agent import clock
 from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
-from perdure.agent.lifecycle.notice_handler import NoticeHandler
+from perdure.agent.lifecycle.notice_intake import NoticeIntake
 from perdure.agent.link.outbox import Outbox, Report
 from perdure.agent.notices.notice import Notice
 from perdure.agent.state_file import StateFile
@@ -23,7 +23,7 @@ class Node:
         self.file = StateFile(path)
         self.desired = DesiredState(self.file, log=lambda _: None)
         self.outbox = Outbox(Report(), notices=[], sizes=dict)
-        self.handler = NoticeHandler(self.desired, self.outbox, drain_s=30.0, log=lambda _: None)
+        self.handler = NoticeIntake(self.desired, self.outbox, drain_s=30.0, log=lambda _: None)
 
     def sent(self) -> list[tuple[object, ...]]:
         frames = self.outbox.take_pending()

@@ -15,7 +15,7 @@ from perdure.agent.link.outbox import Outbox
 from perdure.agent.notices.notice import SHUTDOWN, Notice
 
 
-class NoticeHandler:
+class NoticeIntake:
     """Every notice enters here, from the cloud's metadata service or from the machine's own shutdown. Any thread."""
 
     def __init__(self, desired: DesiredState, outbox: Outbox, *, drain_s: float, log: Callable[[str], None]) -> None:
