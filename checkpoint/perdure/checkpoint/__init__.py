@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from perdure.checkpoint.decorators import load_checkpoint, save_checkpoint
     from perdure.checkpoint.durability.status import is_durable
     from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
+    from perdure.checkpoint.load.function_load import LoadResult
     from perdure.checkpoint.load.listing import StepInfo, latest, steps
-    from perdure.checkpoint.load.loader import LoadResult
-    from perdure.checkpoint.notice import deadline, exit_preempted, on_notice, preempted
-    from perdure.checkpoint.save.retention.keep import Keep
+    from perdure.checkpoint.preemption import deadline, exit_preempted, on_notice, preempted
+    from perdure.checkpoint.save.retention.keep_rule import Keep
     from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 
 __all__ = [

@@ -17,11 +17,11 @@ from perdure.checkpoint import errors
 from perdure.checkpoint.format import sampling
 from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import listing
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.verify import verify_and_mark
 from perdure.checkpoint.save import adopt
-from perdure.checkpoint.save.retention import prune
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention import surplus_removal
+from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 _COLUMNS = ("STEP", "PREFIX", "FILES", "SIZE", "SAVED", "STATE", "REASON")
@@ -104,11 +104,13 @@ def _prune(options: argparse.Namespace) -> int:
     root = root_of(options.dir)
     for prefix in sorted({info.prefix for info in listing.steps(root, prefix=options.prefix)}):
         directory = SaveDirectory(root)
-        for function in prune.functions_of(directory, prefix):
+        for function in surplus_removal.functions_of(directory, prefix):
             surplus = _find_surplus(directory, prefix, keep, options.verify, function)
             removed = [checkpoint.step for checkpoint in surplus]
             if surplus and not options.dry_run:
-                removed = prune.remove_surplus(directory, prefix, just_saved=None, keep=keep, function=function)
+                removed = surplus_removal.remove_surplus(
+                    directory, prefix, just_saved=None, keep=keep, function=function
+                )
             for step in removed:
                 print(f"{'would remove' if options.dry_run else 'removed'} {prefix} step {step}")
     return 0
@@ -121,7 +123,7 @@ def _find_surplus(
     in its place."""
     verified: set[int] = set()
     while True:
-        surplus = prune.find_surplus(directory, prefix, keep=keep, function=function)
+        surplus = surplus_removal.find_surplus(directory, prefix, keep=keep, function=function)
         going = {checkpoint.step for checkpoint in surplus}
         kept = [one for one in directory.checkpoints(prefix) if one.step not in going | verified] if going else []
         if not [one for one in kept if verify_and_mark(one, trust_marks=False, verify=verify)]:

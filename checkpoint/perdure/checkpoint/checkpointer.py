@@ -1,7 +1,7 @@
 """`Checkpointer`: saves a state and loads the newest whole one, in one line each.
 
 A save here (`_commit`) writes one part per process; all of them agree before `save.commit` makes the step a checkpoint.
-Which step all processes load is decided by `ranks.step_to_load`.
+Which step all processes load is decided by `ranks.agreed_load`.
 
 A training loop:
 
@@ -26,28 +26,28 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import journal, mounts, status
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format import manifest, sampling
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load import checkpoint, listing, mount_refresh, shards
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load import listing, mount_refresh, part_files, saved_step
+from perdure.checkpoint.load.function_load import LoadResult
 from perdure.checkpoint.load.listing import StepInfo
-from perdure.checkpoint.load.loader import LoadResult
-from perdure.checkpoint.load.shards import Content
+from perdure.checkpoint.load.part_files import Content
+from perdure.checkpoint.load.saved_step import Checkpoint
+from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, PeersMissing, TorchGroup, detect_group
-from perdure.checkpoint.ranks.step_to_load import Choice, load_agreed_step
 from perdure.checkpoint.save import commit, first_upload
 from perdure.checkpoint.save.background import Background
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.handle import SaveHandle
 from perdure.checkpoint.save.interval import SaveInterval
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.retention.leftovers import Leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.save.staging import Staging
@@ -166,7 +166,7 @@ class Checkpointer:
             with uncollected():
                 flat = flatten(state)
                 layout = container.plan_layout(flat)
-            content = shards.make_content(flat, layout)
+            content = part_files.make_content(flat, layout)
             if is_asynchronous:
                 content = Content(layout.size, [self._staging.copy(flat, layout)])
         pending = _PendingSave(step, content, dict(metrics or {}), began, directory)
@@ -178,7 +178,7 @@ class Checkpointer:
             self._background.start(lambda: self._finish(pending, committed), handle)
         self._saved_step = step
         self._interval.record_save(time.monotonic() - began - (0.0 if is_asynchronous else self._upload_wait_s))
-        if notice.is_noticed():
+        if preemption.is_noticed():
             # Each process uploads its own files: a mount on another machine cannot be controlled from here.
             self._background.wait()
             self._final_save.upload_if_mounted(self._root, self._saved_step, self._written)
@@ -226,7 +226,7 @@ class Checkpointer:
             return None
         pending.directory.record_beginning(self._series.prefix, pending.step)
         rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
-        part = shards.write_part(self._root, self._series.prefix, pending.step, rank, world, pending.content)
+        part = part_files.write_part(self._root, self._series.prefix, pending.step, rank, world, pending.content)
         self._written = [os.path.join(self._root, part.path)]
         self._upload_wait_s = first_upload.wait_if_first(pending.directory, self._series.prefix, self._written)
         return part
@@ -249,7 +249,7 @@ class Checkpointer:
             self._leftovers.remove(pending.directory, committed.name if committed is not None else None)
 
     def _find_saved(self, step: int | None) -> Checkpoint | None:
-        saved = checkpoint.newest_first(self._root, self._series.prefix)
+        saved = saved_step.newest_first(self._root, self._series.prefix)
         return next((one for one in saved if one.step == step), None)
 
     def should_save(self, step: int) -> bool:
@@ -261,12 +261,12 @@ class Checkpointer:
         if self._saved_step == step:
             return False
         if self._group.world_size == 1:
-            return self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
+            return self._final_save.can_commit() if preemption.is_noticed() else self._interval.is_due(step)
         if self._interval.is_last(step) or (self._interval.every_steps is not None and self._interval.is_due(step)):
             return True
         if not self._pace.is_due():
             return False
-        mine = self._final_save.can_commit() if notice.is_noticed() else self._interval.is_due(step)
+        mine = self._final_save.can_commit() if preemption.is_noticed() else self._interval.is_due(step)
         gathered = self._group.all_gather(f"due-{self._series.prefix}-{step}", [mine, self._pace.call_s()])
         self._pace.conclude([call_s for _, call_s in gathered])
         return any(must_save for must_save, _ in gathered)
@@ -276,11 +276,11 @@ class Checkpointer:
 
         Applies to this process alone: if several train together, another one may receive the notice some steps later.
         """
-        return notice.preempted()
+        return preemption.preempted()
 
     def on_notice(self, call: Callable[[float | None], object]) -> Callable[[], None]:
         """As `perdure.checkpoint.on_notice`: `call` receives the notice's deadline, in a thread of its own."""
-        return notice.on_notice(call)
+        return preemption.on_notice(call)
 
     def wait(self) -> None:
         """Return when no save is in flight. Raises the failure of the last one."""

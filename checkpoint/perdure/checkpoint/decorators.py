@@ -1,7 +1,7 @@
 """`save_checkpoint` and `load_checkpoint`: decorators over functions that write and read checkpoints themselves.
 
-The work is done in `save.step_parameter`, `save.function_save` and `load.loader`, which are imported when a function is
-first decorated or called.
+The work is done in `save.step_parameter`, `save.function_save` and `load.function_load`, which are imported when a
+function is first decorated or called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from perdure.checkpoint.format.save_dir import SaveDir, root_of
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
-    from perdure.checkpoint.load.loader import LoadResult
+    from perdure.checkpoint.load.function_load import LoadResult
 
     P = ParamSpec("P")
 
@@ -75,7 +75,7 @@ def save_checkpoint(
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
             from perdure.checkpoint.save import commit, function_save
-            from perdure.checkpoint.save.retention.keep import Keep
+            from perdure.checkpoint.save.retention.keep_rule import Keep
 
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
@@ -123,14 +123,14 @@ def load_checkpoint(
 
         @functools.wraps(function)
         def load(*args: Any, **kwargs: Any) -> T | None:
-            from perdure.checkpoint.load import loader
+            from perdure.checkpoint.load import function_load
 
             def call(step: int) -> T:
                 positional, named = parameter.with_step(step, args, kwargs)
                 return step_parameter.require_result(function(*positional, **named), function)
 
             decorated.last_result = None
-            decorated.last_result, value = loader.load(root_of(save_dir), checkpoint_prefix, call, verify=verify)
+            decorated.last_result, value = function_load.load(root_of(save_dir), checkpoint_prefix, call, verify=verify)
             return value
 
         decorated: LoadFunction[T] = load  # type: ignore[assignment]

@@ -5,7 +5,7 @@
     │   ├── CheckpointUnavailable     the checkpoints cannot be read now
     │   │   └── PeersMissing          other processes did not respond (`ranks.group`)
     │   ├── NoUsableCheckpoint        checkpoints exist, and all of them are damaged
-    │   ├── ForeignCheckpoint         not saved by a Checkpointer (`load.shards`)
+    │   ├── ForeignCheckpoint         not saved by a Checkpointer (`load.part_files`)
     │   └── ManifestDamaged           internal: the manifest is not valid (`format.manifest`)
     ├── TypeError
     │   └── UnsupportedValue          a part of the state cannot be saved (`state.tree`)

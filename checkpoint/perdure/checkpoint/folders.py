@@ -20,15 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import journal, mounts
 from perdure.checkpoint.errors import CheckpointUnavailable, NoUsableCheckpoint
 from perdure.checkpoint.format import file_changes, sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load import checkpoint, lost_manifests, mount_refresh
-from perdure.checkpoint.load.checkpoint import Checkpoint
-from perdure.checkpoint.load.loader import all_refused_message
+from perdure.checkpoint.load import lost_manifests, mount_refresh, saved_step
+from perdure.checkpoint.load.function_load import all_refused_message
+from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.verify import recheck, verify_and_mark
 from perdure.checkpoint.ranks import folder_parts
 from perdure.checkpoint.ranks.collective import capture, is_leader, raise_if_any_failed
@@ -36,7 +36,7 @@ from perdure.checkpoint.ranks.group import Group, SingleProcess
 from perdure.checkpoint.save import commit
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -129,8 +129,8 @@ class Folders:
         records = folder_parts.collect_records(directory, folder, prefix, self._group, topic=topic, doing=doing)
         done = capture(lambda: self._write_manifest(directory, step, records, metrics))
         raise_if_any_failed(self._group, f"committed-{topic}", done, doing=doing)
-        if notice.is_noticed():
-            saved = [one for one in checkpoint.newest_first(self.root, prefix) if one.step == step]
+        if preemption.is_noticed():
+            saved = [one for one in saved_step.newest_first(self.root, prefix) if one.step == step]
             files = {path: version for one in saved for path, version in one.file_versions.items()}
             self.final_save.upload_if_mounted(self.root, step, files)
 
@@ -157,18 +157,18 @@ class Folders:
             if (entry.prefix, entry.step) == (self._series.prefix, step):
                 directory.delete(entry.name)
 
-    def _delete_vanished(self, directory: SaveDirectory, saved_step: int) -> None:
+    def _delete_vanished(self, directory: SaveDirectory, just_saved: int) -> None:
         """Remove the manifests of folders that are gone: some libraries remove old folders themselves."""
         uploading = {one.step for one in directory.cache.pending_upload}
         others = {entry.step for entry in directory.entries() if entry.prefix == self._series.prefix}
-        for step in others - uploading - {saved_step}:
+        for step in others - uploading - {just_saved}:
             if self._is_gone(step):
                 self._uncommit(directory, step)
 
     def _is_gone(self, step: int) -> bool:
         """Whether nothing is left of a folder. A mount that does not show it is refreshed first."""
         if not os.path.exists(self.path_of(step)):
-            recheck(checkpoint.read_step(self.root, self._series.prefix, step))
+            recheck(saved_step.read_step(self.root, self._series.prefix, step))
         return not os.path.exists(self.path_of(step))
 
     def newest(self, *, verify: str = sampling.FULL) -> Folder | None:
@@ -231,7 +231,7 @@ class Folders:
         try:
             for trust_marks in (True, False):
                 skipped: list[tuple[int, str]] = []
-                for candidate in checkpoint.newest_first(self.root, self._series.prefix):
+                for candidate in saved_step.newest_first(self.root, self._series.prefix):
                     if candidate.step in refused or (bound is not None and candidate.step > bound):
                         continue
                     reason = self._find_damage(candidate, trust_marks=trust_marks, verify=verify)

@@ -150,13 +150,13 @@ def test_unsharded_save__rank_0_saves_for_all(start: Start, tmp_path: Path) -> N
 
 def test_sharded_save__failure_of_one_rank_is_raised_by_all(start: Start) -> None:
     program = """
-        from perdure.checkpoint.load import shards
+        from perdure.checkpoint.load import part_files
         def full(*_):
             raise OSError(28, "No space left on device")
         with Checkpointer(root, group=group, sharded=True) as checkpointer:
             checkpointer.save(10, mine(10))
             if rank == 1:
-                shards.write_part = full
+                part_files.write_part = full
             try:
                 checkpointer.save(20, mine(20))
             except CheckpointError as error:
@@ -172,13 +172,13 @@ def test_sharded_save__failure_of_one_rank_is_raised_by_all(start: Start) -> Non
 def test_sharded_save__rank_killed_before_the_commit(start: Start, tmp_path: Path) -> None:
     outputs(start(2, SAVE))
     program = """
-        from perdure.checkpoint.load import shards
-        real = shards.write_part
+        from perdure.checkpoint.load import part_files
+        real = part_files.write_part
         def die_after(*args):
             real(*args)
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 1:
-            shards.write_part = die_after
+            part_files.write_part = die_after
         with Checkpointer(root, group=group, sharded=True) as checkpointer:
             try:
                 checkpointer.save(30, mine(30))

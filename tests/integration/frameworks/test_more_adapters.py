@@ -94,12 +94,12 @@ DEEPSPEED = """
 KERAS = """
     import json, os, pathlib, sys
     import numpy as np, keras
-    from perdure.checkpoint import notice
+    from perdure.checkpoint import preemption
     from perdure.checkpoint.adapters.keras import PerdureCheckpoint
     x = np.random.default_rng(1).normal(size=(64, 4)).astype("float32")
     def train(root, epochs, notice_at=None):
         keras.utils.set_random_seed(0)
-        notice._cache = notice._NoticeCache()
+        preemption._cache = preemption._NoticeCache()
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
         model.compile(optimizer=keras.optimizers.Adam(0.05), loss="mse")
         callback = PerdureCheckpoint(root, keep=3)
@@ -109,7 +109,7 @@ KERAS = """
                 self.seen += 1
                 if self.seen == notice_at:
                     (root / "run").mkdir()
-                    (root / "run" / "notice.json").write_text("{}")
+                    (root / "run" / "preemption.json").write_text("{}")
                     os.environ["PERDURE_RUN_DIR"] = str(root / "run")
         first = callback.load(model)
         history = model.fit(x, x.sum(1), batch_size=8, epochs=epochs, initial_epoch=first, verbose=0,

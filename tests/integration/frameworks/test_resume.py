@@ -18,7 +18,7 @@ LIGHTNING = """
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.utilities.exceptions import SIGTERMException
-    from perdure.checkpoint import Resumable, notice
+    from perdure.checkpoint import Resumable, preemption
     from perdure.checkpoint.adapters.lightning import PerdureCheckpointIO, SaveAtNotice, last_checkpoint
     points = torch.randn(80, 4, generator=torch.Generator().manual_seed(1))
     class Line(pl.LightningModule):
@@ -37,7 +37,7 @@ LIGHTNING = """
             return torch.optim.Adam(self.parameters(), lr=0.05)
     def train(root, *, epochs=3, max_steps=-1, every=None, terminate_at=None, resumable=True):
         pl.seed_everything(0, verbose=False)
-        notice._cache = notice._NoticeCache()
+        preemption._cache = preemption._NoticeCache()
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(points), batch_size=8, shuffle=True)
         when = {"every_n_train_steps": every} if every else {"every_n_epochs": 1}
         trainer = pl.Trainer(

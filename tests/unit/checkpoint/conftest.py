@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.checkpoint import errors, load_checkpoint, notice, save_checkpoint
+from perdure.checkpoint import errors, load_checkpoint, preemption, save_checkpoint
 from perdure.checkpoint.decorators import LoadFunction
 from perdure.checkpoint.load import directory_cache
 from unit.checkpoint.training_program import (
@@ -43,7 +43,7 @@ def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(errors, "RETRY_DELAYS_S", (0.0, 0.0))
     monkeypatch.setattr(directory_cache, "_caches", {})
-    monkeypatch.setattr(notice, "_cache", notice._NoticeCache())
+    monkeypatch.setattr(preemption, "_cache", preemption._NoticeCache())
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from perdure.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_checkpoint
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load import shards
+from perdure.checkpoint.load import part_files
 from perdure.checkpoint.state.tree import UnsupportedValue
 from support.helpers.timing import scaled
 from unit.checkpoint.training_program import Model
@@ -129,7 +129,7 @@ def test_checkpointer__exit_does_not_hide_the_programs_error(tmp_path: Path, mon
 
 
 def test_checkpointer__one_save_in_flight_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running, max_running, real = 0, 0, shards.write_part
+    running, max_running, real = 0, 0, part_files.write_part
     lock = threading.Lock()
 
     def write(*args: Any) -> FileRecord:
@@ -143,7 +143,7 @@ def test_checkpointer__one_save_in_flight_at_a_time(tmp_path: Path, monkeypatch:
             with lock:
                 running -= 1
 
-    monkeypatch.setattr(shards, "write_part", write)
+    monkeypatch.setattr(part_files, "write_part", write)
     with Checkpointer(tmp_path, asynchronous=True) as checkpointer:
         for step in range(6):
             checkpointer.save(step, STATE)
@@ -206,9 +206,9 @@ def test_should_save__when_due_and_at_a_notice(tmp_path: Path, monkeypatch: pyte
     with Checkpointer(tmp_path / "c", every=10) as checkpointer:
         assert [step for step in range(1, 31) if checkpointer.should_save(step)] == [10, 20, 30]
         (tmp_path / "notice.json").write_text("{}")
-        from perdure.checkpoint import notice
+        from perdure.checkpoint import preemption
 
-        monkeypatch.setattr(notice._cache, "checked_at_s", float("-inf"))
+        monkeypatch.setattr(preemption._cache, "checked_at_s", float("-inf"))
         assert checkpointer.preempted()
         assert checkpointer.should_save(31)
         checkpointer.save(31, {})
@@ -236,9 +236,9 @@ def test_checkpointer_load__marks_damage_and_does_not_read_it_again(
         assert path.exists()
         assert [(i.step, i.state) for i in checkpointer.steps()] == [(2, "damaged"), (1, "committed")]
         reads = []
-        real = shards.read_part
+        real = part_files.read_part
         monkeypatch.setattr(
-            shards, "read_part", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
+            part_files, "read_part", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
         )
         assert checkpointer.load() == {"n": 1}
         assert reads == [data_file(tmp_path, 1).name]
@@ -250,11 +250,11 @@ def test_checkpointer_load__marks_damage_and_does_not_read_it_again(
 
 
 def test_checkpointer_load__ignores_marks_if_nothing_else_is_left(tmp_path: Path) -> None:
-    from perdure.checkpoint.load import checkpoint, damage_marks
+    from perdure.checkpoint.load import damage_marks, saved_step
 
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"n": 1})
-        (loaded,) = checkpoint.newest_first(str(tmp_path))
+        (loaded,) = saved_step.newest_first(str(tmp_path))
         damage_marks.mark(loaded, "a mount showed it short for a moment")
         assert [info.reason for info in checkpointer.steps()] == ["a mount showed it short for a moment"]
         assert checkpointer.load() == {"n": 1}

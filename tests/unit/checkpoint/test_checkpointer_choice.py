@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perdure.checkpoint import Checkpointer, CheckpointError, Keep, NoUsableCheckpoint
-from perdure.checkpoint.load import shards
+from perdure.checkpoint.load import part_files
 from support.helpers.timing import scaled
 from unit.checkpoint.training_program import Model
 
@@ -99,13 +99,13 @@ def test_load__not_strict_still_rejects_other_shapes(saved: Path) -> None:
 
 
 def test_save__returns_a_handle_that_waits_for_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    allowed, real = threading.Event(), shards.write_part
+    allowed, real = threading.Event(), part_files.write_part
 
     def write_part(*arguments: Any) -> Any:
         assert allowed.wait(scaled(30))
         return real(*arguments)
 
-    monkeypatch.setattr(shards, "write_part", write_part)
+    monkeypatch.setattr(part_files, "write_part", write_part)
     with Checkpointer(tmp_path) as checkpointer:
         handle = checkpointer.save(1, {"step": 1}, wait=False)
         assert (handle.step, handle.done(), handle.durable) == (1, False, False)
@@ -121,7 +121,7 @@ def test_save__its_failure_is_raised_once(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shards, "write_part", fail)
+    monkeypatch.setattr(part_files, "write_part", fail)
     checkpointer = Checkpointer(tmp_path)
     handle = checkpointer.save(1, {"step": 1}, wait=False)
     with pytest.raises(CheckpointError, match="No space left"):

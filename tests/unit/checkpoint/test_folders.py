@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import mounts, status
 from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
@@ -122,7 +122,7 @@ def test_folders__upload_before_the_deadline_of_a_notice(
     save(folders, 1, a=b"x")
     uploads.clear()  # the very first is waited for
     (run_dir / "notice.json").write_text("{}")
-    monkeypatch.setattr(notice._cache, "checked_at_s", float("-inf"))
+    monkeypatch.setattr(preemption._cache, "checked_at_s", float("-inf"))
     save(folders, 2, a=b"x")
     ((manifest, data),) = uploads
     assert Path(manifest).match("c/.perdure/checkpoint-*2-*.json")

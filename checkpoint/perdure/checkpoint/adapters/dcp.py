@@ -21,15 +21,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import status
 from perdure.checkpoint.folders import Folder, Folders
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load.checkpoint import newest_first
+from perdure.checkpoint.load.saved_step import newest_first
 from perdure.checkpoint.ranks.group import Group, TorchGroup, detect_group
 from perdure.checkpoint.save.background import Background
 from perdure.checkpoint.save.handle import SaveHandle
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep
 
 logger = logging.getLogger("perdure.checkpoint")
 
@@ -83,7 +83,7 @@ class DcpCheckpoints:
         """
         self._background.wait()
         handle: SaveHandle[None] = SaveHandle(step, lambda: self._is_durable(step))
-        is_asynchronous = (self._asynchronous if wait is None else not wait) and not notice.is_noticed()
+        is_asynchronous = (self._asynchronous if wait is None else not wait) and not preemption.is_noticed()
         if not is_asynchronous:
             handle.run(lambda: self._save_now(step, state, metrics))
             return handle

@@ -17,7 +17,7 @@ from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.folders import Folder, Folders
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
 from perdure.checkpoint.ranks.group import detect_group
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep
 
 
 class DeepSpeedCheckpoints:

@@ -15,10 +15,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from perdure.checkpoint.folders import Folders, step_of
-from perdure.checkpoint.notice import preempted
+from perdure.checkpoint.preemption import preempted
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, detect_group
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep
 
 
 def last_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:

@@ -16,8 +16,8 @@ import keras
 
 from perdure.checkpoint.folders import Folder, Folders
 from perdure.checkpoint.format.save_dir import SaveDir
-from perdure.checkpoint.notice import preempted
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.preemption import preempted
+from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.state.arrays import require_module
 from perdure.checkpoint.state.resume import random_state, set_random_state
 

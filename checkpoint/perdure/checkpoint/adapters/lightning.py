@@ -22,10 +22,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import lost_manifests
-from perdure.checkpoint.load.checkpoint import newest_first
-from perdure.checkpoint.load.loader import all_refused_message
+from perdure.checkpoint.load.function_load import all_refused_message
+from perdure.checkpoint.load.saved_step import newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
-from perdure.checkpoint.notice import is_noticed, preempted
+from perdure.checkpoint.preemption import is_noticed, preempted
 from perdure.checkpoint.save import function_save
 from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave

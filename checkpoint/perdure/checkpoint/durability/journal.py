@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.checkpoint.durability.file_version import FileVersion
-from perdure.checkpoint.notice import run_dir
+from perdure.checkpoint.preemption import run_dir
 
 logger = logging.getLogger("perdure.checkpoint")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from perdure.checkpoint.durability import mount_table
 from perdure.checkpoint.errors import CheckpointUnavailable
-from perdure.checkpoint.notice import run_dir
+from perdure.checkpoint.preemption import run_dir
 
 # The agent puts an empty read-only file system with this source under each mount. If it is visible, the mount is lost.
 GUARD = "perdure-guard"

@@ -1,6 +1,6 @@
 """Marks on checkpoints that were found damaged, so that they are not read again in vain and do not count in retention.
 
-`verify` and `ranks.step_to_load` set marks. A mark removes nothing, and is valid only as long as the files are
+`verify` and `ranks.agreed_load` set marks. A mark removes nothing, and is valid only as long as the files are
 unchanged: a checkpoint that was repaired, or that a stale listing had shown as damaged, is read again.
 
 A mark is the file `.perdure/<manifest's name>.damaged`: JSON with the reason, and the size and time of every file when
@@ -18,7 +18,7 @@ from typing import Any
 from perdure.checkpoint.format import manifest
 from perdure.checkpoint.format.regular_file import open_regular
 from perdure.checkpoint.load import directory_cache
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.saved_step import Checkpoint
 
 logger = logging.getLogger("perdure.checkpoint")
 

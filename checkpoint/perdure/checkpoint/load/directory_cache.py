@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from perdure.checkpoint.format.manifest import Manifest
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.saved_step import Checkpoint
 
 _RECENT_COUNT = 8
 

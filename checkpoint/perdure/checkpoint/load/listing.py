@@ -9,7 +9,7 @@ from perdure.checkpoint.durability import mounts, status
 from perdure.checkpoint.format import file_changes, sampling
 from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import damage_marks
-from perdure.checkpoint.load.checkpoint import Checkpoint, newest_first
+from perdure.checkpoint.load.saved_step import Checkpoint, newest_first
 from perdure.checkpoint.load.verify import find_damage, verify_and_mark
 
 

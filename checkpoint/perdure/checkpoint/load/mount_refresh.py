@@ -11,8 +11,8 @@ from perdure.checkpoint.durability import mounts
 from perdure.checkpoint.durability.mounts import Mount, MountSnapshot
 from perdure.checkpoint.durability.rclone_rc import Rc, RcError
 from perdure.checkpoint.format.file_changes import OWN_DIR
-from perdure.checkpoint.load import checkpoint
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load import saved_step
+from perdure.checkpoint.load.saved_step import Checkpoint
 
 _REFRESH_TIMEOUT_S = 10.0
 _VISIBLE_POLL_S = 0.5
@@ -26,7 +26,7 @@ def wait_visible(root: str, prefix: str, step: int, *, timeout_s: float | None) 
     """
     ends_at = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        current = checkpoint.read_step(root, prefix, step)
+        current = saved_step.read_step(root, prefix, step)
         if all(map(os.path.exists, current.all_paths)) and current.manifests:
             return current
         if time.monotonic() >= ends_at or mounts.find_mount(root) is None:

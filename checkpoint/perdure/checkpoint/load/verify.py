@@ -21,7 +21,7 @@ from perdure.checkpoint.errors import retry_transient
 from perdure.checkpoint.format import digest, sampling, step_names
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load import damage_marks, mount_refresh
-from perdure.checkpoint.load.checkpoint import Checkpoint, newest_first, read_step
+from perdure.checkpoint.load.saved_step import Checkpoint, newest_first, read_step
 from perdure.checkpoint.state.worker_threads import WorkerThreads
 
 logger = logging.getLogger("perdure.checkpoint")

@@ -23,9 +23,9 @@ from perdure.checkpoint.durability.file_version import have_replaced
 from perdure.checkpoint.errors import CheckpointUnavailable
 from perdure.checkpoint.format import manifest
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
-from perdure.checkpoint.load.checkpoint import Checkpoint
-from perdure.checkpoint.save.retention import prune
-from perdure.checkpoint.save.retention.keep import Keep
+from perdure.checkpoint.load.saved_step import Checkpoint
+from perdure.checkpoint.save.retention import surplus_removal
+from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -102,7 +102,7 @@ def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> Non
     except (OSError, CheckpointUnavailable) as error:
         logger.warning("removing what step %d replaces from %s: %s", committed.step, root, error)
     if series.keep is not None:
-        prune.remove_surplus(
+        surplus_removal.remove_surplus(
             directory,
             series.prefix,
             just_saved=committed.step,
@@ -134,7 +134,7 @@ def _delete_superseded(series: Series, durable: Manifest, directory: SaveDirecto
         if entry.name in directory.cache.damaged or _replaces(series, durable, other):
             directory.delete(entry.name)
             if series.saves_whole_step:
-                prune.remove_files(directory, Checkpoint(directory.root, other.prefix, other.step, (other,)))
+                surplus_removal.remove_files(directory, Checkpoint(directory.root, other.prefix, other.step, (other,)))
 
 
 def _replaces(series: Series, new: Manifest, other: Manifest) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import mounts, status
 from perdure.checkpoint.durability.file_version import Versions
 
@@ -32,7 +32,7 @@ class FinalSave:
 
     def remaining_s(self) -> float | None:
         """Seconds until the machine is taken, less the margin; None without a deadline."""
-        deadline = notice.deadline()
+        deadline = preemption.deadline()
         return None if deadline is None else deadline - self.now() - MARGIN_S
 
     def can_commit(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from perdure.checkpoint import notice
+from perdure.checkpoint import preemption
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -26,7 +26,7 @@ def wait_if_first(directory: SaveDirectory, prefix: str, paths: Sequence[str]) -
     """
     if not directory.is_on_mount or directory.has_series(prefix):
         return 0.0
-    began, deadline = time.monotonic(), notice.deadline()
+    began, deadline = time.monotonic(), preemption.deadline()
     limit_s = LIMIT_S if deadline is None else max(0.0, min(LIMIT_S, deadline - time.time()))
     if directory.wait_durable(paths, timeout_s=limit_s) is False:
         logger.warning(

@@ -17,8 +17,8 @@ from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.format import manifest
 from perdure.checkpoint.format.file_changes import OWN_DIR
 from perdure.checkpoint.format.manifest import Manifest, ManifestEntry
-from perdure.checkpoint.load import checkpoint, directory_cache
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load import directory_cache, saved_step
+from perdure.checkpoint.load.saved_step import Checkpoint
 
 
 class SaveDirectory:
@@ -66,8 +66,8 @@ class SaveDirectory:
         return any(entry.prefix == prefix for entry in self.entries())
 
     def checkpoints(self, prefix: str | None = None) -> Iterator[Checkpoint]:
-        """As `checkpoint.newest_first`. Manifests that this process has read or written are not read again."""
-        return checkpoint.assemble(self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts)
+        """As `saved_step.newest_first`. Manifests that this process has read or written are not read again."""
+        return saved_step.assemble(self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts)
 
     def commit(self, new: Manifest) -> Manifest:
         """Write `new` under a name of its own; returns it with that name. Raises OSError."""

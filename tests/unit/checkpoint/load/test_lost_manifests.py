@@ -14,7 +14,7 @@ import pytest
 from perdure.checkpoint import Checkpointer, CheckpointUnavailable
 from perdure.checkpoint.__main__ import main
 from perdure.checkpoint.folders import Folders
-from perdure.checkpoint.load import shards
+from perdure.checkpoint.load import part_files
 from support.helpers.timing import scaled
 from unit.checkpoint.training_program import Restart
 
@@ -114,13 +114,13 @@ def test_checkpointer__pipe_or_folder_in_the_place_of_a_file_is_damage(
 def test_checkpointer__digest_of_an_unknown_kind_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"step": 1})
-        real = shards.write_part
+        real = part_files.write_part
 
         def write(*args: object) -> object:
             record = real(*args)  # type: ignore[arg-type]
             return type(record)(record.path, record.size, record.digest, "sha1024", record.sample)
 
-        monkeypatch.setattr(shards, "write_part", write)
+        monkeypatch.setattr(part_files, "write_part", write)
         checkpointer.save(2, {"step": 2})
         assert checkpointer.load() == {"step": 1}
         assert checkpointer.last_result is not None

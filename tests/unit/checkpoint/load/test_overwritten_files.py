@@ -10,7 +10,7 @@ import pytest
 
 from perdure.checkpoint import NoUsableCheckpoint, latest, load_checkpoint, save_checkpoint, steps
 from perdure.checkpoint.load import verify
-from perdure.checkpoint.load.checkpoint import read_step
+from perdure.checkpoint.load.saved_step import read_step
 from unit.checkpoint.training_program import Restart
 
 NAMES = ["latest.pt", "model_latest.pt", "train_log.csv"]

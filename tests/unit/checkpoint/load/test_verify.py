@@ -20,7 +20,7 @@ from perdure.checkpoint import Checkpointer, NoUsableCheckpoint
 from perdure.checkpoint.durability import mount_table
 from perdure.checkpoint.folders import Folders
 from perdure.checkpoint.load import mount_refresh, verify
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.saved_step import Checkpoint
 from unit.checkpoint.training_program import Loader, Restart, Saver
 
 

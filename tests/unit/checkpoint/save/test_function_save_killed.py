@@ -12,7 +12,7 @@ import pytest
 from perdure.checkpoint import load_checkpoint, save_checkpoint, steps
 from perdure.checkpoint.decorators import LoadFunction
 from perdure.checkpoint.format import manifest
-from perdure.checkpoint.save.retention import prune
+from perdure.checkpoint.save.retention import surplus_removal
 from unit.checkpoint.training_program import Restart
 
 
@@ -56,9 +56,9 @@ MOMENTS = {
     "before the manifest's content is on disk": (manifest, "_write_synced", 2),
     "before the manifest has its name": (manifest.os, "replace", 2),
     "after the manifest has its name": (manifest, "sync_directory", 2),  # of the data's folder: before the manifest
-    "before anything old is removed": (prune, "remove_surplus", 3),
-    "between an old manifest and its files": (prune, "_remove_files", 3),
-    "after the first removed manifest": (prune, "_uncommit", 3),
+    "before anything old is removed": (surplus_removal, "remove_surplus", 3),
+    "between an old manifest and its files": (surplus_removal, "_remove_files", 3),
+    "after the first removed manifest": (surplus_removal, "_uncommit", 3),
 }
 
 

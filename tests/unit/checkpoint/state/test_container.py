@@ -236,7 +236,7 @@ def test_flatten__rejects_memory_maps_but_not_their_content(tmp_path: Path) -> N
 
 @given(STATES)
 def test_staging__same_bytes_as_direct(state: object) -> None:
-    from perdure.checkpoint.load.shards import make_content
+    from perdure.checkpoint.load.part_files import make_content
 
     flat = flatten(state)
     layout = container.plan_layout(flat)

@@ -1,6 +1,6 @@
 """The rule that selects the checkpoints to keep. Pure: it removes nothing.
 
-`prune` decides which of the others are safe to delete (whole and durable ones only), and deletes them.
+`surplus_removal` decides which of the others are safe to delete (whole and durable ones only), and deletes them.
 """
 
 from __future__ import annotations

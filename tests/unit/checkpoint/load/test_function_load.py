@@ -25,7 +25,7 @@ from perdure.checkpoint import (
 )
 from perdure.checkpoint.decorators import LoadFunction
 from perdure.checkpoint.format import digest, manifest
-from perdure.checkpoint.load import loader
+from perdure.checkpoint.load import function_load
 from unit.checkpoint.training_program import ManifestOf
 
 Damage = Callable[[bytes], bytes]
@@ -338,4 +338,4 @@ def test_load__unfinished_first_save_is_a_first_run(save_dir: Path) -> None:
 
 
 def test_load_result__is_a_plain_value() -> None:
-    assert loader.LoadResult(3).skipped == ()
+    assert function_load.LoadResult(3).skipped == ()

@@ -12,7 +12,7 @@ from perdure.checkpoint.durability import status
 from perdure.checkpoint.errors import CheckpointError, retry_transient
 from perdure.checkpoint.format import digest, manifest, part_names, sampling
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load.checkpoint import Checkpoint
+from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.state import container, streams
 from perdure.checkpoint.state.container import Layout
 from perdure.checkpoint.state.tree import Flat

@@ -21,7 +21,7 @@ from perdure.checkpoint.errors import NoUsableCheckpoint, retry_transient
 from perdure.checkpoint.format import manifest, sampling, step_names
 from perdure.checkpoint.format.file_changes import OWN_DIR
 from perdure.checkpoint.load import mount_refresh
-from perdure.checkpoint.load.checkpoint import Checkpoint, newest_first
+from perdure.checkpoint.load.saved_step import Checkpoint, newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
 
 logger = logging.getLogger("perdure.checkpoint")

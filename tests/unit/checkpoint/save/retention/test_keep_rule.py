@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.checkpoint.save.retention.keep import Keep, RetentionCandidate, epoch_s, steps_to_keep
+from perdure.checkpoint.save.retention.keep_rule import Keep, RetentionCandidate, epoch_s, steps_to_keep
 
 
 def saved(*steps: int, minutes: float = 10, **metrics: list[float]) -> list[RetentionCandidate]:

@@ -17,9 +17,9 @@ import pytest
 from perdure.checkpoint import (
     Checkpointer,
     deadline,
-    notice,
     on_notice,
     preempted,
+    preemption,
 )
 from support.helpers.timing import scaled
 
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(notice, "time", clock)
+    monkeypatch.setattr(preemption, "time", clock)
     return clock
 
 
@@ -95,7 +95,7 @@ def test_on_notice__cancelled_function_is_not_called(run_dir: Path) -> None:
 
 def test_preempted__checks_the_file_at_intervals(run_dir: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = []
-    monkeypatch.setattr(notice.os.path, "exists", lambda path: checks.append(path) or False)
+    monkeypatch.setattr(preemption.os.path, "exists", lambda path: checks.append(path) or False)
     for _ in range(1000):
         preempted()
         clock.now += 0.001

@@ -19,19 +19,19 @@ from perdure.checkpoint.durability import journal
 from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable, NoUsableCheckpoint
 from perdure.checkpoint.format import manifest, part_names, sampling
 from perdure.checkpoint.load import (
-    checkpoint,
     damage_marks,
     directory_cache,
     lost_manifests,
     mount_refresh,
-    shards,
+    part_files,
+    saved_step,
     verify,
 )
-from perdure.checkpoint.load.checkpoint import Checkpoint
-from perdure.checkpoint.load.loader import LoadResult, all_refused_message
+from perdure.checkpoint.load.function_load import LoadResult, all_refused_message
+from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise
 from perdure.checkpoint.ranks.group import Group
-from perdure.checkpoint.save.retention.keep import is_number
+from perdure.checkpoint.save.retention.keep_rule import is_number
 from perdure.checkpoint.state import streams
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -130,7 +130,7 @@ def _load_chosen(search: _Search, root: str, prefix: str, group: Group, choice: 
 
 def _best_first(root: str, prefix: str, metric: str, mode: str) -> list[int]:
     """The steps that were saved with `metric`, the best first; of equals the newest. Raises CheckpointError."""
-    saved = list(checkpoint.newest_first(root, prefix))
+    saved = list(saved_step.newest_first(root, prefix))
     metrics = {one.step: one.manifests[-1].metrics for one in saved if one.manifests}
     values = {step: those[metric] for step, those in metrics.items() if is_number(those.get(metric))}
     if not values:
@@ -145,7 +145,7 @@ def _best_first(root: str, prefix: str, metric: str, mode: str) -> list[int]:
 
 def _only_step(root: str, prefix: str, step: int) -> list[int]:
     """`step` alone. Raises CheckpointError if it was not saved."""
-    saved = [one.step for one in checkpoint.newest_first(root, prefix)]
+    saved = [one.step for one in saved_step.newest_first(root, prefix)]
     if step not in saved:
         shown = ", ".join(map(str, saved[:10])) + (", …" if len(saved) > 10 else "")
         raise CheckpointError(f"step {step} is not in {root} (prefix {prefix!r}); saved are: {shown or 'none'}")
@@ -205,14 +205,14 @@ class _Search:
         """Use `step` if it is whole, whether or not it is marked as damaged."""
         self._trust_marks = False
         try:
-            self._use(checkpoint.read_step(self._root, self._prefix, step))
+            self._use(saved_step.read_step(self._root, self._prefix, step))
         except CheckpointError as error:
             self.failure = error
 
     def _search(self, bound: int | None) -> None:
         refused = {step for step, _ in self.skipped}
         cache = directory_cache.for_directory(self._root)
-        for candidate in checkpoint.newest_first(self._root, self._prefix, cache=cache.manifests):
+        for candidate in saved_step.newest_first(self._root, self._prefix, cache=cache.manifests):
             if candidate.step not in refused and (bound is None or candidate.step <= bound) and self._use(candidate):
                 return
 
@@ -242,14 +242,14 @@ class _Search:
         return True
 
     def _read(self, candidate: Checkpoint, verify: str) -> Any:
-        parts = shards.parts(candidate)
+        parts = part_files.parts(candidate)
         if len(parts) != self._world_size:
             raise CheckpointError(
                 f"step {candidate.step} in {self._root} was saved in {len(parts)} parts, and {self._world_size} are "
                 "needed now: run with as many processes as before, or save with torch.distributed.checkpoint through "
                 "perdure.checkpoint.adapters.dcp, which can redistribute"
             )
-        return shards.read_part(self._root, parts[self._rank], verify)
+        return part_files.read_part(self._root, parts[self._rank], verify)
 
     def report(self) -> _Report:
         """What the other processes need to know."""

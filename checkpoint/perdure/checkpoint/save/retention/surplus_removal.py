@@ -22,10 +22,10 @@ from dataclasses import replace
 
 from perdure.checkpoint.errors import CheckpointUnavailable
 from perdure.checkpoint.format import part_names, sampling, step_names
-from perdure.checkpoint.load.checkpoint import Checkpoint
 from perdure.checkpoint.load.directory_cache import DirectoryCache
+from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.verify import find_damage
-from perdure.checkpoint.save.retention.keep import Keep, RetentionCandidate, epoch_s, steps_to_keep
+from perdure.checkpoint.save.retention.keep_rule import Keep, RetentionCandidate, epoch_s, steps_to_keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
