@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.sdk.spec import schema, schema_resources, schema_storage
-from perdure.sdk.spec.validators import Field, Items, OneOf, Record, Table, Validator
+from perdure.sdk.spec import file_mount_fields, resource_fields, task_fields
+from perdure.sdk.spec.field_types import Field, Items, OneOf, Record, Table, Validator
 
 _SKYPILOT = "Perdure accepts this mapping so that a task written for SkyPilot runs unchanged, and does not act on it."
 
@@ -14,30 +14,30 @@ SECTIONS: tuple[tuple[str, str, Record], ...] = (
     (
         "Task",
         "The top of the file. A file with several tasks is a pipeline: the tasks are documents, divided by `---`.",
-        schema.TASK,
+        task_fields.TASK,
     ),
-    ("resources", "The machines of a task.", schema_resources.RESOURCES),
+    ("resources", "The machines of a task.", resource_fields.RESOURCES),
     ("job_recovery", "How a task continues. [Policies](../concepts/policies.md) explains the strategies.",
-     schema_resources.JOB_RECOVERY),
+     resource_fields.JOB_RECOVERY),
     ("file_mounts entry", "A bucket on the nodes. [Buckets](../guides/buckets.md) explains stores and modes.",
-     schema_storage.STORAGE),
-    ("Storage config", "`config` of a `file_mounts` entry.", schema_storage.STORAGE_CONFIG),
-    ("config.mount", "Options for `mode: MOUNT`.", schema_storage.MOUNT),
+     file_mount_fields.STORAGE),
+    ("Storage config", "`config` of a `file_mounts` entry.", file_mount_fields.STORAGE_CONFIG),
+    ("config.mount", "Options for `mode: MOUNT`.", file_mount_fields.MOUNT),
     ("config.mount_cached", "Options for `mode: MOUNT_CACHED`. Sizes and durations are written as rclone writes them.",
-     schema_storage.MOUNT_CACHED),
-    ("Git repository", "`workdir` as a repository.", schema.GIT_WORKDIR),
+     file_mount_fields.MOUNT_CACHED),
+    ("Git repository", "`workdir` as a repository.", task_fields.GIT_WORKDIR),
     ("Upload", "What the client puts in place of a local path before it submits a task. Files do not contain it.",
-     schema_storage.UPLOADED),
-    ("notify", "`notify` with events. [Notifications](../guides/notifications.md) explains channels.", schema.NOTIFY),
-    ("Pipeline header", "The first document of a pipeline, if the job has a name of its own.", schema.HEADER),
-    ("autostop", _SKYPILOT, schema_resources.AUTOSTOP),
-    ("hooks entry", "`config.hooks`: commands to run on the nodes before they go away.", schema_resources.HOOK),
-    ("resources.volumes entry", _SKYPILOT, schema_resources.RESOURCE_VOLUME),
-    ("accelerator_args", _SKYPILOT, schema_resources.ACCELERATOR_ARGS),
-    ("managed_secrets entry", _SKYPILOT, schema.MANAGED_SECRET),
+     file_mount_fields.UPLOADED),
+    ("notify", "`notify` with events. [Notifications](../guides/notifications.md) explains channels.", task_fields.NOTIFY),
+    ("Pipeline header", "The first document of a pipeline, if the job has a name of its own.", task_fields.HEADER),
+    ("autostop", _SKYPILOT, resource_fields.AUTOSTOP),
+    ("hooks entry", "`config.hooks`: commands to run on the nodes before they go away.", resource_fields.HOOK),
+    ("resources.volumes entry", _SKYPILOT, resource_fields.RESOURCE_VOLUME),
+    ("accelerator_args", _SKYPILOT, resource_fields.ACCELERATOR_ARGS),
+    ("managed_secrets entry", _SKYPILOT, task_fields.MANAGED_SECRET),
 )  # fmt: skip
 _TITLES: dict[Validator, str] = {record: title for title, _, record in SECTIONS}
-_TITLES[schema_resources.ONE_RESOURCES] = "resources"
+_TITLES[resource_fields.ONE_RESOURCES] = "resources"
 
 # Cloud → its name in `Field.acted_on`.
 CLOUDS = {"local": "local", "aws": "AWS", "gcp": "Google Cloud", "azure": "Azure", "kubernetes": "Kubernetes"}
@@ -98,7 +98,7 @@ def _cloud_table() -> Iterator[str]:
 
 def effects_by_cloud() -> dict[str, dict[str, str]]:
     """Path of a field in the task YAML → cloud → what happens there. `*` stands for a name that the user chooses."""
-    return dict(_effects(schema.TASK, ""))
+    return dict(_effects(task_fields.TASK, ""))
 
 
 def _effects(record: Record, place: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -123,7 +123,7 @@ def _effect_of_known(key: str) -> dict[str, str]:
 def _records_in(validator: Validator, path: str) -> Iterator[tuple[Record, str]]:
     """The mappings with known fields that a value at `path` may hold, each with its path."""
     match validator:
-        case schema_storage.UPLOADED:
+        case file_mount_fields.UPLOADED:
             return
         case Record():
             yield validator, path

@@ -10,7 +10,7 @@ from perdure.sdk.spec import infra
 from perdure.sdk.spec.accelerators import Accelerators
 from perdure.sdk.spec.problems import Problem, TaskError, describe
 from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.schema_resources import INTERNAL_FIELDS, ONE_RESOURCES, without_defaults
+from perdure.sdk.spec.resource_fields import INTERNAL_FIELDS, ONE_RESOURCES, without_defaults
 
 _PLACE = ("infra", "cloud", "region", "zone")
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.sdk.spec import buckets
+from perdure.sdk.spec.file_mount_fields import STORAGE, WITHOUT_EFFECT
 from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.schema_storage import STORAGE, WITHOUT_EFFECT
 
 
 class StorageMode(StrEnum):

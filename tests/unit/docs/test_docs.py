@@ -15,7 +15,7 @@ from scripts.docs.site import CHINESE, ENGLISH, PAGES, ROOT, SOURCES, TRANSLATED
 from perdure.cli.main import cli
 from perdure.controller.api.app import openapi_document
 from perdure.controller.runtime.config.reference import config_keys
-from perdure.sdk.spec.schema import TASK_FIELDS
+from perdure.sdk.spec.task_fields import TASK_FIELDS
 
 SOURCE = re.compile(r"<!-- source: (?P<page>docs/\S+) sha256:(?P<digest>[0-9a-f]{16}) -->")
 

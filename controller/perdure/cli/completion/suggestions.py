@@ -75,7 +75,7 @@ def statuses(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 def strategies(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The recovery strategies."""
-    from perdure.sdk.spec.schema_resources import STRATEGIES
+    from perdure.sdk.spec.resource_fields import STRATEGIES
 
     return _starting_with(incomplete.upper(), STRATEGIES)
 

@@ -28,7 +28,7 @@ from perdure.sdk import Task
 from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
 from perdure.sdk.requirements import recovery as recovery_of
 from perdure.sdk.spec.problems import TaskError, describe
-from perdure.sdk.spec.schema_resources import HOOK_EVENTS
+from perdure.sdk.spec.resource_fields import HOOK_EVENTS
 from perdure.sdk.spec.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _NO_WORK = (

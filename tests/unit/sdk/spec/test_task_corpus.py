@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from perdure.sdk.dag import Dag
-from perdure.sdk.spec import schema, schema_resources, schema_storage
+from perdure.sdk.spec import file_mount_fields, resource_fields, task_fields
+from perdure.sdk.spec.field_types import Record
 from perdure.sdk.spec.problems import TaskError
-from perdure.sdk.spec.validators import Record
 from support.helpers.timing import scaled
 
 CORPUS = Path(__file__).parents[3] / "data/task_yaml"
@@ -63,12 +63,12 @@ def test_corpus__canonical_form_is_read_alike(name: str) -> None:
 @pytest.mark.parametrize(
     ("mapping", "ours"),
     [
-        ("task", schema.TASK),
-        ("resources", schema_resources.RESOURCES),
-        ("storage", schema_storage.STORAGE),
-        ("storage.config", schema_storage.STORAGE_CONFIG),
-        ("storage.config.mount", schema_storage.MOUNT),
-        ("storage.config.mount_cached", schema_storage.MOUNT_CACHED),
+        ("task", task_fields.TASK),
+        ("resources", resource_fields.RESOURCES),
+        ("storage", file_mount_fields.STORAGE),
+        ("storage.config", file_mount_fields.STORAGE_CONFIG),
+        ("storage.config.mount", file_mount_fields.MOUNT),
+        ("storage.config.mount_cached", file_mount_fields.MOUNT_CACHED),
     ],
 )
 def test_schema__has_every_field_of_skypilot(mapping: str, ours: Record) -> None:

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.sdk import Dag, Task
+from perdure.sdk.spec.file_mount_fields import STORAGE
 from perdure.sdk.spec.problems import TaskError
-from perdure.sdk.spec.schema import TASK_FIELDS
-from perdure.sdk.spec.schema_resources import RESOURCE_FIELDS
-from perdure.sdk.spec.schema_storage import STORAGE
+from perdure.sdk.spec.resource_fields import RESOURCE_FIELDS
+from perdure.sdk.spec.task_fields import TASK_FIELDS
 from support.helpers.timing import scaled
 
 SEEDS = sorted((Path(__file__).parents[3] / "fuzz" / "corpus").iterdir())

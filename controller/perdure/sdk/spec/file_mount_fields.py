@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.sdk.spec import buckets, quantities
-from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
-from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.validators import (
+from perdure.sdk.spec.field_types import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -21,6 +19,8 @@ from perdure.sdk.spec.validators import (
     Table,
     choice,
 )
+from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
+from perdure.sdk.spec.report import Report
 
 Config = dict[str, Any]
 

@@ -11,9 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from perdure.sdk.spec import accelerators, deadlines, infra, quantities
-from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
-from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.validators import (
+from perdure.sdk.spec.field_types import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -28,6 +26,8 @@ from perdure.sdk.spec.validators import (
     choice,
     matching,
 )
+from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
+from perdure.sdk.spec.report import Report
 
 Config = dict[str, Any]
 

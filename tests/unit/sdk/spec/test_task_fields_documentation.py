@@ -26,9 +26,9 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk import Task
-from perdure.sdk.spec import schema, schema_storage
-from perdure.sdk.spec.schema_resources import ONE_RESOURCES, RESOURCES
-from perdure.sdk.spec.validators import Items, OneOf, Record, Table, Validator
+from perdure.sdk.spec import file_mount_fields, task_fields
+from perdure.sdk.spec.field_types import Items, OneOf, Record, Table, Validator
+from perdure.sdk.spec.resource_fields import ONE_RESOURCES, RESOURCES
 
 REPOSITORY = Path(__file__).parents[4]
 
@@ -50,7 +50,7 @@ def records_in(validator: Validator) -> list[Record]:
     return own + [record for part in parts for record in records_in(part)]
 
 
-RECORDS = list(dict.fromkeys([*records_in(schema.TASK), *records_in(schema.HEADER)]))
+RECORDS = list(dict.fromkeys([*records_in(task_fields.TASK), *records_in(task_fields.HEADER)]))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_fields__have_a_meaning() -> None:
 
 
 def test_store__acts_on_the_stores_that_the_controller_supports() -> None:
-    stores = schema_storage.STORAGE.fields["store"].acted_on.split(", ")
+    stores = file_mount_fields.STORAGE.fields["store"].acted_on.split(", ")
     assert {store.lower() for store in stores} == mounts._SUPPORTED
 
 

@@ -1,6 +1,6 @@
 """The task YAML as data: every field with its accepted forms, its meaning, and where it has an effect.
 
-The fields are SkyPilot's. `schema_resources` and `schema_storage` hold `resources` and the entries of `file_mounts`.
+The fields are SkyPilot's. `resource_fields` and `file_mount_fields` hold `resources` and the entries of `file_mounts`.
 The page "Task YAML" of the documentation is generated from these modules.
 """
 
@@ -10,10 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from perdure.sdk.notify.events import EVENTS
-from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
-from perdure.sdk.spec.schema_resources import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
-from perdure.sdk.spec.schema_storage import FILE_MOUNTS, UPLOADED
-from perdure.sdk.spec.validators import (
+from perdure.sdk.spec.field_types import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -29,6 +26,9 @@ from perdure.sdk.spec.validators import (
     matching,
     text,
 )
+from perdure.sdk.spec.file_mount_fields import FILE_MOUNTS, UPLOADED
+from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
+from perdure.sdk.spec.resource_fields import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
 
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from perdure.sdk import Dag, Resources, Task, TaskError
 from perdure.sdk.requirements import machine_requirements, recovery
 from perdure.sdk.spec.infra import CLOUDS
-from perdure.sdk.spec.schema import TASK_FIELDS
-from perdure.sdk.spec.schema_resources import STRATEGIES
+from perdure.sdk.spec.resource_fields import STRATEGIES
+from perdure.sdk.spec.task_fields import TASK_FIELDS
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 VARIABLES = st.sampled_from(["A", "B", "_C", "Long_Name1"])

@@ -6,10 +6,10 @@ import pytest
 
 from perdure.sdk import Task
 from perdure.sdk.overrides import IGNORABLE
+from perdure.sdk.spec.field_types import Record
 from perdure.sdk.spec.problems import TaskError
-from perdure.sdk.spec.schema import TASK
-from perdure.sdk.spec.schema_resources import AUTOSTOP, RESOURCES
-from perdure.sdk.spec.validators import Record
+from perdure.sdk.spec.resource_fields import AUTOSTOP, RESOURCES
+from perdure.sdk.spec.task_fields import TASK
 
 MODES = ("MOUNT", "MOUNT_CACHED", "COPY")
 INERT = """
