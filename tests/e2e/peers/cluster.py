@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from e2e.cluster.balancer import Relay
+from e2e.peers.balancer import Relay
 from perdure.sdk.connection.client import Client
 from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.health import is_healthy

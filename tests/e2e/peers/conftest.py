@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster.cluster import Several, StartCluster
+from e2e.peers.cluster import Several, StartCluster
 from support.fakes.tcp_relay import Line
 from support.helpers.postgres_server import Postgres
 

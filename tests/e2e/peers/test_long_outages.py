@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from e2e.cluster.cluster import Several, StartCluster
+from e2e.peers.cluster import Several, StartCluster
 from support.helpers.postgres_server import Postgres
 from support.helpers.timing import pause
 

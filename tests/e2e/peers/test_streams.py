@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from e2e.cluster.cluster import StartCluster
+from e2e.peers.cluster import StartCluster
 from perdure.agent.link.stream_copy import receive_all
 from perdure.cli.jobs.enter.stream import StreamEnded, open_stream, raise_if_last
 from perdure.sdk.connection.client import ApiError, Client

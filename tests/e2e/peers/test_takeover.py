@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from e2e.cluster.cluster import StartCluster
+from e2e.peers.cluster import StartCluster
 from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.health import is_healthy
 from support.helpers.postgres_server import Postgres
