@@ -73,7 +73,7 @@ def measure(name: str, make: Callable[[Path], None]) -> float:
         for _ in range(RUNS):
             for way, run in ways.items():
                 costs[way].append(cost(run))
-    best = {way: min(found, key=lambda one: one.cpu_s) for way, found in costs.items()}
+    best = {way: min(runs, key=lambda one: one.cpu_s) for way, runs in costs.items()}
     ratio = best["pack"].cpu_s / best["tar"].cpu_s
     cells = [f"{best['pack'].cpu_s:.2f} s", f"{best['tar'].cpu_s:.2f} s", f"{ratio:.2f}", f"{best['read'].cpu_s:.2f} s"]
     cells += [f"{best['pack'].wall_s:.2f} s", f"{best['tar'].wall_s:.2f} s"]

@@ -41,8 +41,8 @@ def locked(path: Path) -> list[Package]:
     """The packages of a lock file. Raises ValueError for a line that is none."""
     packages: list[Package] = []
     for line in path.read_text().splitlines():
-        if found := _ENTRY.match(line):
-            packages.append(Package(found[1], found[2], found[3] or "", ()))
+        if entry := _ENTRY.match(line):
+            packages.append(Package(entry[1], entry[2], entry[3] or "", ()))
         elif digest := _HASH.match(line):
             last = packages[-1]
             packages[-1] = Package(last.name, last.version, last.marker, (*last.hashes, digest[1]))

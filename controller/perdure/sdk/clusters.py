@@ -213,8 +213,8 @@ def queue(
     cluster_name: str, skip_finished: bool = False, all_users: bool = True, *, client: Client | None = None
 ) -> Request[list[api_types.ClusterJob]]:
     """The jobs of a cluster, newest first, also after it is down. Not `all_users`: only one's own."""
-    found = cluster_queue(cluster_name, client=client)["jobs"]
-    kept = [job for job in found if not (skip_finished and job["has_ended"])]
+    every = cluster_queue(cluster_name, client=client)["jobs"]
+    kept = [job for job in every if not (skip_finished and job["has_ended"])]
     return _done([job for job in kept if all_users or job["user"] == user_name()])
 
 
@@ -223,18 +223,19 @@ def cluster_queue(
 ) -> api_types.ClusterQueue:
     """A cluster with its jobs, or with those of these numbers. Raises ClusterNotFound."""
     query = {"number": sorted(numbers or ()) or None}
-    found: api_types.ClusterQueue = _call(client, api_types.ClusterQueue, "GET", cluster_name, "/jobs", query=query)
+    answer: api_types.ClusterQueue = _call(client, api_types.ClusterQueue, "GET", cluster_name, "/jobs", query=query)
     if numbers is not None and not numbers:  # a query cannot express an empty list
-        found["jobs"] = []
-    return found
+        answer["jobs"] = []
+    return answer
 
 
 def job_status(
     cluster_name: str, job_ids: Sequence[int] | None = None, *, client: Client | None = None
 ) -> Request[dict[int, str]]:
     """The status of each of these jobs; without `job_ids`, of the newest one."""
-    found = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
-    return _done({job["number"]: job["status"] for job in (found[:1] if job_ids is None else found)})
+    newest_first = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
+    chosen = newest_first[:1] if job_ids is None else newest_first
+    return _done({job["number"]: job["status"] for job in chosen})
 
 
 def cancel(
@@ -323,10 +324,10 @@ def tail_logs(
     job, 103 cancelled. The logs of a cluster that is down stay readable.
     """
     client = client or _client()
-    found = find_job(cluster_name, job_id, client=client)
-    if found is None:
+    job = find_job(cluster_name, job_id, client=client)
+    if job is None:
         return EXIT_NOT_FOUND
-    return jobs.tail_logs(found["job_id"], follow=follow, tail=tail or None, output_stream=output_stream, client=client)
+    return jobs.tail_logs(job["job_id"], follow=follow, tail=tail or None, output_stream=output_stream, client=client)
 
 
 def download_logs(
@@ -338,8 +339,8 @@ def download_logs(
 ) -> dict[int, str]:
     """Write the logs of these jobs (by default of the newest) to files. Returns the folder of each."""
     client = client or _client()
-    found = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
-    chosen = found[:1] if job_ids is None else found
+    newest_first = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
+    chosen = newest_first[:1] if job_ids is None else newest_first
     return {
         job["number"]: str(jobs.download_logs(job["job_id"], local_dir=Path(local_dir) / cluster_name, client=client))
         for job in chosen
@@ -350,8 +351,8 @@ def find_job(
     cluster_name: str, number: int | None = None, *, client: Client | None = None
 ) -> api_types.ClusterJob | None:
     """A job of a cluster by its number, or the newest; None if there is none."""
-    found = cluster_queue(cluster_name, None if number is None else (number,), client=client)["jobs"]
-    return found[0] if found else None
+    newest_first = cluster_queue(cluster_name, None if number is None else (number,), client=client)["jobs"]
+    return newest_first[0] if newest_first else None
 
 
 @overload

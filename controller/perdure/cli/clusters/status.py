@@ -73,16 +73,16 @@ def status(
     from perdure.sdk import clusters
 
     client = connect()
-    found = clusters.clusters(names or None, client=client)
+    listed = clusters.clusters(names or None, client=client)
     for name in names:
-        if not (set(name) & set("*?[")) and name not in {cluster["name"] for cluster in found}:
+        if not (set(name) & set("*?[")) and name not in {cluster["name"] for cluster in listed}:
             click.echo(f"Cluster {name!r} not found.", err=True)
     if ip:
-        return _print_ip(found)
+        return _print_ip(listed)
     if output == "json":
-        return click.echo(json.dumps(found, indent=1))
+        return click.echo(json.dumps(listed, indent=1))
     click.echo(click.style("Clusters", bold=True))
-    for line in _status_lines(found, verbose=verbose, all_users=all_users):
+    for line in _status_lines(listed, verbose=verbose, all_users=all_users):
         click.echo(line)
     if show_managed_jobs and not names:
         counts = client.jobs(limit=1)["counts"]
@@ -131,22 +131,22 @@ def queue(
             click.echo(line)
 
 
-def _print_ip(found: Sequence[api_types.Cluster]) -> None:
-    if len(found) != 1:
+def _print_ip(listed: Sequence[api_types.Cluster]) -> None:
+    if len(listed) != 1:
         raise Failure("--ip takes exactly one cluster", EXIT_WRONG_INPUT)
-    if not found[0]["head_ip"]:
-        raise Failure(f"the cluster {found[0]['name']} has no address: it is {found[0]['status']}")
-    click.echo(found[0]["head_ip"])
+    if not listed[0]["head_ip"]:
+        raise Failure(f"the cluster {listed[0]['name']} has no address: it is {listed[0]['status']}")
+    click.echo(listed[0]["head_ip"])
 
 
-def _status_lines(found: Sequence[api_types.Cluster], *, verbose: bool, all_users: bool) -> list[str]:
-    if not found:
+def _status_lines(listed: Sequence[api_types.Cluster], *, verbose: bool, all_users: bool) -> list[str]:
+    if not listed:
         return ["No existing clusters."]
     columns = list(STATUS_COLUMNS)
     if all_users:
         columns.insert(1, _USER)
     rows = []
-    for cluster in found:
+    for cluster in listed:
         row = [
             cluster["name"],
             cluster["infra"],

@@ -59,10 +59,10 @@ def clusters(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
     client = _client()
     try:
-        found = sdk_clusters.clusters(client=client) if client else []
+        listed = sdk_clusters.clusters(client=client) if client else []
     except ClientError:
         return []
-    return [CompletionItem(one["name"], help=one["status"]) for one in found if one["name"].startswith(incomplete)]
+    return [CompletionItem(one["name"], help=one["status"]) for one in listed if one["name"].startswith(incomplete)]
 
 
 def statuses(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -258,17 +258,17 @@ def _filtered(
 
     Ids rise with the time of submission, so that no page after an older job is read.
     """
-    found = 0
+    num_kept = 0
     for page in pages:
         begin = earliest(text.to_epoch(page["now"]))
         kept: list[api_types.Job] = []
         for tasks in _by_job(page["jobs"]):
             is_new = text.to_epoch(tasks[0]["submitted_at"]) >= begin
-            if is_new and any(map(is_here, tasks)) and found != limit:
+            if is_new and any(map(is_here, tasks)) and num_kept != limit:
                 kept += tasks
-                found += 1
+                num_kept += 1
         yield {**page, "jobs": kept}
-        if found == limit or (page["jobs"] and text.to_epoch(page["jobs"][-1]["submitted_at"]) < begin):
+        if num_kept == limit or (page["jobs"] and text.to_epoch(page["jobs"][-1]["submitted_at"]) < begin):
             return
 
 

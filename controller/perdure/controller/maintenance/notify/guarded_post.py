@@ -55,8 +55,8 @@ class GuardedPost:
 
     def _resolve(self, host: str, port: int) -> str:
         """An address of `host` that may be called. Raises OSError."""
-        found = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        public = [address for address in found if self.allow_private or _is_public(address)]
+        addresses = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        public = [address for address in addresses if self.allow_private or _is_public(address)]
         if not public:
             raise OSError(
                 f"{host} is an address of this computer or of a private network; set notify.allow_private_addresses "

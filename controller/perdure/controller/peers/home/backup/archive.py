@@ -105,7 +105,7 @@ def is_backup(path: Path) -> bool:
 
 def extract(source: Path, folder: Path) -> Manifest:
     """Extract a backup into `folder`, and verify it. Raises BackupError for one that is damaged or cut off."""
-    found: dict[str, tuple[int, str]] = {}
+    extracted: dict[str, tuple[int, str]] = {}
     manifest: Manifest | None = None
     try:
         with gzip.open(source) as stream, tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK_BYTES) as tar:
@@ -113,15 +113,15 @@ def extract(source: Path, folder: Path) -> Manifest:
                 if info.name == MANIFEST:
                     manifest = Manifest.from_json(file.read())
                 else:
-                    found[info.name] = _write(file, folder / _checked(info.name))
+                    extracted[info.name] = _write(file, folder / _checked(info.name))
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise BackupError(f"{source}: it is damaged, or no backup: {error}; use another backup") from error
     if manifest is None:
         raise BackupError(f"{source}: it was cut off: its end is missing; use another backup")
-    for name in sorted(manifest.files.keys() | found.keys()):
-        if manifest.files.get(name) != found.get(name):
+    for name in sorted(manifest.files.keys() | extracted.keys()):
+        if manifest.files.get(name) != extracted.get(name):
             raise BackupError(f"{source}: {name} is missing or damaged: its digest differs; use another backup")
     return manifest
 
