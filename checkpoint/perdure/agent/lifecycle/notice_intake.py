@@ -1,7 +1,7 @@
-"""What happens when a notice arrives: it becomes part of the node's desired state, then goes to the controller.
+"""Where a notice arrives: it becomes part of the node's desired state, then goes to the controller.
 
 `desired_state` keeps it on the disk, and `link.outbox` holds it for `link.channel` to send. `supervisor`, which waits
-on the desired state, then drains the workload and flushes its files.
+on the desired state, then drains the workload and flushes its files (`drain`).
 """
 
 from __future__ import annotations
