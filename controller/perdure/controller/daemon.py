@@ -20,7 +20,7 @@ from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
 from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
 from perdure.controller.clouds.slot_cloud import SlotCloud
-from perdure.controller.execute.wiring import build_pipeline
+from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import backup_schedule, cluster_upkeep, history_expiry, orphan_sweep, probes
 from perdure.controller.maintenance.gauges import register_gauges

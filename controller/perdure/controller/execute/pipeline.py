@@ -1,4 +1,4 @@
-"""Builds the path of an intent: dispatcher, pools of workers, executor, and back to the sink for results."""
+"""Wires up the path of an intent: `dispatcher`, `worker_pool`, `call_on_thread`, `cloud_actions`, back to the sink."""
 
 from __future__ import annotations
 
