@@ -234,8 +234,7 @@ def job_status(
 ) -> Request[dict[int, str]]:
     """The status of each of these jobs; without `job_ids`, of the newest one."""
     newest_first = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
-    chosen = newest_first[:1] if job_ids is None else newest_first
-    return _done({job["number"]: job["status"] for job in chosen})
+    return _done({job["number"]: job["status"] for job in newest_first[: 1 if job_ids is None else None]})
 
 
 def cancel(

@@ -1,4 +1,4 @@
-"""`setup` and `run` as the agent sees them: started once, adopted after a restart, stopped on time.
+"""The agent's handle of `setup` and `run`: started once, adopted after a restart, stopped on time.
 
 `runner_process` runs each in a process of its own.
 

@@ -1,4 +1,7 @@
-"""Runs one call on a worker's thread: executor in, result to the sink (`reconcile.inbox`), feedback to the queue."""
+"""Makes one call on a thread of `worker_pool`: a wrapper around `cloud_actions`.
+
+The result goes to the sink (`reconcile.inbox`), the feedback on the cloud's answer to the pool.
+"""
 
 from __future__ import annotations
 

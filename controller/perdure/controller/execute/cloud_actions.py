@@ -1,4 +1,4 @@
-"""Performs intents: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
+"""What intents do: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
 
 Two other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, and the preempt route
 (`api.routes.jobs`) simulates interruptions.

@@ -4,8 +4,9 @@
 retention: {events_days: 90, logs_days: 30, jobs_days: 365}   # each null (kept for ever) by default
 ```
 
-The ticker calls it. Each call does one piece of work, at most one short transaction, outside of the reconcile thread.
-Jobs that are not finalized are never touched. Uploads are deleted when no remaining job refers to them.
+The ticker calls it, and `store.records.expiry` deletes the rows. Each call does one piece of work, at most one short
+transaction, outside of the reconcile thread. Jobs that are not finalized are never touched. Uploads are deleted when no
+remaining job refers to them.
 """
 
 from __future__ import annotations

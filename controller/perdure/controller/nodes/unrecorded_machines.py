@@ -1,4 +1,4 @@
-"""Machines of this installation that its database does not know: an older copy of it was accepted or restored.
+"""Machines of this installation that its database has no record of: an older copy was accepted or restored.
 
 They are named in the log and in `perdure controller status` before they are terminated.
 """

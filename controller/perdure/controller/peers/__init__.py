@@ -1,1 +1,4 @@
-"""Several controllers on one database: leases, ownership of jobs, messages between daemons, takeover."""
+"""Controllers that share a database: leases, ownership of jobs, messages between daemons, takeover.
+
+Users' clusters are elsewhere: `submit.clusters`, `maintenance.cluster_upkeep`, `reconcile.slot_grants`.
+"""

@@ -1,4 +1,4 @@
-"""Wires up cooperation with other daemons on the database: messages, anti-entropy scans, notifications."""
+"""Wires up cooperation with the other daemons: `peer_messages`, scans of `anti_entropy`, and the `watcher`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches for writes of other daemons on the same PostgreSQL: by LISTEN/NOTIFY, and by polling every second."""
+"""Watches for writes of other daemons on the same PostgreSQL: by LISTEN/NOTIFY (`pg_notify`), and by polling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queues of clusters: grants slots to the jobs that come first, as `recovery.market.slot_queue` decides.
+"""Grants slots of clusters to the jobs that come first in their queues, as `recovery.market.slot_queue` decides.
 
 Every controller computes the same grants from the database, and offers its own jobs theirs. A grant is a hint: what
 holds is the slot that `clouds.slot_cloud` takes in a transaction when the job is launched. So nothing is lost when a

@@ -1,4 +1,4 @@
-"""The strategies that `job_recovery` can name."""
+"""The strategies that `job_recovery` can name. `unnamed_strategy` chooses for a task that names none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes the checkpoints that the rule in `keep` does not select.
+"""Finds and deletes the surplus: the checkpoints that the rule in `keep_rule` does not select.
 
 It never blocks training, and never fails a save.
 

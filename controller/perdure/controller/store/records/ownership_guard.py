@@ -1,6 +1,6 @@
-"""Claims of jobs: which controller may write a job, and the guard that rejects a controller that has lost it.
+"""The guard of ownership: which controller may write a job (its claim). It rejects one that has lost the job.
 
-The jobs themselves are in `jobs`, and the leases are renewed by `peers.lease`.
+The jobs themselves are in `jobs`, and the leases are renewed by `peers.lease`. `peers.ownership` decides when to claim.
 """
 
 from __future__ import annotations
