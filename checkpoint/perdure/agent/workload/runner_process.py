@@ -1,7 +1,7 @@
 """The runner, a process of its own beside the agent: runs one script, stores its output, waits for it, and stops it.
 
-`stage` is the agent's handle of it. The runner stops the script's processes with SIGTERM, in the order that `stop_order`
-gives, then with SIGKILL. It has its own session.
+`stage` is the agent's handle of it. The runner stops the script's processes with SIGTERM, in the order that
+`stop_order` gives, then with SIGKILL. It has its own session.
 
 The agent may be killed and started again: the script does not notice and loses no output, because its pipe ends here.
 The runner is a child subreaper: the script's background processes (`&`, nohup, setsid) become its children, so no child
