@@ -177,5 +177,5 @@ class ReconcilerInbox:
 
     def directive_of(self, key: AttemptKey) -> Directive | None:
         """The directive of an attempt's nodes: STOP for an attempt that is gone. None if this controller does not own
-        the job."""
+        the job, as far as it can tell from the attempt."""
         return work_items.directive_of(view, key) if (view := self.view(key[0])) else None

@@ -147,9 +147,14 @@ def find_attempt(job: JobView | None, key: AttemptKey) -> AttemptView | None:
     return job.tasks[key[1]].attempt(key[2])
 
 
-def directive_of(job: JobView, key: AttemptKey) -> Directive:
-    """The directive of an attempt's nodes: STOP for an attempt that is gone."""
+def directive_of(job: JobView, key: AttemptKey) -> Directive | None:
+    """The directive of an attempt's nodes: STOP for an attempt that is gone.
+
+    None for an attempt that the job has not had: another controller owns the job by now, and has requested it.
+    """
     attempt = find_attempt(job, key)
+    if attempt is None and key[2] >= job.tasks[key[1]].next_generation:
+        return None
     return directive_for(attempt) if attempt else STOP
 
 
