@@ -95,7 +95,7 @@ failures: $(INSTALLED) fuse ## kill a controller while a job runs: the job and i
 	@scripts/failures.sh
 
 sim: $(INSTALLED) ## simulate histories of the controller with faults until Ctrl-C; SEED=… prints one
-	@PYTHONPATH=tests/sim $(BIN)/python -m faultworld $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
+	@PYTHONPATH=tests/sim $(BIN)/python -m faultworld $(if $(CLUSTERS),--clusters) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
 
 fuse:
 	@scripts/ensure-fuse.sh

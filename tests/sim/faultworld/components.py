@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from faultworld.buckets import BucketStoreClient
 from faultworld.clouds import CloudClient
+from faultworld.clusters.components import ClusterTicks, SimulatedQueue, cancel_jobs
 from faultworld.threads import BlockingFuture, Event, Lock, SingleThreadExecutor, WorkerPools
 from perdure.controller.api.context import ApiContext
 from perdure.controller.buckets.service import StorageService
+from perdure.controller.clouds.slot_cloud import SlotCloud
 from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.dispatcher import Dispatcher
+from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
+from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
@@ -32,6 +36,7 @@ from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime.clock import REAL_TIME
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.blobs import DirectoryBlobs
 from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
@@ -44,6 +49,7 @@ from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
 from perdure.recovery.job import JobView, Timeouts
+from perdure.recovery.market.slot_queue import SLOT_CLOUD
 
 if TYPE_CHECKING:
     from faultworld.process import Process
@@ -94,10 +100,16 @@ class Components:
         )
         self.logs: FileLogStore | SqlLogStore = FileLogStore(home) if alone else SqlLogStore(database)
         self.inbox = inbox = _Inbox(process, market)
+        self.queue: SimulatedQueue | None = None
+        if has_clusters := bool(world.scenario.clusters):
+            queue = self.queue = SimulatedQueue(process, market, inbox, self._refresh_slots)
+            slots = SlotCloud(database, clock, queue.host_changed)
+            clouds[SLOT_CLOUD] = slow[SLOT_CLOUD] = slots
         presence, job_updates = NodePresence(database, clock, self.lease.owner), JobUpdates()
         self.sessions = NodeSessions(
             inbox, self.logs, presence, clock=clock, heartbeat_interval_s=_HEARTBEAT_INTERVAL_S,
             node_timeout_s=TIMEOUTS.node_timeout_s, monotonic=monotonic, on_log=job_updates.publish_log,
+            host_slots=HostSlots(database, clock, KEYRING) if has_clusters else None,
         )  # fmt: skip
         executor = CloudActions(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
         run = CallOnThread(executor, self._deliver_result, self.lease.is_held)
@@ -106,7 +118,7 @@ class Components:
         self.reconciler = Reconciler(
             inbox=inbox, dispatcher=self.dispatcher, database=database, clock=clock, market=market, timeouts=TIMEOUTS,
             intent_builder=IntentBuilder(CONTROLLER), forward=outbox.forward if outbox else complete,
-            on_directive=self.sessions.push_directive, on_job_changed=job_updates.publish_job,
+            on_directive=self.sessions.push_directive, on_job_changed=partial(_publish_job, job_updates, self.queue),
             batch_size=_BATCH_SIZES[(world.scenario.seed + process.number) % len(_BATCH_SIZES)],
         )  # fmt: skip
         self.watchdog = Watchdog(inbox.queue, clock, monotonic=monotonic)
@@ -120,6 +132,11 @@ class Components:
         compiler = Compiler(KEYRING, market, storage)
         submissions = SubmissionService(database, clock, compiler, self.lease.owner, lambda _digest, _now: True)
         self.accept_all = partial(accept_and_adopt, submissions, inbox, lambda _job_id: None)
+        cluster_service = ClusterService(
+            database, clock, KEYRING, partial(accept_one, self.accept_all), cancel_jobs(process, TIMEOUTS),
+            self.queue.job_added if self.queue else lambda _job_id, _cluster_id: None,
+        )  # fmt: skip
+        self.cluster_ticks = ClusterTicks(process, self, ClusterUpkeep(database, clock, cluster_service))
         self.api_context = ApiContext(
             settings=Settings(home, timeouts=TIMEOUTS), clock=clock, keyring=KEYRING, database=database, clouds=clouds,
             inbox=inbox, sessions=self.sessions, job_updates=job_updates, peer_inbox=self.peer_inbox,
@@ -129,15 +146,15 @@ class Components:
             submission_batcher=SubmissionBatcher(self.accept_all, inbox.backlog),
             endpoint="http://sim", request_stop=lambda: None, has_lease=self.lease.is_held, watchdog=self.watchdog,
             time_scale=REAL_TIME, prober=None, counts=TaskCounter(),
-            cluster_service=ClusterService(
-                database, clock, KEYRING, partial(accept_one, self.accept_all), lambda _ids, _grace_s: None,
-                lambda _job_id, _cluster_id: None,
-            ),
+            cluster_service=cluster_service,
         )  # fmt: skip
 
     def repair(self) -> None:
         if isinstance(self.logs, FileLogStore):
             repair_live(self.logs, self._process.database)
+
+    def _refresh_slots(self, host: AttemptKey) -> None:
+        self.sessions.refresh_slots(host)
 
     def _outbox(self) -> Outbox:
         outbox: Any = Outbox(self._process.database, self._process.clock)
@@ -159,3 +176,9 @@ class Components:
 
     def _deliver_result(self, result: Any) -> None:
         self._process.within(0.2, self.sessions.on_result, result)
+
+
+def _publish_job(job_updates: JobUpdates, queue: SimulatedQueue | None, job_id: int) -> None:
+    job_updates.publish_job(job_id)
+    if queue is not None:
+        queue.job_changed(job_id)

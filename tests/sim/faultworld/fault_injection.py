@@ -69,6 +69,10 @@ def _notice(world: World, node: Node, fault: Fault) -> None:
     node.poll_notice()
 
 
+def _is_machine(node: Node) -> bool:
+    return node.is_machine
+
+
 def _stop_boot(world: World, node: Node, fault: Fault) -> None:
     node.is_stuck = True
 
@@ -104,12 +108,14 @@ def _fill_disk(world: World, node: Node, fault: Fault) -> None:
     node.disk_full_until = world.scheduler.now() + fault.amount
 
 
-_node_fault("preempt", lambda n: True, "is preempted without notice", _end_machine("preempt"))
-_node_fault("crash", lambda n: True, "crashes", _end_machine("crash"))
-_node_fault("forget", lambda n: True, "ends, and its cloud has no record of it", _end_machine("forget"))
-_node_fault("notice", lambda n: True, "will be preempted in {amount} s", _notice)
-_node_fault("late-notice", lambda n: True, "will be preempted in {amount} s", _notice)
-_node_fault("stuck-boot", lambda n: n.first_called_at is None and not n.agent_up, "never boots", _stop_boot)
+_node_fault("preempt", _is_machine, "is preempted without notice", _end_machine("preempt"))
+_node_fault("crash", _is_machine, "crashes", _end_machine("crash"))
+_node_fault("forget", _is_machine, "ends, and its cloud has no record of it", _end_machine("forget"))
+_node_fault("notice", _is_machine, "will be preempted in {amount} s", _notice)
+_node_fault("late-notice", _is_machine, "will be preempted in {amount} s", _notice)
+_node_fault(
+    "stuck-boot", lambda n: n.is_machine and n.first_called_at is None and not n.agent_up, "never boots", _stop_boot
+)
 _node_fault("disconnect", lambda n: n.link is not None, "loses its connection", lambda w, n, f: n.disconnect())
 _node_fault(
     "half-open", lambda n: n.link is not None, "loses all frames in both directions", lambda w, n, f: n.blackhole_link()

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from faultworld.clusters import checks as clusters
 from faultworld.virtual_time import START
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.file_logs import FileLogStore
@@ -141,6 +142,7 @@ class InvariantChecker:
         overdue: set[str] = set()
         if not self._world.is_impaired():
             overdue = {*self._lost_cancels(), *self._unowned_jobs(), *self._late_loops()}
+            overdue |= set(clusters.unsettled(self._raw))
         self._overdue = Counter({what: self._overdue[what] + 1 for what in overdue})
         for what, checks_overdue in self._overdue.items():
             if checks_overdue > MAX_OVERDUE_CHECKS:
@@ -175,7 +177,9 @@ class InvariantChecker:
             self.report_violation("I4", f"task {key} was {before.task_id} and is {now.task_id}")
         if now.status != before.status:
             self._world.record(f"job {key[0]}/{key[1]}", f"is {now.status}")
-        counted, shown = now.recovery_count, sum(self._lost_attempts[key].values())
+        lost = self._lost_attempts[key]
+        unrecovered = bool(lost) and now.outcome == Reason.NOT_RECOVERED.value and lost[max(lost)]
+        counted, shown = now.recovery_count, sum(lost.values()) - unrecovered
         if counted != shown:
             self.report_violation("I4", f"task {key} counts {counted} recoveries, its timeline shows {shown}")
         restarts, restarted = now.restarts_on_errors, self._restarted_attempts[key]
@@ -250,7 +254,8 @@ class InvariantChecker:
             self.report_violation("I4", f"generation {generation} of {task} was lost twice")
         self._lost_attempts[task][generation] = MEANINGS[reason].is_recovery and data["was"] in _STARTED_STATES
         nodes = [n for n in self._world.nodes.values() if n.key == (*task, generation)]
-        if not any(self._world.has_cause(n, reason) for n in nodes):
+        has_cause = any(self._world.has_cause(n, reason) for n in nodes)
+        if not has_cause and not self._world.explains_loss((*task, generation), reason):
             self.report_violation("I4", f"generation {generation} of {task} was lost as {reason} without a cause")
 
     def _check_reported_step(self, place: tuple[Any, ...], step: int) -> None:
@@ -292,8 +297,8 @@ class InvariantChecker:
 
     def _check_jobs_ended(self) -> None:
         for name, plan in self._world.job_plans.items():
-            ids = self._world.accepted[name]
-            if len(ids) != 1:
+            ids = self._world.accepted[name] if not plan.is_of_cluster else clusters.jobs_named(self._raw, name)
+            if len(ids) != 1 and (ids or not plan.is_of_cluster):  # a cluster that ends rejects jobs
                 self.report_violation("I1", f"{name} was accepted as {sorted(ids)}")
             for job_id in ids:
                 for index in range(len(plan.tasks)):
@@ -310,7 +315,7 @@ class InvariantChecker:
                 holds = finished
             case "CANCELLED":
                 is_skipped = key[1] > 0 and self._tasks[key[0], key[1] - 1].status != "SUCCEEDED"
-                holds = plan.cancel_at is not None or is_skipped
+                holds = plan.cancel_at is not None or is_skipped or self._world.cluster_users.may_end_early(plan)
             case "FAILED":
                 holds = (
                     len(counted) > plan.max_restarts and task.failing_stage == "run"
@@ -345,7 +350,7 @@ class InvariantChecker:
                 self.report_violation("I5", f"the log of {node.name} is not what it printed: {kept!r} of {printed!r}")
             was_given_up = node.key[2] in self._lost_attempts[node.key[:2]] or node.key[0] in cancelled
             has_ended = phases.get((*node.key, node.rank)) == "ended"
-            ended_in_order = has_ended and not node.was_ended_by_fault and not was_given_up
+            ended_in_order = has_ended and not clusters.has_machines_ended(node) and not was_given_up
             if ended_in_order and kept != printed and not node.outages:
                 self.report_violation("I5", f"{node.name} ended in order, {len(kept)} of {len(printed)} bytes are kept")
 

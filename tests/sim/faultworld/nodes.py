@@ -32,6 +32,8 @@ FOREVER = float("inf")
 class Node(NodeLifecycle):
     """One machine. The world and the connection call its public methods."""
 
+    is_machine = True  # of a cloud
+
     def __init__(self, world: World, cloud: str, machine_id: str, key: AttemptKey, rank: int, token: str) -> None:
         self.world, self.cloud, self.machine_id, self.key, self.rank, self._token = (
             world, cloud, machine_id, key, rank, token,

@@ -84,6 +84,8 @@ class Process:
         self.world.record(self.name, "serves")
         self.within(components.lease.duration_s / 3, self._tick)
         self.within(SWEEP_INTERVAL_S, self._sweep)
+        if components.queue is not None:
+            components.cluster_ticks.start()
 
     def freeze(self) -> None:
         """Freeze now, for the time in `freeze_after`."""

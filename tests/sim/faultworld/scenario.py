@@ -6,7 +6,10 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from faultworld.clusters.plans import ClusterPlan
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class JobPlan:
     at: float  # when it is submitted
     tasks: tuple[TaskPlan, ...]
     nodes: int = 1
+    cpus: int = 4
     spot: bool = True
     max_restarts: int = 0
     recovered_exit_codes: tuple[int, ...] = ()  # failures with them count as recoveries, not as restarts
@@ -42,6 +46,7 @@ class JobPlan:
     cancel_at: float | None = None
     grace_s: float = 10.0  # of the cancel
     urgent_cancel_at: float | None = None  # when it is cancelled again, without a grace period
+    is_of_cluster: bool = False
 
     def configs(self) -> list[dict[str, Any]]:
         """The tasks as a user would write them."""
@@ -54,7 +59,7 @@ class JobPlan:
         config: dict[str, Any] = {
             "name": f"t{index}",
             "num_nodes": self.nodes,
-            "resources": {"cpus": 4, "use_spot": self.spot, "job_recovery": recovery},
+            "resources": {"cpus": self.cpus, "use_spot": self.spot, "job_recovery": recovery},
             "run": task.to_json(),
         }
         if task.setup_s > 0:
@@ -82,6 +87,7 @@ class Scenario:
     seed: int
     jobs: tuple[JobPlan, ...]
     faults: tuple[Fault, ...] = ()
+    clusters: tuple[ClusterPlan, ...] = ()
     controllers: int = 0  # how many share the database at the start; 0: a single controller on SQLite
     clouds: int = 1
     zone_capacity: int = 3

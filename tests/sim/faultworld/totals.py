@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from faultworld.history import run
-from faultworld.scenario import scenario_of
+from faultworld.scenario import Scenario, scenario_of
 from faultworld.world import DEATH
 
 
@@ -43,11 +43,11 @@ class Totals:
         return "\n".join(lines)
 
 
-def run_seeds(seeds: Iterable[int]) -> tuple[Totals, list[int]]:
+def run_seeds(seeds: Iterable[int], make: Callable[[int], Scenario] = scenario_of) -> tuple[Totals, list[int]]:
     """Run the histories of these seeds. Returns the totals of those without violation, and the seeds of the others."""
     totals, failed = Totals(), []
     for seed in seeds:
-        scenario, started_at = scenario_of(seed), time.process_time()
+        scenario, started_at = make(seed), time.process_time()
         history = run(scenario)
         if history.violation is not None:
             failed.append(seed)

@@ -13,6 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from faultworld.buckets import BucketStore
 from faultworld.clouds import FaultyCloud
+from faultworld.clusters.checks import explains_loss, has_machines_ended
+from faultworld.clusters.nodes import HostNode
+from faultworld.clusters.users import ClusterUsers
 from faultworld.components import KEYRING, TIMEOUTS
 from faultworld.database import engine, new_database
 from faultworld.fault_injection import inject
@@ -57,7 +60,9 @@ class World:
         self.buckets = BucketStore(self)
         self.clouds = {name: self._cloud(name, i) for i, name in enumerate(CLOUDS[: scenario.clouds])}
         self.nodes: dict[str, Node] = {}
-        self.job_plans: dict[str, JobPlan] = {j.name: j for j in scenario.jobs}
+        plans = [*scenario.jobs, *(job for cluster in scenario.clusters for job in cluster.jobs)]
+        self.job_plans: dict[str, JobPlan] = {j.name: j for j in plans}
+        self.cluster_users = ClusterUsers(self)
         self.accepted: dict[str, set[int]] = defaultdict(set)  # the name of a job → the ids that its user received
         self.task_ids: dict[int, list[str]] = {}  # by job id
         self.progress: dict[tuple[int, int], Progress] = defaultdict(Progress)
@@ -77,6 +82,7 @@ class World:
                 self.start_process()
             for job in self.scenario.jobs:
                 self._schedule_requests(job)
+            self.cluster_users.schedule()
             for fault in self.scenario.faults:
                 self.scheduler.at(START + fault.at, inject, self, fault)
             while not self._is_quiet():
@@ -240,10 +246,15 @@ class World:
     def _launched(self, cloud: FaultyCloud, id: str) -> None:
         owner, rank = cloud.owner_of(id)
         key: AttemptKey = (owner.job_id, owner.task, owner.generation)
-        node = Node(self, cloud.name, id, key, rank, KEYRING.attempt_token(key))
+        kind = HostNode if self._is_of_cluster(owner.job_id) else Node
+        node = kind(self, cloud.name, id, key, rank, KEYRING.attempt_token(key))
         self.nodes[id] = node
         self.record(cloud.name, f"starts {node.name}")
         self.scheduler.after(self.scenario.boot_s * self.rng.uniform(0.9, 1.3), node.boot)
+
+    def _is_of_cluster(self, job_id: int) -> bool:
+        query = "select cluster_id from job where id = ?"
+        return self.raw_connection.execute(query, (job_id,)).fetchone()[0] is not None
 
     def power_off(self, node: NodeLifecycle) -> None:
         """A node powers itself off."""
@@ -270,23 +281,29 @@ class World:
         now = self.scheduler.now()
         match reason:
             case Reason.UNREACHABLE:  # also if its machine is gone and its cloud does not answer
-                return node.was_ended_by_fault or node.max_outage_s(now) >= TIMEOUTS.node_timeout_s - 25
+                return has_machines_ended(node) or node.max_outage_s(now) >= TIMEOUTS.node_timeout_s - 25
             case Reason.BOOT_TIMEOUT:
                 had_long_outage = node.max_outage_s(now) >= TIMEOUTS.boot_timeout_s - 40
-                return node.is_stuck or node.was_ended_by_fault or had_long_outage
+                return node.is_stuck or has_machines_ended(node) or had_long_outage
             case Reason.MOUNT_LOST:
                 return node.mount_was_lost
             case Reason.PREEMPTION_NOTICE:
                 return node.had_notice
             case _:
-                return node.was_ended_by_fault
+                return has_machines_ended(node)
+
+    def explains_loss(self, key: AttemptKey, reason: Reason) -> bool:
+        """Whether what happened to the machines of a cluster explains that an attempt of its job was lost."""
+        return explains_loss(self, key, reason)
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def _is_quiet(self) -> bool:
         """Whether nothing was left to do at this check and at the one before."""
         was_quiet, self._seems_quiet = self._seems_quiet, False
-        if self.scheduler.now() < self._last_request_at() or any(not self.accepted[j] for j in self.job_plans):
+        if self.scheduler.now() < self._last_request_at() or any(not self.accepted[j.name] for j in self.scenario.jobs):
+            return False
+        if not self.cluster_users.are_done():
             return False
         unfinished = self.raw_connection.execute("select count(*) from job where not finalized").fetchone()[0]
         has_frozen = any(p.is_alive and p.is_frozen for p in self.processes)
@@ -311,6 +328,8 @@ class World:
     def _last_request_at(self) -> float:
         """The time of the last planned request of a user."""
         jobs = self.scenario.jobs
+        if not jobs:
+            return START
         times = [(j.at + (j.repeat_after_s or 0.0), j.cancel_at or 0.0, j.urgent_cancel_at or 0.0) for j in jobs]
         return START + max(map(max, times))
 
@@ -324,7 +343,7 @@ class World:
 
     def recorded_costs(self) -> dict[int, float]:
         """The cost of each job, as the API returns it."""
-        ids = [id for accepted in self.accepted.values() for id in accepted]
+        ids = [id for (id,) in self.raw_connection.execute("select id from job order by id")]
         costs: dict[int, float] = defaultdict(float)
         with engine().connect() as conn:
             for row in queries.describe(conn, ids, self.scheduler.now()):

@@ -44,9 +44,9 @@ class ClusterUpkeep:
             with self.database.connect() as conn:
                 rows = clusters.unsettled(conn)
                 hosts = clusters.hosts(conn, [row.id for row in rows])
-                overdue = self._overdue_jobs(conn)
-            if overdue:
-                self.service.cancel(overdue, None)
+                ending = [*self._overdue_jobs(conn), *clusters.stray_hosts(conn)]
+            if ending:
+                self.service.cancel(ending, None)
             for row in rows:
                 self._settle(row, hosts.get(row.id))
         except UNAVAILABLE as error:
@@ -65,29 +65,40 @@ class ClusterUpkeep:
         try:
             if cluster.wanted == UP:
                 self._settle_wanted(cluster, host)
-            elif host is not None:
-                self.service.end_host(host)
-            if cluster.wanted == DOWN:
+            elif cluster.wanted == DOWN:
                 self._cancel_left(cluster.id)
         except RequestRejected as error:  # it was changed meanwhile, or no cloud has such machines any more
             log.info("cluster.not_settled", cluster=cluster.name, error=str(error))
 
     def _settle_wanted(self, cluster: Row[Any], host: ClusterHost | None) -> None:
-        if host is None:
-            self.service.ensure_host(cluster.id)
-        elif host.outcome is not None and not host.has_run:
-            self.service.give_up(cluster.id, "failed")
-        elif host.outcome == Reason.COMPLETED.value:  # its nodes were idle and could not reach a controller
-            self._stop(cluster)
+        if host is None or host.key != clusters.host_key(cluster.id, cluster.starts):
+            self.service.ensure_host(cluster.id)  # a controller died in the middle of a launch or a start
+        elif host.outcome is not None:
+            self._settle_ended(cluster, host)
         elif (idle_s := self._idle_s(cluster, host)) is not None and idle_s >= cluster.autostop_s:
             log.info("cluster.autostop", cluster=cluster.name, idle_s=round(idle_s), down=cluster.autostop_down)
-            self._stop(cluster)
+            self._autostop(cluster)
 
-    def _stop(self, cluster: Row[Any]) -> None:
-        if cluster.autostop_down:
-            self.service.down(cluster.name, cause="autostop")
+    def _settle_ended(self, cluster: Row[Any], host: ClusterHost) -> None:
+        """The job that held the machines has ended, which nobody asked of the cluster."""
+        if host.outcome == Reason.NOT_RECOVERED.value:
+            # The user sees PREEMPTED, and decides; unless autostop would have ended it by now, as its own nodes know.
+            idle_s = self._unused_s(cluster)
+            if cluster.autostop_s is not None and idle_s is not None and idle_s >= cluster.autostop_s:
+                self._autostop(cluster)
+        elif not host.has_run:
+            self.service.give_up(cluster)
+        elif host.outcome == Reason.COMPLETED.value:  # its nodes were idle and could not reach a controller
+            self._autostop(cluster)
         else:
-            self.service.stop(cluster.name, cause="autostop")
+            log.warning("cluster.lost", cluster=cluster.name, reason=host.outcome, message=host.message)
+            self.service.stop_cluster(cluster.id, cause="failed")
+
+    def _autostop(self, cluster: Row[Any]) -> None:
+        if cluster.autostop_down:
+            self.service.down_cluster(cluster.id, cause="autostop")
+        else:
+            self.service.stop_cluster(cluster.id, cause="autostop")
 
     def _idle_s(self, cluster: Row[Any], host: ClusterHost) -> float | None:
         """For how long nothing has used the cluster that autostop waits for.
@@ -97,7 +108,11 @@ class ClusterUpkeep:
         attempt = host.running
         if cluster.autostop_s is None or attempt is None or attempt.running_at is None:
             return None
-        active_at: float = max(cluster.active_at, attempt.running_at)
+        return self._unused_s(cluster, since=attempt.running_at)
+
+    def _unused_s(self, cluster: Row[Any], since: float = 0.0) -> float | None:
+        """For how long, at most from `since`, no use of a cluster has delayed its autostop. None while one does."""
+        active_at: float = max(cluster.active_at, since)
         with self.database.connect() as conn:
             if clusters.wait_for(conn, cluster.id) is not WaitFor.NONE:
                 if clusters.unfinished_jobs(conn, cluster.id):

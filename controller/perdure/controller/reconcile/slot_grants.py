@@ -8,6 +8,7 @@ controller dies between the two, and a grant that is out of date is refused and 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -84,14 +85,17 @@ class SlotGrants:
         self._woken.set()
 
     def _run(self) -> None:
+        evaluate_all_at = 0.0
         while not self._stopped:
-            self._woken.wait(INTERVAL_S)
-            is_hint = self._woken.is_set()
+            self._woken.wait(max(0.0, evaluate_all_at - time.monotonic()))
             self._woken.clear()
             if self._stopped:
                 return
+            # However many hints arrive: a queue whose own hint was lost waits no longer than this.
+            if everything := time.monotonic() >= evaluate_all_at:
+                evaluate_all_at = time.monotonic() + INTERVAL_S
             try:
-                self.evaluate(everything=not is_hint)
+                self.evaluate(everything=everything)
             except UNAVAILABLE as error:
                 log.warning("database.unavailable", error=str(error))
             except Exception:  # a bug must not end the thread, on which every queue depends

@@ -26,6 +26,7 @@ from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
+from perdure.sdk.spec.autostop import parse_autostop
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_NAME_CHARS = 63
@@ -85,6 +86,7 @@ class ClusterService:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
         warnings: tuple[str, ...] = ()
         task = _task(config)
+        options = _with_autostop(options, task)
         with self.database.connect() as conn:
             cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
         if cluster is None:
@@ -94,9 +96,8 @@ class ClusterService:
             if host_config(config).get("file_mounts", {}) != cluster.config.get("file_mounts", {}):
                 warnings = (_OTHER_MOUNTS.format(cluster.name),)
             self._set_autostop(cluster, options)
-            if cluster.wanted == STOPPED:
-                self._want_up(cluster.id)
-        self._ensure_host(cluster.id)
+            self._want_up(cluster.id)
+        self.ensure_host(cluster.id)
         failpoint("cluster.launched")
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
             return OfCluster(cluster.id, cluster.name, warnings=warnings)
@@ -156,10 +157,11 @@ class ClusterService:
             ) from error
         return self.get(name)
 
-    def _ensure_host(self, cluster_id: int) -> None:
+    def ensure_host(self, cluster_id: int) -> None:
         """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before.
 
-        Raises RequestRejected if no cloud can have such machines; then a new cluster is down again.
+        Raises RequestRejected if no cloud can have such machines; then a new cluster is down again, and one that was
+        started is stopped again.
         """
         with self.database.connect() as conn:
             cluster = clusters.get(conn, cluster_id)
@@ -168,18 +170,13 @@ class ClusterService:
         config = {**cluster.config, "secrets": self.keyring.unseal(cluster.secrets)}
         config = {name: value for name, value in config.items() if value}
         place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover)
-        key = f"cluster/{cluster_id}/{cluster.starts}"
+        key = clusters.host_key(cluster_id, cluster.starts)
         try:
             accepted = self.accept(Submission(cluster.name, [config], cluster.user, key, cluster=place))
         except RequestRejected:
-            if cluster.starts == 1:
-                self._set_down(cluster_id, "failed")
+            self.give_up(cluster)
             raise
         self.job_added(accepted.job_id, cluster_id)
-
-    def ensure_host(self, cluster_id: int) -> None:
-        """Complete a launch or a start whose controller died in between."""
-        self._ensure_host(cluster_id)
 
     def _add_job(
         self,
@@ -231,36 +228,36 @@ class ClusterService:
             raise no_such_cluster(name)
         return cluster
 
-    def stop(self, name: str, *, cause: str = "") -> None:
+    def stop(self, name: str) -> None:
         """End the machines of a cluster. Its queue stays, and running jobs wait to start again."""
-        cluster = self.get(name)
+        self.stop_cluster(self.get(name).id)
+
+    def stop_cluster(self, cluster_id: int, *, cause: str = "") -> None:
+        """`stop` by id. Changes nothing if the cluster is down."""
         with self.database.begin() as conn:
-            clusters.change(conn, cluster.id, wanted=STOPPED, cause=cause)
-            host = _host(conn, cluster.id)
+            is_stopped = clusters.change(conn, cluster_id, wanted=STOPPED, cause=cause)
+            host = _host(conn, cluster_id)
         failpoint("cluster.stopped")
-        self.end_host(host)
+        if is_stopped:
+            self._end_host(host)
 
     def start(self, name: str) -> OfCluster:
         """Launch machines for a cluster that is stopped, or that has lost its machines."""
         cluster = self.get(name)
-        with self.database.connect() as conn:
-            host = _host(conn, cluster.id)
-        if cluster.wanted == UP and host is not None and host.outcome is None and not host.cancelled:
-            return OfCluster(cluster.id, cluster.name)
         self._want_up(cluster.id)
-        self._ensure_host(cluster.id)
+        self.ensure_host(cluster.id)
         return OfCluster(cluster.id, cluster.name)
 
     def _want_up(self, cluster_id: int) -> None:
+        """Want machines: other ones, if the cluster does not have some or is about to. Not if it is down."""
         with self.database.begin() as conn:
             clusters.lock(conn, cluster_id)
             cluster, now = clusters.get(conn, cluster_id), self.clock.now()
-            if cluster is not None:
-                clusters.change(
-                    conn, cluster_id, wanted=UP, cause="", starts=cluster.starts + 1, active_at=now, launched_at=now
-                )
+            if cluster is not None and not _is_held(cluster, _host(conn, cluster_id)):
+                starts = cluster.starts + 1
+                clusters.change(conn, cluster_id, wanted=UP, cause="", starts=starts, active_at=now, launched_at=now)
 
-    def down(self, name: str, *, cause: str = "") -> int:
+    def down(self, name: str) -> int:
         """End a cluster with its queue. Its jobs are cancelled; their logs stay readable under its name.
 
         Repeating it changes nothing. Returns the id of the cluster.
@@ -269,25 +266,29 @@ class ClusterService:
             cluster = clusters.find(conn, name, gone=True)
         if cluster is None:
             raise no_such_cluster(name)
-        if cluster.wanted != DOWN:
-            self._set_down(cluster.id, cause)
+        self.down_cluster(cluster.id)
         return int(cluster.id)
 
-    def _set_down(self, cluster_id: int, cause: str) -> None:
+    def down_cluster(self, cluster_id: int, *, cause: str = "") -> None:
+        """`down` by id."""
         with self.database.begin() as conn:
-            clusters.change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None)
+            if not clusters.change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None):
+                return
             clusters.set_wait_for(conn, cluster_id, WaitFor.JOBS_AND_SSH)  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
         failpoint("cluster.downed")
         if unfinished:
             self.cancel(unfinished, None)
-        self.end_host(host)
+        self._end_host(host)
 
-    def give_up(self, cluster_id: int, cause: str) -> None:
-        """Take a cluster down that has never had machines."""
-        self._set_down(cluster_id, cause)
+    def give_up(self, cluster: Row[Any]) -> None:
+        """The machines of this start could not be had: a new cluster is down, another one is stopped."""
+        if cluster.starts == 1:
+            self.down_cluster(cluster.id, cause="failed")
+        else:
+            self.stop_cluster(cluster.id, cause="failed")
 
-    def end_host(self, host: ClusterHost | None) -> None:
+    def _end_host(self, host: ClusterHost | None) -> None:
         """End the machines that a job holds. The jobs on them have the usual time to save."""
         if host is not None and not host.cancelled and host.outcome is None:
             self.cancel([host.job_id], None)
@@ -297,8 +298,8 @@ class ClusterService:
         cluster = self.get(name)
         with self.database.begin() as conn:
             now = self.clock.now()
-            clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now)
-            clusters.set_wait_for(conn, cluster.id, wait_for)
+            if clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now):
+                clusters.set_wait_for(conn, cluster.id, wait_for)
 
     def _set_autostop(self, cluster: Row[Any], options: LaunchOptions) -> None:
         changes: dict[str, Any] = {"active_at": self.clock.now()}
@@ -307,8 +308,8 @@ class ClusterService:
         if options.recover:
             changes["recover"] = True
         with self.database.begin() as conn:
-            clusters.change(conn, cluster.id, **changes)
-            if options.autostop_s is not None:
+            is_changed = clusters.change(conn, cluster.id, **changes)
+            if is_changed and options.autostop_s is not None:
                 clusters.set_wait_for(conn, cluster.id, options.wait_for)
 
     def cancel_jobs(self, name: str, numbers: Collection[int] | None, *, everything: bool) -> dict[str, list[int]]:
@@ -341,6 +342,23 @@ def no_such_cluster(name: str) -> RequestRejected:
 
 def _host(conn: Connection, cluster_id: int) -> ClusterHost | None:
     return clusters.hosts(conn, [cluster_id]).get(cluster_id)
+
+
+def _with_autostop(options: LaunchOptions, task: Task) -> LaunchOptions:
+    """The options, completed by `resources.autostop` of the task unless they say when the cluster stops."""
+    request = parse_autostop(next(iter(task.resources)).autostop)
+    if request is None or options.autostop_s is not None:
+        return options
+    wait_for = options.wait_for if request.wait_for is None else WaitFor(request.wait_for)
+    return replace(options, autostop_s=request.idle_s, autostop_down=request.down, wait_for=wait_for)
+
+
+def _is_held(cluster: Row[Any], host: ClusterHost | None) -> bool:
+    """Whether machines are wanted, and those of the last start are not lost."""
+    if cluster.wanted != UP:
+        return False
+    is_current = host is not None and host.key == clusters.host_key(cluster.id, cluster.starts)
+    return not is_current or host is None or (host.outcome is None and not host.cancelled)
 
 
 def _task(config: Mapping[str, Any]) -> Task:

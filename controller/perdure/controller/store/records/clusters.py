@@ -43,7 +43,7 @@ _HOST_IDS = (
 )
 _HOST_TASKS = select(
     _HOST_IDS.c.cluster_id, Job.c.finalized, Job.c.cancel_at, Job.c.submitted_at, Task.c.job_id, Task.c.status
-)
+).add_columns(Job.c.idempotency_key)
 _HOSTS = (
     _HOST_TASKS.add_columns(Task.c.state, Task.c.outcome, Task.c.message, Task.c.has_run, Task.c.num_nodes)
     .add_columns(Task.c.reason)
@@ -149,6 +149,7 @@ class ClusterHost:
     finalized: bool
     cancelled: bool
     submitted_at: float
+    key: str  # of its submission: `host_key` of the start that it belongs to
     attempts: Sequence[HostAttempt] = field(default=())
 
     @property
@@ -159,14 +160,20 @@ class ClusterHost:
         return next((attempt for attempt in self.attempts if attempt.is_up), None)
 
 
+def host_key(cluster_id: int, starts: int) -> str:
+    """The key of the job that holds a cluster's machines since it was started for the `starts`th time."""
+    return f"cluster/{cluster_id}/{starts}"
+
+
 def insert_cluster(conn: Connection, columns: Mapping[str, Any]) -> int:
     """Insert a cluster and return its id. Raises IntegrityError if its name or its key is in use."""
     return int(conn.execute(insert(Cluster).values(**columns).returning(Cluster.c.id)).scalar_one())
 
 
-def change(conn: Connection, cluster_id: int, **columns: Any) -> None:
-    """Set columns of a cluster."""
-    conn.execute(update(Cluster).where(Cluster.c.id == cluster_id).values(**columns))
+def change(conn: Connection, cluster_id: int, **columns: Any) -> bool:
+    """Set columns of a cluster, unless it is down. Returns whether it was not."""
+    where = (Cluster.c.id == cluster_id, Cluster.c.wanted != DOWN)
+    return conn.execute(update(Cluster).where(*where).values(**columns)).rowcount > 0
 
 
 def lock(conn: Connection, cluster_id: int) -> None:
@@ -245,6 +252,23 @@ def unsettled(conn: Connection) -> list[Row[Any]]:
     return list(conn.execute(select(Cluster).where(Cluster.c.active_name.is_not(None) | open_jobs)))
 
 
+def stray_hosts(conn: Connection) -> list[int]:
+    """The jobs that hold machines which their cluster does not want: it has others since, or wants none.
+
+    Without those that end already.
+    """
+    query = select(
+        Job.c.id, Job.c.idempotency_key, Cluster.c.id.label("cluster_id"), Cluster.c.wanted, Cluster.c.starts
+    )
+    query = query.join(Cluster, Cluster.c.id == Job.c.cluster_id).join(Task, Task.c.job_id == Job.c.id)
+    query = query.where(IS_HOST, Job.c.finalized.is_(False), Job.c.cancel_at.is_(None), Task.c.outcome.is_(None))
+    return [
+        row.id
+        for row in conn.execute(query)
+        if row.wanted != UP or row.idempotency_key != host_key(row.cluster_id, row.starts)
+    ]
+
+
 def uncancelled_jobs(conn: Connection, cluster_id: int) -> list[int]:
     """The ids of the cluster's jobs that have neither ended nor been cancelled."""
     return list(conn.execute(_UNFINISHED.where(Job.c.cancel_at.is_(None)), {"of_cluster": cluster_id}).scalars())
@@ -278,6 +302,7 @@ def hosts(conn: Connection, cluster_ids: Collection[int]) -> dict[int, ClusterHo
             row.finalized,
             row.cancel_at is not None,
             row.submitted_at,
+            row.idempotency_key or "",
             attempts.get(row.job_id, ()),
         )
         for row in rows
