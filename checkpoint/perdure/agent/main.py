@@ -47,6 +47,7 @@ STREAM_SEND_TIMEOUT_S = 0.25
 UNMOUNT_TIMEOUT_S = 10.0
 SESSIONS_END_TIMEOUT_S = 1.0
 GRACE_MARGIN_S = 2.0
+AUTOSTOP_POWER_OFF_S = 30.0  # after its end, a node that stopped itself waits so long for a controller
 
 
 def main() -> int:
@@ -170,7 +171,7 @@ class Agent:
         try:
             supervisor.run()
             if not self._is_going_down(desired):
-                self._wait_idle(spec, desired, channel)
+                self._wait_idle(_silence_limit_s(spec, desired.state.ended), desired, channel)
                 return self._power_off()
             log("ended; the machine is going down")
         except Orphaned:
@@ -237,14 +238,21 @@ class Agent:
         notice = desired.state.notice
         return notice is not None and notice.action == SHUTDOWN
 
-    def _wait_idle(self, spec: NodeSpec, desired: DesiredState, channel: Channel) -> None:
-        """After the end, wait until no controller has answered for `power_off_after_s`. Raises StopNow."""
+    def _wait_idle(self, limit_s: float, desired: DesiredState, channel: Channel) -> None:
+        """After the end, wait until no controller has answered for so long. Raises StopNow."""
         ended_at = time.monotonic()
-        desired.wait_for(
-            lambda: time.monotonic() - max(ended_at, channel.last_contact) >= spec.power_off_after_s, drainable=False
-        )
+        desired.wait_for(lambda: time.monotonic() - max(ended_at, channel.last_contact) >= limit_s, drainable=False)
 
     def _power_off(self) -> int:
         log("no controller needs this node: powering off")
         done = subprocess.run(["sh", "-c", self._config.power_off], stdin=subprocess.DEVNULL, check=False)
         return 0 if done.returncode == 0 else 1
+
+
+def _silence_limit_s(spec: NodeSpec, ended: dict[str, Any] | None) -> float:
+    """For how long a node that has ended waits for a controller before it powers itself off.
+
+    A node of a cluster ends with 0 only by autostop: then it is not needed, and costs money.
+    """
+    is_autostopped = spec.is_host and ended is not None and ended["exit_code"] == 0 and not ended["interrupted"]
+    return min(spec.power_off_after_s, AUTOSTOP_POWER_OFF_S) if is_autostopped else spec.power_off_after_s

@@ -25,6 +25,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
+from perdure.sdk.spec.resource_fields import OF_CLUSTERS
 
 if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
@@ -34,9 +35,9 @@ Result = TypeVar("Result")
 
 POLL_S = 0.2
 DEFAULT_WAIT_FOR = "jobs_and_ssh"
+_LAUNCH = "/clusters"
 
-WaitFor = Literal["jobs_and_ssh", "jobs", "none"]
-"""What keeps a cluster from being idle."""
+WaitFor = Literal["jobs_and_ssh", "jobs", "none"]  # what keeps a cluster from being idle
 
 
 class ClusterNotFound(ApiError):
@@ -89,14 +90,12 @@ def launch(
 ) -> Request[tuple[int | None, ClusterHandle]]:
     """Launch a task on a new cluster, or on the one of that name. The result: the job's id there, and the cluster.
 
-    `idle_minutes_to_autostop`, `wait_for`: as for `autostop`. `down` alone takes it
-    down once its jobs have ended. `fast`: leave out `setup` on a cluster that exists. `recover`: launch other machines
-    when some are lost, instead of waiting for a `start` with status PREEMPTED.
+    `idle_minutes_to_autostop`, `wait_for`: as for `autostop`. `down` alone takes it down once its jobs have ended.
+    `fast`: leave out `setup` on a cluster that exists. `recover`: replace machines that are lost, without a `start`.
     """
     client = client or _client()
-    idle_s = None if idle_minutes_to_autostop is None else 60.0 * idle_minutes_to_autostop
-    if idle_s is None and down:
-        idle_s = 0.0
+    minutes = idle_minutes_to_autostop
+    idle_s = 60.0 * minutes if minutes is not None else 0.0 if down else None
     launched = launch_job(
         task,
         cluster_name,
@@ -138,7 +137,7 @@ def launch_job(
     body = {"setup": setup, "job": job, "idle_s": idle_s, "down": down, "recover": recover, "command": command}
     body |= {"wait_for": wait_for or DEFAULT_WAIT_FOR}
     return _submit(
-        task, "/clusters", {"name": cluster_name, "limit_s": limit_s, **body}, ignore, client or _client(), on_message
+        task, _LAUNCH, {"name": cluster_name, "limit_s": limit_s, **body}, ignore, client or _client(), on_message
     )
 
 
@@ -172,7 +171,8 @@ def _submit(
         prepared.send(client, on_message=on_message, progress=no_progress)
         body = {**body, "task": prepared.packed.tasks[0], "user": user_name(), "key": jobs.new_key()}
         result = client.call(api_types.OnCluster, "POST", path, body=body)
-        warnings = tuple(dict.fromkeys((*prepared.warnings, *result["warnings"])))
+        texts = dict.fromkeys((*prepared.warnings, *result["warnings"]))
+    warnings = tuple(text for text in texts if path != _LAUNCH or OF_CLUSTERS not in text)
     return Launched(result["cluster_id"], result["name"], result["number"], result["job_id"], warnings)
 
 

@@ -6,6 +6,7 @@ import json
 import statistics
 import time
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,48 @@ def test_status_and_queue__have_the_columns_of_skypilot(dev: Clusters) -> None:
     jobs = json.loads(perdure("queue", "dev", "-o", "json").stdout)["dev"]
     assert (jobs[-1]["number"], jobs[-1]["status"]) == (1, "SUCCEEDED")
     assert perdure("jobs", "queue", "--all", "-o", "json").stdout.strip() == "[]"
+
+
+def test_json__is_one_document_of_each_command(dev: Clusters) -> None:
+    def document(*words: object) -> Any:
+        return json.loads(dev.controller.perdure(*words, "-o", "json").stdout)
+
+    launched = document("launch", "-c", "scripted", "-y", "--cpus", "1", "--no-setup", "echo hi")
+    assert (launched["cluster"]["name"], launched["cluster"]["status"]) == ("scripted", "UP")
+    assert (launched["job"]["number"], launched["warnings"]) == (1, [])
+    queued = document("exec", "scripted", "sleep 600")
+    assert (queued["cluster"]["name"], queued["job"]["number"]) == ("scripted", 2)
+    assert document("launch", "-c", "scripted", "-y", "-d")["job"] is None
+    dev.until("scripted", 2, "RUNNING")
+    assert [job["status"] for job in document("cancel", "scripted", "-y")["scripted"]] == ["CANCELLED"]
+    assert document("cancel", "scripted", "-y") == {"scripted": []}
+    assert [job["number"] for job in document("queue", "scripted")["scripted"]] == [2, 1]
+    (set_to,) = document("autostop", "scripted", "-i", "30", "--down")
+    assert (set_to["name"], set_to["autostop_s"], set_to["autostop_down"]) == ("scripted", 1800.0, True)
+    for command, status in (("stop", "STOPPED"), ("start", "UP"), ("down", "DOWN")):
+        (changed,) = document(command, "scripted", "-y")
+        assert (changed["cluster_id"], changed["status"]) == (launched["cluster"]["cluster_id"], status)
+    failed = dev.controller.perdure("stop", "scripted", "-y", "-o", "json", check=False)
+    assert (failed.returncode, failed.stdout) == (1, "")
+
+
+def test_autostop_of_the_yaml__is_that_of_the_cluster(dev: Clusters) -> None:
+    launched = clusters.launch_job(
+        Task(run="true", resources=Resources(cpus=1, autostop={"idle_minutes": 60, "down": True, "wait_for": "jobs"})),
+        "self-ending",
+        client=dev.client,
+    )
+    assert launched.warnings == ()
+    (cluster,) = clusters.clusters(["self-ending"], client=dev.client)
+    assert (cluster["autostop_s"], cluster["autostop_down"], cluster["autostop_wait_for"]) == (3600.0, True, "jobs")
+    again = Task(run="true", resources=Resources(cpus=1, autostop="2h"))
+    clusters.launch_job(again, "self-ending", idle_s=60.0, client=dev.client)
+    (cluster,) = clusters.clusters(["self-ending"], client=dev.client)
+    assert cluster["autostop_s"] == 60.0, "the option wins"
+    clusters.launch_job(again, "self-ending", client=dev.client)
+    (cluster,) = clusters.clusters(["self-ending"], client=dev.client)
+    assert (cluster["autostop_s"], cluster["autostop_down"]) == (7200.0, False)
+    dev.controller.perdure("down", "self-ending", "--yes")
 
 
 def test_slots__are_no_machines_of_a_cloud(dev: Clusters) -> None:

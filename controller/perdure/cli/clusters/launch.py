@@ -13,6 +13,7 @@ import click
 from perdure.cli.clusters.follow import follow
 from perdure.cli.clusters.lifecycle import wait_for_option
 from perdure.cli.clusters.names import update_ssh_hosts
+from perdure.cli.clusters.output import message_option, print_json, print_launched
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.jobs.launch import LaunchCommand
@@ -37,6 +38,10 @@ Examples:
   perdure launch -c dev --gpus A100:8           only the machines; then: perdure exec dev ...
   perdure launch -c dev -i 10 --down train.yaml end the machines once they were idle for 10 minutes
   perdure launch -c dev -d train.yaml           return at once; then: perdure logs dev
+  perdure launch -c dev -y -o json train.yaml | jq .job.number
+
+\b
+With -o json it follows no logs: it prints one document once the cluster is up, and with -d at once.
 
 \b
 Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detached), 103 it was cancelled;
@@ -67,6 +72,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
 @click.option("--max-duration", metavar="TIME", help="End the job after running for so long: 90s, 30m, 12h.")
 @click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
 @click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
+@message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def launch(
     entrypoint: tuple[str, ...],
@@ -87,6 +93,7 @@ def launch(
     max_duration: str | None,
     retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
     asynchronous: bool,
+    output: str,
     yes: bool,
     **resources: Any,
 ) -> None:
@@ -104,8 +111,8 @@ def launch(
     require_terminal_or_yes(yes=yes or dryrun)
     client = connect()
     existing = clusters.clusters([cluster], client=client) if cluster else []
-    if dryrun or not existing:
-        _show_plan(dag, client)
+    if dryrun or (not existing and output == "text"):
+        _show_plan(dag, client, as_json=output == "json")
     if dryrun:
         return
     what = f"Run on the cluster {cluster}?" if existing else f"Launch a new cluster{f' {cluster}' if cluster else ''}?"
@@ -127,13 +134,16 @@ def launch(
         )
     for warning in launched.warnings:
         warn(warning)
-    click.echo(f"Cluster: {launched.cluster_name}")
+    if output == "text":
+        click.echo(f"Cluster: {launched.cluster_name}")
     update_ssh_hosts(client)
-    if asynchronous or (detach_run and launched.number is not None):
+    returns_at_once = asynchronous or (detach_run and launched.number is not None)
+    if not returns_at_once:
+        _wait_up(launched, client)
+    if output == "json":
+        return print_launched(client, launched)
+    if returns_at_once or launched.number is None:
         return _report(launched.cluster_name, launched.number)
-    _wait_up(launched, client)
-    if launched.number is None:
-        return _report(launched.cluster_name, None)
     _follow(client, launched)
 
 
@@ -145,6 +155,7 @@ Examples:
   perdure exec dev train.yaml
   perdure exec dev --gpus V100:0.5 -- python train.py --lr 1e-4
   perdure exec dev -d sweep.yaml --env LR=3e-4      queue it and return
+  perdure exec dev -o json eval.yaml | jq .job.number   queue it and print one document
 
 \b
 Exit codes: as for `perdure launch`.
@@ -157,6 +168,7 @@ Exit codes: as for `perdure launch`.
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is queued, without following its logs.")
 @click.option("--max-duration", metavar="TIME", help="End the job after running for so long: 90s, 30m, 12h.")
 @click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
+@message_option
 @click.option("-y", "--yes", is_flag=True, hidden=True)
 def execute(
     words: tuple[str, ...],
@@ -169,6 +181,7 @@ def execute(
     detach_run: bool,
     max_duration: str | None,
     asynchronous: bool,
+    output: str,
     yes: bool,  # noqa: ARG001 - it asks nothing
     **resources: Any,
 ) -> None:
@@ -191,6 +204,8 @@ def execute(
     queued = clusters.exec_job(dag, cluster, limit_s=limit_s, client=client)
     for warning in queued.warnings:
         warn(warning)
+    if output == "json":
+        return print_launched(client, queued)
     if detach_run or asynchronous:
         return _report(cluster, queued.number)
     click.echo(f"Job submitted, ID: {queued.number}", err=True)
@@ -215,7 +230,7 @@ def _load(
     return dag.override(**changes) if changes else dag
 
 
-def _show_plan(dag: Dag, client: Client) -> None:
+def _show_plan(dag: Dag, client: Client, *, as_json: bool) -> None:
     from perdure.cli.jobs import plan
     from perdure.cli.jobs.launch import MAX_PLAN_ROWS
     from perdure.cli.output import table
@@ -223,6 +238,8 @@ def _show_plan(dag: Dag, client: Client) -> None:
 
     with jobs.prepare(dag) as prepared, spinner("Finding offers"):
         planned = prepared.plan(client)
+    if as_json:
+        return print_json(planned)
     for line in plan.lines(planned, width=table.screen_width(), max_rows=MAX_PLAN_ROWS):
         click.echo(line)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
+from perdure.cli.clusters.output import message_option, print_clusters, print_json
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
@@ -25,9 +27,19 @@ wait_for_option = click.option(
 )
 
 
+@dataclass(frozen=True)
+class Words:
+    """What a command does, in its messages: `Stop`, `Stopping`, `stopped`."""
+
+    verb: str
+    doing: str
+    done: str
+
+
 def _named(command: Command) -> Command:
     """The arguments that the commands share."""
     for option in (
+        message_option,
         click.option("-y", "--yes", is_flag=True, help="Skip confirmation."),
         click.option("--async/--no-async", "asynchronous", default=False, help="Return without waiting for the end."),
         click.option("-a", "--all", "everything", is_flag=True, help="All clusters."),
@@ -46,14 +58,15 @@ Examples:
 """
 )
 @_named
-def stop(names: tuple[str, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool) -> None:
+def stop(names: tuple[str, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool, output: str) -> None:
     """End the machines of clusters; their queues stay.
 
     Jobs that run may save their work first, and start again after `perdure start`.
     """
     from perdure.sdk import clusters
 
-    _each(names, everything or all_users, yes, asynchronous, "Stop", "Stopping", "stopped", clusters.stop)
+    words = Words("Stop", "Stopping", "stopped")
+    _each(names, everything or all_users, yes, asynchronous, words, clusters.stop, output)
 
 
 @click.command(
@@ -71,6 +84,7 @@ def down(
     all_users: bool,
     asynchronous: bool,
     yes: bool,
+    output: str,
     purge: bool,  # noqa: ARG001 - termination is never given up
 ) -> None:
     """End clusters: their jobs are cancelled, and their machines end.
@@ -79,7 +93,8 @@ def down(
     """
     from perdure.sdk import clusters
 
-    _each(names, everything or all_users, yes, asynchronous, "End", "Ending", "terminated", clusters.down)
+    words = Words("End", "Ending", "terminated")
+    _each(names, everything or all_users, yes, asynchronous, words, clusters.down, output)
 
 
 @click.command(
@@ -103,6 +118,7 @@ def start(
     all_users: bool,
     asynchronous: bool,
     yes: bool,
+    output: str,
     idle_minutes: float | None,
     is_down: bool,
     wait_for: Any,
@@ -120,7 +136,8 @@ def start(
             clusters.autostop(name, idle_minutes, wait_for, down=is_down, client=client)
         return clusters.start(name, client=client)
 
-    _each(names, everything or all_users, yes, asynchronous, "Start", "Starting", "started", begin)
+    words = Words("Start", "Starting", "started")
+    _each(names, everything or all_users, yes, asynchronous, words, begin, output)
 
 
 @click.command(
@@ -145,6 +162,7 @@ Examples:
 @click.option("--cancel", "is_cancelled", is_flag=True, help="Turn autostop off.")
 @click.option("--down", "is_down", is_flag=True, help="End the cluster instead of stopping it.")
 @wait_for_option
+@message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def autostop(
     names: tuple[str, ...],
@@ -153,6 +171,7 @@ def autostop(
     is_cancelled: bool,
     is_down: bool,
     wait_for: Any,
+    output: str,
     yes: bool,
 ) -> None:
     """Stop or end clusters by themselves once they were idle for some time.
@@ -171,7 +190,10 @@ def autostop(
     minutes = -1.0 if is_cancelled else DEFAULT_IDLE_MINUTES if idle_minutes is None else idle_minutes
     for name in chosen:
         clusters.autostop(name, minutes, wait_for, down=is_down, client=client)
-        click.echo(f"The cluster {name} {_autostop_text(minutes, is_down=is_down)}.")
+        if output == "text":
+            click.echo(f"The cluster {name} {_autostop_text(minutes, is_down=is_down)}.")
+    if output == "json":
+        print_json(clusters.clusters(chosen, client=client))
 
 
 @click.command(
@@ -187,9 +209,16 @@ Examples:
 @click.option("-a", "--all", "everything", is_flag=True, help="All unfinished jobs of the cluster.")
 @click.option("-u", "--all-users", is_flag=True, hidden=True)
 @click.option("--async/--no-async", "asynchronous", default=False, help="Return without waiting for the end.")
+@message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def cancel(
-    cluster: str, numbers: tuple[int, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool
+    cluster: str,
+    numbers: tuple[int, ...],
+    everything: bool,
+    all_users: bool,
+    asynchronous: bool,
+    output: str,
+    yes: bool,
 ) -> None:
     """Cancel jobs of a cluster. They may save their work first."""
     from perdure.cli.client import connect
@@ -210,6 +239,9 @@ def cancel(
     if result["cancelled"] and not asynchronous:
         with spinner("Cancelling"):
             clusters.wait_ended(cluster, result["cancelled"], client=client)
+    if output == "json":
+        about = [*result["cancelled"], *result["finished"]]
+        return print_json({cluster: clusters.cluster_queue(cluster, about, client=client)["jobs"]})
     if result["cancelled"]:
         click.echo(f"Cancelled job ID {', '.join(map(str, result['cancelled']))}.")
     if result["finished"]:
@@ -225,10 +257,9 @@ def _each(
     everything: bool,
     yes: bool,
     asynchronous: bool,
-    verb: str,
-    doing: str,
-    done: str,
+    words: Words,
     call: Callable[..., Any],
+    output: str,
 ) -> None:
     """Do something to each of the clusters, and wait until it is done."""
     from perdure.cli.client import connect
@@ -239,19 +270,22 @@ def _each(
     client = connect()
     chosen = require(names, client, everything=everything)
     if not chosen:
-        click.echo("No existing clusters.")
-        return
-    confirm(f"{verb} {', '.join(chosen)}?", yes=yes)
+        return print_json([]) if output == "json" else click.echo("No existing clusters.")
+    ids = [one["cluster_id"] for one in clusters.clusters(chosen, client=client)]
+    confirm(f"{words.verb} {', '.join(chosen)}?", yes=yes)
     requests = [(name, call(name, client=client)) for name in chosen]
     for name, request in requests:
         if not asynchronous:
             try:
-                with spinner(f"{doing} {name}"):
+                with spinner(f"{words.doing} {name}"):
                     clusters.get(request)
             except clusters.ClusterNotUp as error:
                 raise Failure(str(error)) from error
-        click.echo(f"Cluster {name} {'is being ' if asynchronous else ''}{done}.")
+        if output == "text":
+            click.echo(f"Cluster {name} {'is being ' if asynchronous else ''}{words.done}.")
     update_ssh_hosts(client)
+    if output == "json":
+        print_clusters(client, ids)
 
 
 def _autostop_text(minutes: float, *, is_down: bool) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
 
+from perdure.cli.clusters.output import output_option, print_json
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.output import table, text
@@ -34,9 +34,6 @@ QUEUE_COLUMNS = (
     Column("LOG", drop_rank=7),
 )
 _USER = Column("USER")
-_OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
-)
 
 
 @click.command(
@@ -58,7 +55,7 @@ PREEMPTED its machines were lost (`perdure start` launches others; queue and log
 @click.option("--ip", is_flag=True, help="Print the address of the first node of the one cluster that is given.")
 @click.option("--show-managed-jobs/--no-show-managed-jobs", default=True, help="Show a line about managed jobs, too.")
 @click.option("-r", "--refresh", is_flag=True, hidden=True)
-@_OUTPUT
+@output_option
 def status(
     names: tuple[str, ...],
     verbose: bool,
@@ -80,7 +77,7 @@ def status(
     if ip:
         return _print_ip(listed)
     if output == "json":
-        return click.echo(json.dumps(listed, indent=1))
+        return print_json(listed)
     click.echo(click.style("Clusters", bold=True))
     for line in _status_lines(listed, verbose=verbose, all_users=all_users):
         click.echo(line)
@@ -103,7 +100,7 @@ Examples:
 @click.argument("names", nargs=-1, metavar="[CLUSTERS]...", shell_complete=suggestions.clusters)
 @click.option("-s", "--skip-finished", is_flag=True, help="Hide finished jobs.")
 @click.option("-u", "--all-users", is_flag=True, hidden=True)
-@_OUTPUT
+@output_option
 def queue(
     names: tuple[str, ...],
     skip_finished: bool,
@@ -122,7 +119,7 @@ def queue(
         name: [job for job in one["jobs"] if not (skip_finished and job["has_ended"])] for name, one in queues.items()
     }
     if output == "json":
-        return click.echo(json.dumps(shown, indent=1))
+        return print_json(shown)
     if not queues:
         click.echo("No existing clusters.")
     for name, one in queues.items():

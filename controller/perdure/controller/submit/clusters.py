@@ -20,13 +20,13 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
+from perdure.controller.submit.autostop import parse_autostop
 from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
-from perdure.sdk.spec.autostop import parse_autostop
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_NAME_CHARS = 63

@@ -36,7 +36,7 @@ DISK_TIERS = ("low", "medium", "high", "ultra", "best", "none")
 
 _SUPPORTED_CLOUDS = "local, AWS, Google Cloud, Azure, Kubernetes, and the clouds of installed packages"
 _RENTED_CLOUDS = "AWS, Google Cloud, Azure"
-_ALWAYS_TERMINATED = "accepted, but has no effect: a job's machines are always terminated when it ends"
+OF_CLUSTERS = "accepted, but has no effect on jobs, whose machines are always terminated; it acts in `perdure launch`"
 NOT_MOUNTED = "it is not mounted, so what is written there is lost with the machine; use `file_mounts` with a bucket"
 # The events of SkyPilot's hooks that happen to a job's machines, and at which the agent runs hooks.
 HOOK_EVENTS = ("preemption", "down")
@@ -277,8 +277,8 @@ RESOURCE_FIELDS = {
             Parsed(quantities.minutes, "a duration such as 10m", (str,)),
             AUTOSTOP,
         ),
-        "When to stop an idle cluster, in minutes.",
-        no_effect=_ALWAYS_TERMINATED,
+        "When `perdure launch` stops an idle cluster: minutes, `true` for five, a duration, or a mapping.",
+        no_effect=OF_CLUSTERS,
     ),
     "hooks": Field(
         HOOKS,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perdure.agent.lifecycle.slot_host import MIN_SILENCE_S, POLL_S, SlotHost
 from perdure.agent.link.outbox import Outbox, Report
+from perdure.agent.main import AUTOSTOP_POWER_OFF_S, _silence_limit_s
 from perdure.agent.paths import NodePaths
 from support.helpers.timing import pause, wait_until
 
@@ -67,6 +69,25 @@ def test_node_that_waits_for_nothing__counts_from_each_change(tmp_path: Path) ->
     assert host.is_done(), "nothing has changed"
     receive(host, autostop_s=IDLE_S, wait_for="none", active_at=2.0)
     assert not host.is_done()
+
+
+@pytest.mark.parametrize(
+    ("is_host", "outcome", "limit_s"),
+    [
+        (True, {"exit_code": 0, "interrupted": False}, AUTOSTOP_POWER_OFF_S),
+        (True, {"exit_code": None, "interrupted": True}, 3600.0),
+        (True, {"exit_code": 0, "interrupted": True}, 3600.0),
+        (True, None, 3600.0),
+        (False, {"exit_code": 0, "interrupted": False}, 3600.0),
+    ],
+)
+def test_node_that_stopped_itself__soon_powers_off(
+    is_host: bool, outcome: dict[str, object] | None, limit_s: float
+) -> None:
+    spec: Any = SimpleNamespace(is_host=is_host, power_off_after_s=3600.0)
+    assert _silence_limit_s(spec, outcome) == limit_s
+    sooner: Any = SimpleNamespace(is_host=is_host, power_off_after_s=5.0)
+    assert _silence_limit_s(sooner, outcome) == 5.0
 
 
 @pytest.mark.parametrize("wait_for", ["jobs", "none"])

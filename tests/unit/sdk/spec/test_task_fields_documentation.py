@@ -95,7 +95,7 @@ def test_page__tables_are_valid_markdown(yaml_reference: ModuleType) -> None:
 
 def test_page__says_why_a_field_has_no_effect(yaml_reference: ModuleType) -> None:
     page = yaml_reference.page()
-    assert "| no effect: a job's machines are always terminated when it ends |" in page
+    assert "| no effect on jobs, whose machines are always terminated; it acts in `perdure launch` |" in page
     assert re.search(r"^\| `disk_size` \|.*\| AWS, Google Cloud, Azure, Kubernetes \|$", page, flags=re.MULTILINE)
 
 
