@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from perdure.agent.config import Config
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, StopNow
 from perdure.agent.lifecycle.notice_intake import NoticeIntake
+from perdure.agent.lifecycle.saved_home import SavedHome
 from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
 from perdure.agent.link.channel import Backoff, Channel
@@ -38,7 +41,7 @@ from perdure.agent.tunnel.dialer import StreamDialer
 from perdure.agent.tunnel.session import SessionContext
 from perdure.agent.usage.usage_stream import UsageStream
 from perdure.agent.workload import machine
-from perdure.agent.workload.environment import WORKDIR, home_dir, workload_env
+from perdure.agent.workload.environment import WORKDIR, home_dir, node_path, workload_env
 from perdure.agent.workload.library import library_dir
 
 NO_SPEC_TIMEOUT_S = 600.0
@@ -126,7 +129,14 @@ class Agent:
         fetcher = Fetcher(
             self._client, self._paths.root, artifacts_dir=self._config.artifacts_dir, environ=os.environ, log=log
         )
-        storage = NodeStorage(spec, fetcher, self._paths, copies_exist=file.state.prepared, log=log)
+        storage = NodeStorage(
+            spec,
+            fetcher,
+            self._paths,
+            copies_exist=file.state.prepared,
+            home=partial(self._saved_home, spec) if spec.is_host else None,
+            log=log,
+        )
         checkpoints = CheckpointStream(self._paths.checkpoints, on_growth=storage.checkpoints_changed)
         usage = UsageStream(self._paths.root, log)
         outbox = Outbox(
@@ -187,6 +197,16 @@ class Agent:
         logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)
         return 0
+
+    def _saved_home(self, spec: NodeSpec, rclone: Callable[[], Path | None]) -> SavedHome:
+        mounts = [node_path(str(mount["path"]), os.environ) for mount in spec.mounts]
+        return SavedHome(
+            home_dir(os.environ),
+            spec.rank,
+            baseline=self._paths.root / "home.json",
+            excluded=[self._paths.root, *mounts],
+            rclone=rclone,
+        )
 
     def _slot_host(self, spec: NodeSpec, outbox: Outbox) -> SlotHost | None:
         if not spec.is_host:

@@ -49,6 +49,7 @@ class NodeSpec:
     power_off_after_s: float
     hooks: tuple[Hook, ...] = ()
     is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
+    home: dict[str, Any] | None = None  # of a host: the folder of a bucket that keeps its home, as one of `mounts`
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeSpec:
@@ -79,4 +80,5 @@ class NodeSpec:
                 Hook(str(hook["run"]), tuple(hook["events"]), float(hook["timeout_s"])) for hook in raw.get("hooks", ())
             ),
             is_host=bool(raw.get("host", False)),
+            home=raw.get("home"),
         )

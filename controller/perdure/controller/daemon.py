@@ -22,7 +22,14 @@ from perdure.controller.clouds.registry import buckets_on_node, build_clouds, ti
 from perdure.controller.clouds.slot_cloud import SlotCloud
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
-from perdure.controller.maintenance import backup_schedule, cluster_upkeep, history_expiry, orphan_sweep, probes
+from perdure.controller.maintenance import (
+    backup_schedule,
+    cluster_homes,
+    cluster_upkeep,
+    history_expiry,
+    orphan_sweep,
+    probes,
+)
 from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
@@ -242,6 +249,9 @@ class Daemon:
             database, clock, keyring, partial(accept_one, accept), partial(self._cancel_jobs, settings), queue.job_added
         )
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
+        self._cluster_homes = cluster_homes.ClusterHomes(
+            database, clock, storage.stores, member.controller_id, storage.default_store, storage.account
+        )
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         backups = backup_schedule.read_backup_config(settings)
         run_backup = backup_schedule.run_in_child(settings)
@@ -359,6 +369,7 @@ class Daemon:
         every(WATCHDOG_INTERVAL_S, self._watchdog.check)
         every(orphan_sweep.INTERVAL_S, self._sweep.run)
         every(cluster_upkeep.INTERVAL_S, self._cluster_upkeep.tick)
+        every(cluster_homes.INTERVAL_S, self._cluster_homes.tick)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
         every(history_expiry.TICK_S, self._retention.tick)
         self._ticker.refresh_prices(self._clouds.values())

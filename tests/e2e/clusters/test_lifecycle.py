@@ -89,6 +89,26 @@ def test_stop_and_start__keep_the_queue(sky: Clusters) -> None:
     assert sky.until("rest", waiting)["status"] == "SUCCEEDED"
 
 
+def test_home__is_there_again_after_stop_and_start(sky: Clusters) -> None:
+    sky.launch("home", num_nodes=2, resources=Resources(cpus=1, infra="local"))
+    buckets = sky.controller.home / "local" / "buckets"
+    sky.controller.until(lambda: one(sky, "home")["home"], "the bucket of its home")
+    kind, _, bucket = one(sky, "home")["home"].partition(":")
+    assert (kind, one(sky, "home")["home_problem"]) == ("local", "")
+    sky.output(
+        "home", "echo $SKYPILOT_NODE_RANK > ~/rank; mkdir -p ~/venv/bin; ln -s /bin/true ~/venv/bin/run", num_nodes=2
+    )
+    sky.controller.perdure("stop", "home", "--yes")
+    assert sky.status("home") == "STOPPED"
+    assert sorted(path.name for path in (buckets / bucket).glob("r?.json")) == ["r0.json", "r1.json"]
+    sky.controller.perdure("start", "home", "--yes")
+    assert sorted(sky.output("home", "cat ~/rank && ~/venv/bin/run && echo ran", num_nodes=2).split()) == [
+        *("(rank", "(rank", "(rank", "(rank"), "0", "0)", "0)", "1", "1)", "1)", "ran", "ran",
+    ]  # fmt: skip
+    sky.controller.perdure("down", "home", "--yes")
+    sky.controller.until(lambda: not (buckets / bucket).exists(), "the removal of the bucket")
+
+
 def test_preempted_cluster__keeps_queue_and_logs_until_it_is_started(sky: Clusters) -> None:
     sky.launch("spot", resources=Resources(cpus=2, use_spot=True))
     done = sky.exec("spot", "echo done")

@@ -68,7 +68,7 @@ class Drain:
         self._storage.cancel_prepare()
         self.run_hooks(PREEMPTION)
         if self._slot_host is not None:
-            self._slot_host.drain(self._desired, self._kill_at)
+            self._slot_host.drain(self._desired, self._slots_kill_at)
         for stage in self._stages:
             self._stop_by_deadline(stage)
         return self._drained_outcome()
@@ -149,8 +149,16 @@ class Drain:
         assert deadline is not None
         assert started_at is not None
         whole_s = max(0.0, deadline - started_at)
-        reserve_s = max(FLUSH_MIN_S, FLUSH_SHARE * whole_s) if self._spec.mounts else NOTHING_TO_FLUSH_S
+        reserve_s = (
+            max(FLUSH_MIN_S, FLUSH_SHARE * whole_s) if self._spec.mounts or self._spec.home else NOTHING_TO_FLUSH_S
+        )
         return deadline - min(reserve_s, whole_s / 2)
+
+    def _slots_kill_at(self) -> float:
+        """When the jobs of a cluster must be killed: more time than for a drain is time to save the home."""
+        started_at = self._desired.state.drain_started_at
+        assert started_at is not None
+        return min(self._kill_at(), started_at + self._spec.drain_s)
 
     def _drained_outcome(self) -> Outcome:
         """The outcome of a drain. A stage that had ended by itself keeps its own outcome."""

@@ -76,6 +76,10 @@ class Fetcher:
         """The spec's mounts with new credentials. Raises TokenRevoked, ControllerRejected, Unreachable."""
         return NodeSpec.parse(self._client.spec()).mounts
 
+    def fetch_home(self) -> dict[str, Any] | None:
+        """The spec's home with new credentials. Raises as `fetch_mounts`."""
+        return NodeSpec.parse(self._client.spec()).home
+
     def fetch_tool(self, digest: str) -> Path:
         """Fetch an executable that the controller serves. Raises as `fetch_files`."""
         if self._artifacts_dir is not None:

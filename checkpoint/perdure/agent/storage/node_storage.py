@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from perdure.agent.link.client import ControllerRejected, TokenRevoked, Unreachable
 from perdure.agent.node_spec import NodeSpec
@@ -31,6 +31,18 @@ class StorageFailed(Exception):
     """Fetching files, mounting, or flushing failed."""
 
 
+class HomeNotKept(Exception):
+    """The home could not be saved or restored; the message says why."""
+
+
+class KeptHome(Protocol):
+    """Saves and restores the home of a cluster's node (`lifecycle.saved_home`). Each raises HomeNotKept."""
+
+    def record_baseline(self) -> None: ...
+    def restore(self, mount: Mapping[str, Any], /) -> int: ...
+    def save(self, mount: Mapping[str, Any], /) -> int: ...
+
+
 class NodeStorage:
     """Fetches the files; mounts, watches and flushes the buckets.
 
@@ -44,11 +56,13 @@ class NodeStorage:
         paths: NodePaths,
         *,
         copies_exist: bool,
+        home: Callable[[Callable[[], Path | None]], KeptHome] | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """`copies_exist`: an earlier agent has made the COPY mounts, which may have been written to since.
 
-        `log`: the agent's own log.
+        `home`: makes what keeps the home of a cluster's node, from a function that returns rclone. `log`: the agent's
+        own log.
         """
         specs = [_with_absolute_path(mount) for mount in spec.mounts if not (copies_exist and mount["mode"] == "COPY")]
         self.last_snapshot: list[dict[str, Any]] = []
@@ -56,6 +70,7 @@ class NodeStorage:
         self._fetcher = fetcher
         self._paths = paths
         self._log = log
+        self._home = None if home is None else home(self._rclone)
         self._mounts = Mounts(
             specs, state_dir=paths.root, rclone=None, log=paths.append_to_job_log, renew=self._renew_credentials
         )
@@ -72,7 +87,9 @@ class NodeStorage:
             if with_files:
                 self._fetcher.fetch_files(self._spec)
             self._mount_with_retries()
-        except (FetchFailed, MountError) as error:
+            if with_files and self._home is not None:
+                self._restore_home(self._home)
+        except (FetchFailed, MountError, HomeNotKept) as error:
             raise StorageFailed(str(error)) from None
 
     def cancel_prepare(self) -> None:
@@ -121,6 +138,8 @@ class NodeStorage:
                     self._log("the last look at the uploads did not end in time: a mount hangs")
                 self._durability.stop()
                 self.last_snapshot = self._mounts.snapshot()
+        if self._home is not None:
+            self._save_home(self._home)
 
     def unmount(self) -> None:
         """Remove every mount without flushing, also while another operation hangs."""
@@ -133,6 +152,25 @@ class NodeStorage:
         finally:
             if acquired:
                 self._mounts_lock.release()
+
+    def _restore_home(self, home: KeptHome) -> None:
+        home.record_baseline()
+        if self._spec.home is not None and (count := home.restore(self._spec.home)):
+            self._paths.append_to_job_log(f"restored {count} files and folders of the home")
+
+    def _save_home(self, home: KeptHome) -> None:
+        """Save what was changed in the home, unless the cluster needs it no more. Raises StorageFailed."""
+        try:
+            target = self._fetcher.fetch_home()
+        except (TokenRevoked, ControllerRejected, Unreachable, ValueError, KeyError) as error:
+            self._log(f"where the home is kept may have changed: {error}")
+            target = self._spec.home
+        if target is None:
+            return
+        try:
+            self._paths.append_to_job_log(f"saved {home.save(target)} files and folders of the home")
+        except HomeNotKept as error:
+            raise StorageFailed(str(error)) from None
 
     def _mount_with_retries(self) -> None:
         """Mount; retry while the store does not answer. Raises MountError, FetchCancelled, or as fetching does."""

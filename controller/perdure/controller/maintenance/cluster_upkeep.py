@@ -44,9 +44,11 @@ class ClusterUpkeep:
             with self.database.connect() as conn:
                 rows = clusters.unsettled(conn)
                 hosts = clusters.hosts(conn, [row.id for row in rows])
-                ending = [*self._overdue_jobs(conn), *clusters.stray_hosts(conn)]
-            if ending:
-                self.service.cancel(ending, None)
+                overdue, stray = self._overdue_jobs(conn), clusters.stray_hosts(conn)
+            if overdue:
+                self.service.cancel(overdue, None)
+            if stray:
+                self.service.cancel(stray, self.service.save_home_s)
             for row in rows:
                 self._settle(row, hosts.get(row.id))
         except UNAVAILABLE as error:

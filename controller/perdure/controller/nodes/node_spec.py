@@ -19,6 +19,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
+from perdure.controller.store import cluster_homes
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.records import clusters
@@ -98,7 +99,17 @@ class NodeSpecBuilder:
             "power_off_after_s": self._power_off_after_s(row["offer"]["cloud"]),
             "hooks": spec.get("hooks", []),
             "host": spec.get("host", False),
+            "home": self._home(conn, row) if spec.get("host") else None,
         }
+
+    def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Where a host keeps its home, in the form of a mount; None if nowhere, or if its cluster is down."""
+        home, cloud = cluster_homes.wanted_of(conn, row["cluster_id"]), row["offer"]["cloud"]
+        if home is None or home.store not in self.storage.stores or (home.store == "local") != (cloud == "local"):
+            return None
+        mount = {"path": "~", "mode": "MOUNT", "store": home.store, "bucket": home.bucket, "prefix": ""}
+        (one,) = self.storage.node_mounts([{**mount, "read_only": False, "options": {}}], cloud=cloud)
+        return one
 
     def _variables(
         self, conn: Connection, row: Mapping[str, Any], key: AttemptKey, ids: tuple[str, ...]

@@ -74,6 +74,7 @@ ClusterFailpoint = Literal[
     "cluster.launched",
     "cluster.stopped",
     "cluster.downed",
+    "home.creating",
     "slot.granted",
     "slot.ended",
 ]

@@ -45,6 +45,20 @@ class ClusterRow(SQLModel, table=True):
     starts: int = 0
 
 
+class ClusterHomeRow(SQLModel, table=True):
+    """The bucket that keeps the homes of a cluster's machines while it is stopped. Recorded before it is created."""
+
+    __tablename__ = "cluster_home"
+    cluster_id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    store: str
+    bucket: str
+    is_ready: bool = False
+    #: Why it could not be created; tried again later.
+    problem: str = Field(default="", sa_column=Column(Text, nullable=False))
+    tried_at: float
+    removed_at: float | None = None
+
+
 class ClusterSlotRow(SQLModel, table=True):
     """One node of a job of a cluster: a share of a node of the job that holds the cluster's machines.
 

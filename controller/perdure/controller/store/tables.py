@@ -12,9 +12,13 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-from perdure.controller.store.cluster_tables import ClusterRow, ClusterSlotRow
+from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow
 
-__all__ = ["ClusterRow", "ClusterSlotRow"]  # with the tables below: whoever imports this module has the whole schema
+__all__ = [
+    "ClusterHomeRow",
+    "ClusterRow",
+    "ClusterSlotRow",
+]  # with those below, the whole schema
 
 # An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
 _BigId = BigInteger().with_variant(Integer(), "sqlite")

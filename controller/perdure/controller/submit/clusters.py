@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store import cluster_homes
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
 from perdure.controller.submit.autostop import parse_autostop
@@ -77,6 +78,7 @@ class ClusterService:
     accept: Accept
     cancel: Cancel
     job_added: Callable[[int, int], None]  # (job id, cluster id): for the queue
+    save_home_s: float = 900.0  # how long the machines of a cluster that is stopped may take to save their homes
 
     # --- launch and exec ----------------------------------------------------------------------------------
 
@@ -237,9 +239,10 @@ class ClusterService:
         with self.database.begin() as conn:
             is_stopped = clusters.change(conn, cluster_id, wanted=STOPPED, cause=cause)
             host = _host(conn, cluster_id)
+            home = cluster_homes.wanted_of(conn, cluster_id)
         failpoint("cluster.stopped")
         if is_stopped:
-            self._end_host(host)
+            self._end_host(host, None if home is None else self.save_home_s)
 
     def start(self, name: str) -> OfCluster:
         """Launch machines for a cluster that is stopped, or that has lost its machines."""
@@ -288,10 +291,10 @@ class ClusterService:
         else:
             self.stop_cluster(cluster.id, cause="failed")
 
-    def _end_host(self, host: ClusterHost | None) -> None:
-        """End the machines that a job holds. The jobs on them have the usual time to save."""
+    def _end_host(self, host: ClusterHost | None, grace_s: float | None = None) -> None:
+        """End the machines that a job holds. The jobs on them have the usual time to save; the machines, `grace_s`."""
         if host is not None and not host.cancelled and host.outcome is None:
-            self.cancel([host.job_id], None)
+            self.cancel([host.job_id], grace_s)
 
     def autostop(self, name: str, seconds: float | None, wait_for: WaitFor, *, down: bool) -> None:
         """Stop the cluster, or take it down, once it was idle for `seconds`; None: never."""

@@ -226,6 +226,8 @@ class Cluster(TypedDict):
     command: str
     host_job_id: int | None  # of the job that holds its machines
     is_settled: bool  # False while machines that are no longer wanted still end
+    home: str | None  # `store:bucket` that keeps what was changed in the home of its machines while it is stopped
+    home_problem: str  # why there is no such bucket, if creating one failed
 
 
 class ClusterList(TypedDict):

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from perdure.controller.store import cluster_homes
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
@@ -31,8 +32,12 @@ _JOB_STATUSES = {
 
 def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
-    hosts = clusters.hosts(conn, [row.id for row in rows])
-    return [_cluster(row, hosts.get(row.id), clusters.wait_for(conn, row.id)) for row in rows]
+    ids = [row.id for row in rows]
+    hosts, homes = clusters.hosts(conn, ids), cluster_homes.of_clusters(conn, ids)
+    return [
+        {**_cluster(row, hosts.get(row.id), clusters.wait_for(conn, row.id)), **_home(homes.get(row.id))}
+        for row in rows
+    ]
 
 
 def jobs_of(
@@ -87,6 +92,14 @@ def _cluster(row: Row[Any], host: ClusterHost | None, wait_for: WaitFor) -> dict
         "command": row.command,
         "host_job_id": host.job_id if host else None,
         "is_settled": host is None or host.finalized or row.wanted not in (STOPPED, DOWN),
+    }
+
+
+def _home(row: Row[Any] | None) -> dict[str, Any]:
+    is_ready = row is not None and row.is_ready
+    return {
+        "home": f"{row.store}:{row.bucket}" if row is not None and is_ready else None,
+        "home_problem": "" if row is None or is_ready else row.problem,
     }
 
 

@@ -1,0 +1,88 @@
+"""Creates the buckets that keep the homes of stopped clusters, and removes those of clusters that are down.
+
+Called every few seconds. The row comes before the bucket, so a crash leaves no bucket that nobody knows. Any controller
+may do it, and twice does no harm. A store that fails costs the cluster nothing but its home: `perdure status` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+
+from perdure.controller.buckets.stores import Store
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store import cluster_homes
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 2.0
+_RETRY_S = 600.0
+_STORE_OF_CLOUD = {"local": "local", "aws": "s3", "gcp": "gcs", "azure": "azure"}
+_HERE = "local"  # the cloud, and the store that only its machines can reach
+
+
+@dataclass(frozen=True)
+class ClusterHomes:
+    """The homes of the clusters of an installation."""
+
+    database: Engine
+    clock: Clock
+    stores: Mapping[str, Store]
+    controller_id: str
+    default_store: str
+    account: str | None = None  # the Azure storage account of new containers
+
+    def tick(self) -> None:
+        """Look at every cluster once. Raises what the database raises."""
+        now = self.clock.now()
+        with self.database.connect() as conn:
+            missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)
+        for row in missing:
+            if (store := self._store_for(row.cloud)) is not None:
+                self._create(row.cluster_id, store, now)
+        for row in unneeded:
+            self._remove(row.cluster_id, row.store, row.bucket)
+
+    def _store_for(self, cloud: str) -> str | None:
+        name = _STORE_OF_CLOUD.get(cloud, self.default_store)
+        usable = name in self.stores and (name != _HERE or cloud == _HERE) and (name != "azure" or self.account)
+        return name if usable else None
+
+    def _create(self, cluster_id: int, store: str, now: float) -> None:
+        bucket = f"perdure-home-{self.controller_id[:8].lower()}-{cluster_id}"
+        bucket = f"{self.account}/{bucket}" if store == "azure" else bucket
+        try:
+            with self.database.begin() as conn:
+                cluster_homes.add(conn, cluster_id, store, bucket, now)
+        except IntegrityError:  # another try, whose bucket has the same name unless its store is another
+            with self.database.begin() as conn:
+                cluster_homes.change(conn, cluster_id, tried_at=now)
+            with self.database.connect() as conn:
+                known = cluster_homes.of_clusters(conn, [cluster_id]).get(cluster_id)
+            if known is None:
+                return
+            store, bucket = known.store, known.bucket
+        failpoint("home.creating")
+        try:
+            self.stores[store].ensure(bucket)
+        except Exception as error:  # noqa: BLE001 - any: the cluster works without it
+            log.warning("home.not_kept", cluster=cluster_id, bucket=bucket, error=str(error))
+            with self.database.begin() as conn:
+                cluster_homes.change(conn, cluster_id, problem=f"bucket {bucket} ({store}): {error}")
+            return
+        with self.database.begin() as conn:
+            cluster_homes.change(conn, cluster_id, is_ready=True, problem="")
+
+    def _remove(self, cluster_id: int, store: str, bucket: str) -> None:
+        try:
+            self.stores[store].remove(bucket)
+        except Exception as error:  # noqa: BLE001 - tried again
+            log.warning("home.not_removed", cluster=cluster_id, bucket=bucket, error=str(error))
+            return
+        with self.database.begin() as conn:
+            cluster_homes.change(conn, cluster_id, removed_at=self.clock.now())
