@@ -81,9 +81,11 @@ from perdure.controller.store.logs.open_logs import open_logs
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import RENEW_S, TaskCounter
 from perdure.controller.store.queries.usage import usage_reader
+from perdure.controller.submit import schedules
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
 from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
+from perdure.controller.submit.schedules import ScheduleService
 from perdure.controller.submit.service import SubmissionService
 from perdure.recovery.events import CancelRequested
 from perdure.recovery.market.slot_queue import SLOT_CLOUD
@@ -234,7 +236,6 @@ class Daemon:
         compiler = Compiler(keyring, market, storage, notify)
         max_jobs = settings.quotas.max_jobs_per_user
         submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, max_jobs)
-        record_job = member.watermark.record_job
         self._prober = probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
@@ -244,20 +245,17 @@ class Daemon:
             machines, member.controller_id, database, views, describe, unknown_machines
         )
         self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
-        accept = partial(accept_and_adopt, submissions, inbox, record_job)
-        cluster_service = ClusterService(
-            database, clock, keyring, partial(accept_one, accept), partial(self._cancel_jobs, settings), queue.job_added
-        )
+        accept = partial(accept_and_adopt, submissions, inbox, member.watermark.record_job)
+        one, cancel = partial(accept_one, accept), partial(self._cancel_jobs, settings)
+        cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
-        self._cluster_homes = cluster_homes.ClusterHomes(
-            database, clock, storage.stores, member.controller_id, storage.default_store, storage.account
-        )
+        self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
+        self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
         self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
         backups = backup_schedule.read_backup_config(settings)
         run_backup = backup_schedule.run_in_child(settings)
-        self._backups = None
-        if backups is not None:
-            self._backups = backup_schedule.BackupSchedule(backups, database, wall_clock, run_backup)
+        wiring = (database, wall_clock, run_backup)
+        self._backups = None if backups is None else backup_schedule.BackupSchedule(backups, *wiring)
         self._ticker = Ticker()
         self._server: Server | None = None
         self.api_context = ApiContext(
@@ -281,6 +279,7 @@ class Daemon:
             controller_id=member.controller_id,
             metrics=metrics,
             notifications=self._notifications,
+            schedules=self._schedules,
             stream_activity=self._cluster_upkeep.streams,
             started_at=clock.now(),
             time_scale=time_scale,
@@ -370,6 +369,7 @@ class Daemon:
         every(orphan_sweep.INTERVAL_S, self._sweep.run)
         every(cluster_upkeep.INTERVAL_S, self._cluster_upkeep.tick)
         every(cluster_homes.INTERVAL_S, self._cluster_homes.tick)
+        every(schedules.INTERVAL_S, self._schedules.tick)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
         every(history_expiry.TICK_S, self._retention.tick)
         self._ticker.refresh_prices(self._clouds.values())

@@ -231,9 +231,8 @@ def _load(
 
 
 def _show_plan(dag: Dag, client: Client, *, as_json: bool) -> None:
-    from perdure.cli.jobs import plan
     from perdure.cli.jobs.launch import MAX_PLAN_ROWS
-    from perdure.cli.output import table
+    from perdure.cli.output import plan, table
     from perdure.sdk import jobs
 
     with jobs.prepare(dag) as prepared, spinner("Finding offers"):

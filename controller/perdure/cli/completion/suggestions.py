@@ -82,7 +82,7 @@ def strategies(_ctx: click.Context, _param: click.Parameter, incomplete: str) ->
 
 def clouds(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The clouds of installed packages."""
-    from perdure.sdk.installed_clouds import installed_clouds
+    from perdure.sdk.connection.installation import installed_clouds
 
     return _starting_with(incomplete, sorted(installed_clouds()))
 

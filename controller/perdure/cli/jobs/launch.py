@@ -143,8 +143,7 @@ def _run(
     dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, ignore: tuple[str, ...], detach: bool, yes: bool
 ) -> None:
     from perdure.cli.client import connect, outdated_config, version_mismatch
-    from perdure.cli.jobs import plan
-    from perdure.cli.output import table
+    from perdure.cli.output import plan, table
     from perdure.sdk import jobs
     from perdure.sdk.connection.client import user_name
 

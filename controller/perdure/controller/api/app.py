@@ -34,6 +34,7 @@ from perdure.controller.api.routes import (
     node_files,
     nodes,
     notifications,
+    schedules,
     upgrade,
     uploads,
     usage,
@@ -82,19 +83,8 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (
-        controller,
-        metrics,
-        notifications,
-        upgrade,
-        jobs,
-        usage,
-        nodes,
-        clusters,
-        logs,
-        uploads,
-        node_files,
-    ):
+    of_users = (controller, metrics, notifications, upgrade, jobs, schedules, usage, nodes, clusters, logs, uploads)
+    for module in (*of_users, node_files):
         app.include_router(module.router)
     for module in (session, events, job_spec, market, savings, fleet):
         app.include_router(module.router)

@@ -29,6 +29,7 @@ from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.submit.batching import SubmissionBatcher
 from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
+from perdure.controller.submit.schedules import ScheduleService
 from perdure.controller.submit.service import SubmissionService
 
 
@@ -65,6 +66,8 @@ class ApiContext:
     metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
     #: None in tests that send nothing.
     notifications: NotificationSender | None = None
+    #: None in tests that schedule nothing.
+    schedules: ScheduleService | None = None
     #: None unless config.yaml enables backups.
     backups: BackupSchedule | None = None
     #: What users do on machines through streams.

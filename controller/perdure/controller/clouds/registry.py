@@ -34,7 +34,7 @@ from perdure.controller.runtime.config.limits import CLOUD_LIMITS, DEFAULT_CONCU
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Offer
 from perdure.recovery.reasons import Reason
-from perdure.sdk.installed_clouds import cloud_entry_points
+from perdure.sdk.connection.installation import cloud_entry_points
 
 log = structlog.get_logger(__name__)
 

@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
+from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Store
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
@@ -36,6 +37,12 @@ class ClusterHomes:
     controller_id: str
     default_store: str
     account: str | None = None  # the Azure storage account of new containers
+
+    @classmethod
+    def of(cls, storage: StorageService, controller_id: str) -> ClusterHomes:
+        return cls(
+            storage.database, storage.clock, storage.stores, controller_id, storage.default_store, storage.account
+        )
 
     def tick(self) -> None:
         """Look at every cluster once. Raises what the database raises."""

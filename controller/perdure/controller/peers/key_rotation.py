@@ -19,6 +19,7 @@ from perdure.controller.peers.keyring_check import KEY_FACT
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, UnknownKey, fingerprint
+from perdure.controller.store import job_schedules
 from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.records import facts
 from perdure.controller.store.records.clusters import Cluster
@@ -135,7 +136,7 @@ def _reseal_all(conn: Connection, keyring: Keyring) -> int:
                 changed.append({"key_job": job_id, "key_index": index, "sealed": keyring.reseal(bytes(sealed))})
         conn.execute(_RESEAL, changed)
         count += len(changed)
-    return count + _reseal_clusters(conn, keyring)
+    return count + _reseal_clusters(conn, keyring) + _reseal_schedules(conn, keyring)
 
 
 def _reseal_clusters(conn: Connection, keyring: Keyring) -> int:
@@ -149,6 +150,15 @@ def _reseal_clusters(conn: Connection, keyring: Keyring) -> int:
     if changed:
         conn.execute(_RESEAL_CLUSTER, changed)
     return len(changed)
+
+
+def _reseal_schedules(conn: Connection, keyring: Keyring) -> int:
+    """The tasks of schedules. They are few: one by one."""
+    schedules = job_schedules.list_all(conn)
+    for row in schedules:
+        with _naming(f"schedule {row.name}"):
+            job_schedules.set_tasks(conn, row.id, keyring.reseal(bytes(row.tasks)))
+    return len(schedules)
 
 
 def _sealed_tasks(conn: Connection) -> Iterator[list[tuple[int, int, bytes]]]:

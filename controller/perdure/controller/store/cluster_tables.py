@@ -1,4 +1,4 @@
-"""The tables of clusters, in the style of `tables`: times are epoch seconds (UTC)."""
+"""The tables of clusters and of schedules, in the style of `tables`: times are epoch seconds (UTC)."""
 
 from __future__ import annotations
 
@@ -89,3 +89,31 @@ class ClusterSlotRow(SQLModel, table=True):
     stop_at: float | None = None
     ended_at: float | None = None
     gone_reason: str | None = None
+
+
+class JobScheduleRow(SQLModel, table=True):
+    """A job that is launched again and again."""
+
+    __tablename__ = "job_schedule"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    user: str
+    cron: str
+    time_zone: str
+    #: What happens to a run that was due while no controller worked: "once" or "skip".
+    missed: str
+    #: Whether a run begins while the job of the one before has not ended.
+    overlaps: bool
+    paused: bool
+    #: The tasks as the user sent them, sealed, since they may contain secrets.
+    tasks: bytes
+    #: The digests of the files that they name: as long as the schedule exists, they are kept.
+    uploads: list[str] = Field(sa_column=Column(JSON, nullable=False))
+    created_at: float
+    #: When it is due; None if never.
+    next_at: float | None = None
+    last_due_at: float | None = None
+    last_job_id: int | None = None
+    #: What became of the run that was due last, if it launched no job.
+    last_result: str = Field(default="", sa_column=Column(Text, nullable=False))

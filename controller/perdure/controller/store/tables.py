@@ -12,13 +12,10 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow
+from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
 
-__all__ = [
-    "ClusterHomeRow",
-    "ClusterRow",
-    "ClusterSlotRow",
-]  # with those below, the whole schema
+# With the tables below: whoever imports this module has the whole schema.
+__all__ = ["ClusterHomeRow", "ClusterRow", "ClusterSlotRow", "JobScheduleRow"]
 
 # An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
 _BigId = BigInteger().with_variant(Integer(), "sqlite")
@@ -57,6 +54,7 @@ class JobRow(SQLModel, table=True):
         Index("ix_job_unfinalized", "id", sqlite_where=text("finalized IS 0")),
         Index("ix_job_name_id", "name", "id"),  # on PostgreSQL, the migration orders it by bytes
         Index("ix_job_cluster", "cluster_id", "cluster_job", sqlite_where=text("cluster_id IS NOT NULL")),
+        Index("ix_job_sweep", "sweep_id", sqlite_where=text("sweep_id IS NOT NULL")),
         {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)
@@ -79,6 +77,7 @@ class JobRow(SQLModel, table=True):
     cluster_id: int | None = None
     #: The job's number on its cluster, from 1; None for the job that holds the cluster's machines.
     cluster_job: int | None = None
+    sweep_id: int | None = None  # the first of the jobs that were launched together; None: it was launched alone
 
 
 class TaskRow(SQLModel, table=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from perdure.sdk.installed_clouds import installed_clouds
+from perdure.sdk.connection.installation import installed_clouds
 from perdure.sdk.spec.problems import InvalidValue, describe, nearest
 
 # SkyPilot's 25 clouds, and this machine.

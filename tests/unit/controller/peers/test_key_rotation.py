@@ -13,7 +13,8 @@ from perdure.controller.peers.key_rotation import CannotRotate
 from perdure.controller.peers.keyring_check import load_database_keyring, require_unchanged
 from perdure.controller.peers.lease import Lease
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, WrongKeyring, fingerprint
-from perdure.controller.store.cluster_tables import ClusterRow
+from perdure.controller.store import job_schedules
+from perdure.controller.store.cluster_tables import ClusterRow, JobScheduleRow
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Task
 from unit.controller.world import World
@@ -68,6 +69,20 @@ def test_rotation__reseals_secrets_and_keeps_tokens_of_live_attempts(
     assert keyring.verify_attempt_token(home.token) == home.attempt
     assert home.rotate()[0] not in (key_id, fingerprint(home.before.key))
     assert home.start().verify_attempt_token(home.token) == home.attempt, "after another rotation"
+
+
+def test_rotation__reseals_the_tasks_of_schedules(home: Home) -> None:
+    columns = JobScheduleRow(
+        name="nightly", user="", cron="0 3 * * *", time_zone="UTC", missed="once", overlaps=False, paused=False,
+        tasks=home.before.seal(SECRETS), uploads=[], created_at=0.0,
+    ).model_dump(exclude={"id", "name", "last_result"})  # fmt: skip
+    with home.database.begin() as conn:
+        job_schedules.save(conn, "nightly", columns)
+    assert home.rotate()[1] == 3, "two tasks and a schedule"
+    keyring = home.start().without([fingerprint(home.before.key)])
+    with home.database.connect() as conn:
+        (row,) = job_schedules.list_all(conn)
+    assert keyring.unseal(row.tasks) == SECRETS
 
 
 def test_rotation__reseals_the_secrets_of_clusters(home: Home) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.config_key import ConfigKey
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR
-from perdure.sdk.installed_clouds import installed_clouds
+from perdure.sdk.connection.installation import installed_clouds
 
 DEFAULT_CONCURRENT_CALLS = 64
 CLOUD_LIMITS = ("max_concurrent_calls", "max_machines")  # keys of every cloud's section

@@ -46,7 +46,7 @@ from perdure.controller.runtime.config.listen import (
     read_listen_config,
 )
 from perdure.recovery.job import Timeouts
-from perdure.sdk.installed_clouds import installed_clouds
+from perdure.sdk.connection.installation import installed_clouds
 
 STORES = ("local", "s3", "gcs", "azure", "r2", "nebius", "oci", "coreweave", "vastdata")
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
