@@ -21,7 +21,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -37,6 +37,7 @@ from perdure.checkpoint.load.function_load import LoadResult
 from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.part_files import Content
 from perdure.checkpoint.load.saved_step import Checkpoint
+from perdure.checkpoint.load.state_reader import NewState, StateInto, StateReader
 from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
@@ -53,7 +54,6 @@ from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.save.staging import Staging
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.pytree import require_no_nodes
-from perdure.checkpoint.state.restore import Differences, restore_into
 from perdure.checkpoint.state.tree import flatten, uncollected
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -337,6 +337,7 @@ class Checkpointer:
         best: str | None = None,
         mode: str | None = None,
         strict: bool = True,
+        keys: Iterable[Any] | None = None,
         verify: str = sampling.FULL,
     ) -> Any:
         """The newest whole state, every byte of it verified; None if nothing was saved yet.
@@ -346,10 +347,15 @@ class Checkpointer:
         the second best.
 
         `into`: a structure like the one that was saved. Its objects with `load_state_dict` and its arrays receive the
-        content; it is returned with everything else replaced. Nothing is changed unless the checkpoint is whole.
+        content, without a second copy in memory; it is returned with everything else replaced. Nothing is changed
+        before every process has verified and compared the whole checkpoint. If a file changes after that, an older
+        checkpoint is loaded over what was filled already; the error says so if there is none.
         `strict=False` accepts keys that only one of them has; `last_result` lists them. It also has the step, and why
-        others were skipped. `verify`: "full" compares every byte with what was saved; "sampled" and "size" are faster
-        and miss damage (`format.sampling`).
+        others were skipped.
+
+        `keys`: load only these of the dict that the state is; a tuple of keys leads into dicts of it. Nothing else of
+        the file is read, nor verified. `verify`: "full" compares every byte with what was saved; "sampled" and "size"
+        are faster and miss damage (`format.sampling`).
 
         Raises NoUsableCheckpoint when there are checkpoints and all are damaged, CheckpointUnavailable when they cannot
         be read now, CheckpointError for one that another number of processes sharded, that does not fit `into`, or if
@@ -362,21 +368,16 @@ class Checkpointer:
         rule = self._series.keep
         direction = mode or (rule.mode if rule is not None and rule.metric == best else "min")
         choice = Choice(None if step is None else _validate_step(step), best, direction)
+        reader: StateReader = NewState(keys) if into is None else StateInto(into, strict=strict, keys=keys)
         self.last_result, state = load_agreed_step(
-            self._root, self._series.prefix, self._group, rank, world, verify=verify, choice=choice
+            self._root, self._series.prefix, self._group, rank, world, verify=verify, choice=choice, reader=reader
         )
-        if self.last_result.step is None:
-            return state
         if into is None:
             require_no_nodes(state)
-            return state
-        differences = None if strict else Differences()
-        restored = restore_into(into, state, differences=differences)
-        if differences is not None:
-            self.last_result = replace(
-                self.last_result, missing=tuple(differences.missing), unexpected=tuple(differences.unexpected)
-            )
-        return restored
+        if isinstance(reader, StateInto) and reader.differences is not None:
+            missing, unexpected = reader.differences.missing, reader.differences.unexpected
+            self.last_result = replace(self.last_result, missing=tuple(missing), unexpected=tuple(unexpected))
+        return state
 
     def latest(self) -> int | None:
         """The newest committed step whose files are all there in full size; None if there is none. Raises as `wait`."""

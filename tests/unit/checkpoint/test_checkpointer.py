@@ -16,6 +16,7 @@ from perdure.checkpoint import Checkpointer, Keep, NoUsableCheckpoint, save_chec
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load import part_files
+from perdure.checkpoint.load.part_file import PartFile
 from perdure.checkpoint.state.tree import UnsupportedValue
 from support.helpers.timing import scaled
 from unit.checkpoint.training_program import Model
@@ -236,10 +237,13 @@ def test_checkpointer_load__marks_damage_and_does_not_read_it_again(
         assert path.exists()
         assert [(i.step, i.state) for i in checkpointer.steps()] == [(2, "damaged"), (1, "committed")]
         reads = []
-        real = part_files.read_part
-        monkeypatch.setattr(
-            part_files, "read_part", lambda root, record, *how: reads.append(record.path) or real(root, record, *how)
-        )
+        real = PartFile.__init__
+
+        def opened(part: PartFile, root: str, record: FileRecord, *how: Any) -> None:
+            reads.append(record.path)
+            real(part, root, record, *how)
+
+        monkeypatch.setattr(PartFile, "__init__", opened)
         assert checkpointer.load() == {"n": 1}
         assert reads == [data_file(tmp_path, 1).name]
         os.utime(path, (1, 1))

@@ -23,15 +23,17 @@ from perdure.checkpoint.durability import status
 from perdure.checkpoint.durability.file_version import FileVersion
 from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import CheckpointError, retry_transient
-from perdure.checkpoint.format import part_names
+from perdure.checkpoint.format import block_digests, part_names
 from perdure.checkpoint.format.file_changes import OWN_DIR
 from perdure.checkpoint.format.regular_file import open_regular
 
-FORMAT = 1
+FORMAT = 2
+_READABLE_FORMATS = (1, FORMAT)  # 1: no file has digests of its blocks
 _SUFFIX = ".json"
 _STARTED_SUFFIX = ".started"
 _TEMP_PREFIX = ".tmp-"
 DAMAGED_SUFFIX = ".damaged"  # after a manifest's name: its files were found damaged (`load.damage_marks`)
+_BLOCK_ALIGNMENT = 4096  # what a read past the page cache needs
 _MAX_NAME_BYTES = 255  # of a file, on every file system
 # Errors of file systems that have no fsync for directories.
 _NO_FSYNC_ERRNOS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES, errno.EBADF})
@@ -55,12 +57,21 @@ class FileRecord:
 
     path: str  # relative to the save_dir
     size: int  # bytes
-    digest: str  # lower-case hex
+    digest: str  # lower-case hex; of a file with several blocks, the digest of theirs (`block_digests`)
     algorithm: str
     sample: str = ""  # digest of a sample (`sampling`); empty if none was taken
     # These two identify the content in the bucket (`FileVersion`). A file whose time was set anew is the same file.
     mtime_ns: Sequence[int] = field(default=(), compare=False)  # earliest and latest; empty: unknown, or a unique name
     crc32: int = field(default=-1, compare=False)  # of a file that may grow; otherwise -1
+    block_bytes: int = 0  # size of a block; 0: `digest` is that of the whole content
+    blocks: str = ""  # the digests of the blocks, one after another
+
+    @property
+    def block_digests(self) -> list[str]:
+        """The digest of each block, in their order; empty if only that of the whole content is known."""
+        if not self.block_bytes:
+            return []
+        return block_digests.split(self.blocks, block_digests.count_blocks(self.size, self.block_bytes))
 
     @property
     def version(self) -> FileVersion | None:
@@ -159,9 +170,9 @@ def load(root: str, name: str, mounts: MountSnapshot | None = None) -> Manifest:
         raise ManifestDamaged(f"its manifest {name} vanished, or is not a file") from error
     try:
         document = json.loads(content)
-        if document.get("format") != FORMAT:
+        if document.get("format") not in _READABLE_FORMATS:
             raise ManifestDamaged(
-                f"its manifest {name} has format {document.get('format')!r}; this version reads {FORMAT}"
+                f"its manifest {name} has format {document.get('format')!r}; this version reads up to {FORMAT}"
             )
         if document.pop("checksum", None) != _checksum(document):
             raise ManifestDamaged(f"its manifest {name} does not match its own checksum")
@@ -261,6 +272,18 @@ def _checksum(document: Mapping[str, Any]) -> str:
     return f"crc32:{zlib.crc32(canonical.encode()):08x}"
 
 
+def _validate_blocks(record: FileRecord) -> None:
+    """Raise ValueError for digests of blocks that no save has recorded."""
+    if not record.block_bytes:
+        if record.blocks:
+            raise ValueError(f"{record.path} has digests of blocks of no size")
+    elif not 0 < record.block_bytes <= block_digests.MAX_BLOCK_BYTES or record.block_bytes % _BLOCK_ALIGNMENT:
+        raise ValueError(f"{record.path} has blocks of {record.block_bytes} bytes")
+    elif record.size <= record.block_bytes or len(record.block_digests[0]) != len(record.digest):
+        raise ValueError(f"{record.path} has other digests of blocks than of the file")
+    bytes.fromhex(record.blocks)
+
+
 def _parse(document: dict[str, Any], name: str) -> Manifest:
     files = tuple(
         FileRecord(
@@ -271,12 +294,15 @@ def _parse(document: dict[str, Any], name: str) -> Manifest:
             sample=str(f.get("sample", "")),
             mtime_ns=tuple(f.get("mtime_ns", ())),
             crc32=int(f.get("crc32", -1)),
+            block_bytes=int(f.get("block_bytes", 0)),
+            blocks=str(f.get("blocks", "")),
         )
         for f in document["files"]
     )
     if not files:
         raise ValueError("no files")
     for record in files:
+        _validate_blocks(record)
         names = os.fsencode(record.path).split(b"/")  # raises UnicodeEncodeError, a ValueError
         if "\0" in record.path or max(map(len, names)) > _MAX_NAME_BYTES:
             raise ValueError(f"path {record.path!r} cannot be the name of a file")

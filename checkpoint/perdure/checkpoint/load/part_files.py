@@ -6,14 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from perdure.checkpoint.durability import status
-from perdure.checkpoint.errors import CheckpointError, retry_transient
-from perdure.checkpoint.format import digest, manifest, part_names, sampling
+from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.format import manifest, part_names
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load.saved_step import Checkpoint
-from perdure.checkpoint.state import container, streams
+from perdure.checkpoint.load.verified_file import DamagedFile
+from perdure.checkpoint.state import streams
 from perdure.checkpoint.state.container import Layout
 from perdure.checkpoint.state.tree import Flat
 
@@ -43,38 +42,16 @@ def write_part(root: str, prefix: str, step: int, rank: int, world_size: int, co
             os.unlink(temporary)
         raise
     manifest.sync_directory(root)
-    return FileRecord(name, *written)
-
-
-def read_part(root: str, record: FileRecord, verify: str = sampling.FULL) -> Any:
-    """The state of one part. It is compared with its digest, by the mode `verify` of `sampling`, before it is parsed.
-
-    Raises streams.DamagedFile, CheckpointUnavailable, and CheckpointError when a framework is missing.
-    """
-    path = os.path.join(root, record.path)
-    try:
-        data = retry_transient(lambda: streams.read_verified(status.readable_path(path), record, verify), path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise streams.DamagedFile(f"{record.path} is missing, or is not a file") from None
-    except digest.UnknownAlgorithm:
-        raise streams.DamagedFile(f"{record.path} has a digest of an unknown kind ({record.algorithm})") from None
-    try:
-        return container.parse(data)
-    except container.InvalidStateFile as error:
-        if verify != sampling.FULL:  # the bytes may have changed where they were not compared
-            raise streams.DamagedFile(f"{record.path}: {error}") from error
-        raise CheckpointError(
-            f"{path} is as it was saved, but {error}. Load it with the version of this library that saved it."
-        ) from error
+    return written.record(name)
 
 
 def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
     """The parts of a checkpoint in the order of ranks.
 
-    Raises ForeignCheckpoint, and streams.DamagedFile for a damaged manifest.
+    Raises ForeignCheckpoint, and DamagedFile for a damaged manifest.
     """
     if checkpoint.damage:
-        raise streams.DamagedFile(checkpoint.damage)
+        raise DamagedFile(checkpoint.damage)
     files = checkpoint.manifests[-1].files
     names = [part_names.rank_and_world(record.path) for record in files]
     by_rank = {name[0]: record for name, record in zip(names, files) if name}

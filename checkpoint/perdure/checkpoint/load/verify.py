@@ -20,7 +20,7 @@ from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import retry_transient
 from perdure.checkpoint.format import digest, sampling, step_names
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load import damage_marks, mount_refresh
+from perdure.checkpoint.load import damage_marks, mount_refresh, verified_file
 from perdure.checkpoint.load.saved_step import Checkpoint, newest_first, read_step
 from perdure.checkpoint.state.worker_threads import WorkerThreads
 
@@ -109,11 +109,16 @@ def find_file_damage(
         if verify == sampling.SAMPLED and record.sample:
             expected = record.sample
             actual = retry_transient(lambda: sampling.hash_sample(content, record.algorithm, record.size), path)
+        elif record.block_bytes:
+            retry_transient(lambda: verified_file.compare(content, record), path)
+            return None
         else:
             expected = record.digest
             actual = retry_transient(lambda: digest.hash_file(content, record.algorithm, length=record.size), path)
     except (FileNotFoundError, NotADirectoryError):
         return f"{record.path} is missing"
+    except verified_file.DamagedFile as damage:
+        return str(damage)
     except digest.UnknownAlgorithm:
         return f"{record.path} has a digest of an unknown kind ({record.algorithm})"
     return None if actual == expected else f"{record.path} differs from what was saved ({record.algorithm})"

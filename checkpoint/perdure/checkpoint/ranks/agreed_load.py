@@ -29,10 +29,11 @@ from perdure.checkpoint.load import (
 )
 from perdure.checkpoint.load.function_load import LoadResult, all_refused_message
 from perdure.checkpoint.load.saved_step import Checkpoint
+from perdure.checkpoint.load.state_reader import Finish, NewState, StateReader
+from perdure.checkpoint.load.verified_file import DamagedFile
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise
 from perdure.checkpoint.ranks.group import Group
 from perdure.checkpoint.save.retention.keep_rule import is_number
-from perdure.checkpoint.state import streams
 
 logger = logging.getLogger("perdure.checkpoint")
 
@@ -82,33 +83,69 @@ def load_agreed_step(
     *,
     verify: str = sampling.FULL,
     choice: Choice = NEWEST,
+    reader: StateReader | None = None,
 ) -> tuple[LoadResult, Any]:
     """Load part `rank` of `world_size` of the newest step that every process can use, or of the first such step of
     `choice`; returns the result and the state.
 
-    `verify`: a mode of `sampling`.
+    `verify`: a mode of `sampling`. `reader`: how the state is loaded; None: as new objects.
 
     Raises, in every process, NoUsableCheckpoint when there are checkpoints and each was refused by a process,
-    CheckpointUnavailable when some see no checkpoints where others do, and CheckpointError when `choice` names none.
+    CheckpointUnavailable when some see no checkpoints where others do, and CheckpointError when `choice` names none or
+    the state does not fit.
     """
     mount_refresh.refresh(root)
-    search = _Search(root, prefix, rank, world_size, verify)
-    if choice != replace(NEWEST, mode=choice.mode):
-        return _load_chosen(search, root, prefix, group, choice)
+    search = _Search(root, prefix, rank, world_size, verify, NewState() if reader is None else reader)
+    try:
+        if choice != replace(NEWEST, mode=choice.mode):
+            return _load_chosen(search, root, prefix, group, choice)
+        return _load_newest(search, root, prefix, group)
+    except CheckpointError as error:
+        if search.filled is not None:
+            error.args = (
+                f"{error}\nStep {search.filled} had been verified, and could not be read a second time: the arrays "
+                "that were to be filled hold parts of it. Do not go on with them.",
+            )
+        raise
+
+
+def _load_newest(search: _Search, root: str, prefix: str, group: Group) -> tuple[LoadResult, Any]:
     bound: int | None = None
     for number in itertools.count():
         search.advance(bound)
-        gathered = group.all_gather(f"load-{prefix}-{number}", vars(search.report()))
-        reports = [_Report(**one) for one in gathered]
-        if failures := [one.failure for one in reports if one.failure]:
-            raise search.failure or CheckpointError(failures[0])
+        reports = _exchange(search, group, f"load-{prefix}-{number}")
         steps = [one.step for one in reports]
-        if len(set(steps)) == 1:
-            break
-        if None in steps:
-            _raise_disagreement(root, reports, search.skipped)
-        bound = min(step for step in steps if step is not None)
-    return search.result(reports)
+        if len(set(steps)) > 1:
+            if None in steps:
+                _raise_disagreement(root, reports, search.skipped)
+            bound = min(step for step in steps if step is not None)
+        elif steps[0] is None or _finish(search, group, f"finish-{prefix}-{number}"):
+            return search.result(reports)
+    raise AssertionError("unreachable")
+
+
+def _exchange(search: _Search, group: Group, topic: str) -> list[_Report]:
+    """What all processes have found. Raises CheckpointError if one of them cannot go on."""
+    reports = [_Report(**one) for one in group.all_gather(topic, vars(search.report()))]
+    if failures := [one.failure for one in reports if one.failure]:
+        raise search.failure or CheckpointError(failures[0])
+    return reports
+
+
+def _finish(search: _Search, group: Group, topic: str) -> bool:
+    """Finish the load of the step that all have agreed on; returns whether all have. Raises as `_exchange`."""
+    search.finish()
+    if not search.reader.fills:
+        return True
+    try:
+        if all(one.step is not None for one in _exchange(search, group, topic)):
+            return True
+    except CheckpointError:
+        search.note_partial()
+        raise
+    search.note_partial()
+    search.give_up()
+    return False
 
 
 def _load_chosen(search: _Search, root: str, prefix: str, group: Group, choice: Choice) -> tuple[LoadResult, Any]:
@@ -118,13 +155,11 @@ def _load_chosen(search: _Search, root: str, prefix: str, group: Group, choice: 
     )
     for step in steps:
         search.advance_to(step)
-        gathered = group.all_gather(f"load-{prefix}-step-{step}", vars(search.report()))
-        reports = [_Report(**one) for one in gathered]
-        if failures := [one.failure for one in reports if one.failure]:
-            raise search.failure or CheckpointError(failures[0])
-        if all(one.step == step for one in reports):
+        reports = _exchange(search, group, f"load-{prefix}-step-{step}")
+        if not all(one.step == step for one in reports):
+            search.give_up()
+        elif _finish(search, group, f"finish-{prefix}-step-{step}"):
             return search.result(reports)
-        search.give_up()
     raise NoUsableCheckpoint(all_refused_message(root, prefix, search.skipped), search.skipped)
 
 
@@ -165,10 +200,14 @@ def _raise_disagreement(root: str, reports: Sequence[_Report], skipped: list[tup
 
 
 class _Search:
-    """One process's search, newest first. `candidate` and `state` are the last usable checkpoint and its content."""
+    """One process's search, newest first. `candidate` is the last usable checkpoint, and `state` its content once
+    `finish` has loaded it. `filled`: the last step that objects of the program have received a part of, and not all."""
 
-    def __init__(self, root: str, prefix: str, rank: int, world_size: int, verify: str) -> None:
+    def __init__(self, root: str, prefix: str, rank: int, world_size: int, verify: str, reader: StateReader) -> None:
         self._root, self._prefix, self._rank, self._world_size = root, prefix, rank, world_size
+        self.reader = reader
+        self.filled: int | None = None
+        self._finish: Finish | None = None
         self.skipped: list[tuple[int, str]] = []
         self.failure: Exception | None = None
         self.candidate: Checkpoint | None = None
@@ -199,7 +238,28 @@ class _Search:
         """Another process cannot use the candidate, if there is one."""
         if self.candidate is not None:
             self.skipped.append((self.candidate.step, _UNUSABLE_ELSEWHERE))
-        self.candidate = self.state = None
+        self.candidate = self.state = self._finish = None
+
+    def finish(self) -> None:
+        """Load the candidate's content. If it is not what was verified any more, there is no candidate."""
+        if self.candidate is None or self._finish is None:
+            return
+        candidate = self.candidate
+        try:
+            self.state = self._finish()
+            self.filled = None
+        except DamagedFile as damage:
+            self.note_partial()
+            self._refuse(candidate, str(damage))
+            self.candidate = self._finish = None
+        except CheckpointError as error:
+            self.note_partial()
+            self.failure = error
+
+    def note_partial(self) -> None:
+        """The load of the candidate has failed, here or in another process, and does not count."""
+        if self.candidate is not None and self.reader.has_filled:
+            self.filled = self.candidate.step
 
     def advance_to(self, step: int) -> None:
         """Use `step` if it is whole, whether or not it is marked as damaged."""
@@ -221,27 +281,30 @@ class _Search:
         mode = sampling.FULL if mark else self._verify  # only reading every byte can remove a mark
         try:
             if mark and self._trust_marks:
-                raise streams.DamagedFile(mark)
+                raise DamagedFile(mark)
             try:
-                self.state = self._read(candidate, mode)
-            except streams.DamagedFile:
+                self._finish = self._prepare(candidate, mode)
+            except DamagedFile:
                 refreshed = verify.recheck(candidate)
                 if refreshed is None:
                     raise
                 candidate = refreshed
-                self.state = self._read(candidate, mode)
-        except streams.DamagedFile as damage:
-            if mark is None or not self._trust_marks:
-                damage_marks.mark(candidate, str(damage))
-            logger.warning("skipping step %d in %s: %s", candidate.step, self._root, damage)
-            self.skipped.append((candidate.step, str(damage)))
+                self._finish = self._prepare(candidate, mode)
+        except DamagedFile as damage:
+            self._refuse(candidate, str(damage), marks=mark is None or not self._trust_marks)
             return False
-        if mode == sampling.FULL:
+        if mode == sampling.FULL and self.reader.reads_all:
             damage_marks.unmark(candidate)
         self.candidate = candidate
         return True
 
-    def _read(self, candidate: Checkpoint, verify: str) -> Any:
+    def _refuse(self, candidate: Checkpoint, damage: str, *, marks: bool = True) -> None:
+        if marks:
+            damage_marks.mark(candidate, damage)
+        logger.warning("skipping step %d in %s: %s", candidate.step, self._root, damage)
+        self.skipped.append((candidate.step, damage))
+
+    def _prepare(self, candidate: Checkpoint, verify: str) -> Finish:
         parts = part_files.parts(candidate)
         if len(parts) != self._world_size:
             raise CheckpointError(
@@ -249,7 +312,7 @@ class _Search:
                 "needed now: run with as many processes as before, or save with torch.distributed.checkpoint through "
                 "perdure.checkpoint.adapters.dcp, which can redistribute"
             )
-        return part_files.read_part(self._root, parts[self._rank], verify)
+        return self.reader.prepare(self._root, parts[self._rank], verify)
 
     def report(self) -> _Report:
         """What the other processes need to know."""

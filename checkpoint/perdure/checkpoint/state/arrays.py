@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -65,6 +66,38 @@ class Array(NamedTuple):
         return data
 
 
+@dataclass(frozen=True)
+class SavedArray:
+    """One array of a file, of which only the description was read.
+
+    It has the attributes by which arrays are compared.
+    """
+
+    number: int  # in the file
+    kind: str
+    element: str  # the name of its element type in the safetensors format
+    shape: tuple[int, ...]
+    begin: int  # where its bytes begin in the file
+
+    @property
+    def nbytes(self) -> int:
+        return size_of(self.element, self.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The name that frameworks have for its element type."""
+        return str(_TYPES[self.element][1])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it comes back as an array that has its shape and its elements. That of a random key has not."""
+        return self.kind.partition(":")[0] in (_NUMPY, "torch", _JAX)
+
+    def is_floating_point(self) -> bool:
+        """As the method of PyTorch's tensors. False for an array of another framework."""
+        return self.kind == "torch" and self.element.startswith(("F", "BF"))
+
+
 def size_of(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of an array. Raises KeyError for an element type that does not exist."""
     return _TYPES[dtype][0] * prod(shape)
@@ -85,11 +118,12 @@ def as_array(value: Any) -> Array | None:
     return None
 
 
-def restore_array(kind: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> Any:
-    """The array that `data` holds, in the framework that it came from; it keeps `data` alive and may write to it.
+def restore_array(saved: SavedArray, data: memoryview) -> Any:
+    """The array whose bytes are `data`, in the framework that it came from; it keeps `data` alive and may write to it.
 
     Raises CheckpointError when that framework cannot be imported.
     """
+    kind, dtype, shape = saved.kind, saved.element, saved.shape
     if kind in ("bytes", "bytearray"):
         return bytes(data) if kind == "bytes" else bytearray(data)
     if kind == "torch":

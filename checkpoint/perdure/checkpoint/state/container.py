@@ -8,11 +8,12 @@ is in `__metadata__.perdure`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.checkpoint.state import arrays, tree
+from perdure.checkpoint.state import arrays, document, tree
+from perdure.checkpoint.state.arrays import SavedArray
 from perdure.checkpoint.state.tree import Flat
 
 _FORMAT = 1
@@ -66,27 +67,100 @@ def plan_layout(flat: Flat) -> Layout:
     return Layout(header, tuple(order), tuple(sizes[number] for number in order))
 
 
+@dataclass(frozen=True)
+class Header:
+    """What the beginning of a file tells."""
+
+    document: Any  # the state, with a number in place of every array
+    arrays: tuple[SavedArray, ...]
+
+
+def header_bytes(beginning: memoryview, size: int) -> int:
+    """How many bytes the header of a file of `size` bytes has, with its length. Raises InvalidStateFile."""
+    count = _LENGTH_BYTES + int.from_bytes(beginning[:_LENGTH_BYTES], "little")
+    if len(beginning) < _LENGTH_BYTES or count > size:
+        raise InvalidStateFile(f"it has {size} bytes, of which {count} would be its header")
+    return count
+
+
+def parse_header(header: memoryview, size: int) -> Header:
+    """What `header` tells; it has as many bytes as `header_bytes` returns. `size`: of the file, in bytes.
+
+    Raises InvalidStateFile.
+    """
+    try:
+        described = json.loads(bytes(header[_LENGTH_BYTES:]))
+        content = json.loads(described[_METADATA][_TREE_KEY])
+        if content["format"] != _FORMAT:
+            raise InvalidStateFile(f"it has format {content['format']!r}; this version reads {_FORMAT}")
+        saved = tuple(
+            _saved_array(number, kind, described[name], len(header), size)
+            for number, (name, kind) in enumerate(content["arrays"])
+        )
+        return Header(content["tree"], saved)
+    except _INVALID as error:
+        raise _invalid(error) from error
+
+
+def select(header: Header, keys: Iterable[Any]) -> Header:
+    """The header of a state that has only `keys`: those of the dict that the state is, and tuples of keys, which lead
+    into dicts of it. Its arrays are all that the file has.
+
+    Raises InvalidStateFile, and CheckpointError if there is no such place.
+    """
+    try:
+        chosen = document.select(header.document, [key if isinstance(key, tuple) else (key,) for key in keys])
+    except _INVALID as error:
+        raise _invalid(error) from error
+    return Header(chosen, header.arrays)
+
+
+def numbers_in(header: Header) -> set[int]:
+    """The numbers of the arrays that the state refers to."""
+    return set(document.array_numbers(header.document))
+
+
+def rebuild(header: Header, restored: Sequence[Any]) -> Any:
+    """The state with `restored` in place of the header's arrays, in their order.
+
+    Raises InvalidStateFile, and CheckpointError when a class is missing.
+    """
+    try:
+        return tree.rebuild(header.document, restored)
+    except _INVALID as error:
+        raise _invalid(error) from error
+
+
 def parse(data: memoryview) -> Any:
     """The state in `data`, whose memory its arrays share.
 
     Raises InvalidStateFile, and CheckpointError when a framework is missing.
     """
+    header = parse_header(data[: header_bytes(data, len(data))], len(data))
+    return rebuild(header, [restore_array(one, data[one.begin : one.begin + one.nbytes]) for one in header.arrays])
+
+
+def restore_array(saved: SavedArray, data: memoryview) -> Any:
+    """As `arrays.restore_array`. Raises InvalidStateFile as well."""
     try:
-        begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-        described = json.loads(bytes(data[_LENGTH_BYTES:begin]))
-        content = json.loads(described[_METADATA][_TREE_KEY])
-        if content["format"] != _FORMAT:
-            raise InvalidStateFile(f"it has format {content['format']!r}; this version reads {_FORMAT}")
-        restored = [_array(described[name], kind, data[begin:]) for name, kind in content["arrays"]]
-        return tree.rebuild(content["tree"], restored)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidStateFile(f"it is not a state that Checkpointer saved: {type(error).__name__}: {error}") from error
+        return arrays.restore_array(saved, data)
+    except _INVALID as error:
+        raise _invalid(error) from error
 
 
-def _array(described: Any, kind: str, data: memoryview) -> Any:
-    (begin, end), shape = described["data_offsets"], tuple(described["shape"])
-    if not 0 <= begin <= end <= len(data) or min(shape, default=0) < 0:
-        raise InvalidStateFile(f"it has an array of the shape {shape} at {begin} to {end}, of {len(data)} bytes")
-    if end - begin != arrays.size_of(described["dtype"], shape):
-        raise InvalidStateFile(f"it has {end - begin} bytes for an array of {described['dtype']} of the shape {shape}")
-    return arrays.restore_array(kind, described["dtype"], shape, data[begin:end])
+def _saved_array(number: int, kind: str, described: Any, offset: int, size: int) -> SavedArray:
+    (begin, end), shape, element = described["data_offsets"], tuple(described["shape"]), described["dtype"]
+    if not 0 <= begin <= end <= size - offset or min(shape, default=0) < 0:
+        raise InvalidStateFile(f"it has an array of the shape {shape} at {begin} to {end}, of {size - offset} bytes")
+    if end - begin != arrays.size_of(element, shape):
+        raise InvalidStateFile(f"it has {end - begin} bytes for an array of {element} of the shape {shape}")
+    return SavedArray(number, str(kind), element, shape, offset + begin)
+
+
+_INVALID = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
+
+
+def _invalid(error: Exception) -> InvalidStateFile:
+    if isinstance(error, InvalidStateFile):
+        return error
+    return InvalidStateFile(f"it is not a state that Checkpointer saved: {type(error).__name__}: {error}")

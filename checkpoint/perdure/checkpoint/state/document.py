@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
@@ -82,6 +82,42 @@ def rebuild(document: Any, arrays: Sequence[Any]) -> Any:
     if reader is None:
         raise DocumentError(f"not a part of a state: {kind!r}")
     return reader(content, lambda one: rebuild(one, arrays))
+
+
+def select(document: Any, places: Sequence[tuple[Any, ...]], found: str = "state") -> Any:
+    """The document of a dict that has only `places`, each a sequence of keys from the outermost dict inwards.
+
+    Raises CheckpointError if there is no such place, and DocumentError.
+    """
+    if not all(places):
+        return document
+    kind, content = next(iter(document.items())) if isinstance(document, dict) else ("", [])
+    if kind not in ("dict", "ordered", "module"):
+        raise CheckpointError(f"{found} is no dict, of which {places[0][0]!r} could be loaded alone")
+    pairs = {rebuild(key, ()): (key, value) for key, value in (content[0] if kind == "module" else content)}
+    inner: dict[Any, list[tuple[Any, ...]]] = {}
+    for key, *rest in places:
+        if key not in pairs:
+            raise CheckpointError(f"{found} has no {key!r}; it has {', '.join(map(repr, pairs)) or 'nothing'}")
+        inner.setdefault(key, []).append(tuple(rest))
+    chosen = [
+        [written, select(value, inner[key], f"{found}[{key!r}]")]
+        for key, (written, value) in pairs.items()
+        if key in inner
+    ]
+    return {kind: [chosen, content[1]] if kind == "module" else chosen}
+
+
+def array_numbers(document: Any) -> Iterator[int]:
+    """The numbers of all arrays that a document refers to."""
+    if isinstance(document, dict):
+        if len(document) == 1 and isinstance(number := document.get("array"), int):
+            yield number
+            return
+        document = list(document.values())
+    if isinstance(document, list):
+        for one in document:
+            yield from array_numbers(one)
 
 
 Rebuild = Callable[[Any], Any]

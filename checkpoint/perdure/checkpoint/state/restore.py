@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.state.arrays import SavedArray
 from perdure.checkpoint.state.pytree import SavedNode, as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
@@ -27,17 +28,30 @@ class Differences:
     unexpected: list[str] = field(default_factory=list)  # of the checkpoint: what `into` does not have
 
 
-def restore_into(into: Any, state: Any, *, differences: Differences | None = None) -> Any:
+def compare(into: Any, state: Any, differences: Differences | None = None) -> list[StatefulObject]:
+    """Compare `into` with `state`, whose arrays may be `SavedArray`s; returns the objects with `load_state_dict`.
+
+    Raises CheckpointError when they do not match.
+    """
+    return list(_Comparison(differences).compare(into, state, "state"))
+
+
+def restore_into(
+    into: Any, state: Any, *, differences: Differences | None = None, fill: Callable[[], None] | None = None
+) -> Any:
     """`into` with the content of `state`. Objects with `load_state_dict` receive their part, tensors and NumPy arrays
     are filled in place, containers are traversed, and everything else is replaced.
 
     `differences`: accept keys of dicts and of modules that only one of them has, and add them to it. What the
-    checkpoint does not have stays as it is; what `into` does not have is left out.
+    checkpoint does not have stays as it is; what `into` does not have is left out. `fill`: fills arrays that `into` and
+    `state` have in common; called once it is certain that nothing will be rejected.
 
     Raises CheckpointError when they do not match, or an object rejects its part. Nothing is changed then.
     """
-    objects = list(_Comparison(differences).compare(into, state, "state"))
+    objects = compare(into, state, differences)
     _restore_objects([one for one in objects if not one.is_compared])
+    if fill is not None:
+        fill()
     for one in objects:
         if one.is_compared:
             one.load()
@@ -45,7 +59,7 @@ def restore_into(into: Any, state: Any, *, differences: Differences | None = Non
 
 
 @dataclass(frozen=True)
-class _Object:
+class StatefulObject:
     """An object with `load_state_dict`."""
 
     target: Any
@@ -67,55 +81,55 @@ class _Comparison:
     def __init__(self, differences: Differences | None) -> None:
         self._differences = differences
 
-    def compare(self, into: Any, state: Any, place: str) -> Iterator[_Object]:
+    def compare(self, into: Any, state: Any, place: str) -> Iterator[StatefulObject]:
         """Compare `into` with `state`; yields the objects with `load_state_dict`. Raises CheckpointError."""
-        if _has_state(into):
+        if has_state(into):
             yield self._compare_object(unwrap(into), state, place)
         elif isinstance(into, dict):
             if not isinstance(state, dict):
-                raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a dict")
+                raise CheckpointError(f"{place}: the checkpoint has a {_type_name(state)} instead of a dict")
             self._compare_keys(into, state, place)
             for key, value in into.items():
                 if key in state:
                     yield from self.compare(value, state[key], f"{place}[{key!r}]")
         elif isinstance(into, (list, tuple)):
             yield from self._compare_items(into, state, place)
-        elif _is_array(into):
+        elif is_array(into):
             _compare_array(into, state, place)
         elif isinstance(state, SavedNode):
             yield from self._compare_node(into, state, place)
 
-    def _compare_items(self, into: Any, state: Any, place: str) -> Iterator[_Object]:
+    def _compare_items(self, into: Any, state: Any, place: str) -> Iterator[StatefulObject]:
         if not isinstance(state, (list, tuple)):
-            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a list or tuple")
+            raise CheckpointError(f"{place}: the checkpoint has a {_type_name(state)} instead of a list or tuple")
         if len(into) != len(state):
             raise CheckpointError(f"{place}: the checkpoint has {len(state)} items instead of {len(into)}")
         for index, (value, saved) in enumerate(zip(into, state)):
             yield from self.compare(value, saved, f"{place}[{index}]")
 
-    def _compare_node(self, into: Any, state: SavedNode, place: str) -> Iterator[_Object]:
+    def _compare_node(self, into: Any, state: SavedNode, place: str) -> Iterator[StatefulObject]:
         node = as_node(into)
         if node is None or node.kind != state.kind:
             saved, own = state.kind.partition(":")[2], type(into).__qualname__
             raise CheckpointError(f"{place}: the checkpoint has a {saved} instead of a {own}")
         yield from self.compare(dict(node.children), dict(state.children), place)
 
-    def _compare_object(self, target: Any, state: Any, place: str) -> _Object:
+    def _compare_object(self, target: Any, state: Any, place: str) -> StatefulObject:
         """The object, and whether it could be compared with its part from outside, and fits."""
-        if _loads_as_torch_does(target, "nn", "Module"):
+        if is_module(target):
             is_partial = self._differences is not None
             try:
                 self._compare_module(target, state, place)
             except CheckpointError:
                 if any(module._load_state_dict_pre_hooks for module in target.modules()):
                     # A hook may convert what an earlier version of the program saved.
-                    return _Object(target, state, place, is_compared=False, is_partial=is_partial)
+                    return StatefulObject(target, state, place, is_compared=False, is_partial=is_partial)
                 raise
-            return _Object(target, state, place, is_compared=True, is_partial=is_partial)
-        if _loads_as_torch_does(target, "optim", "Optimizer"):
+            return StatefulObject(target, state, place, is_compared=True, is_partial=is_partial)
+        if is_optimizer(target):
             _compare_optimizer(target, state, place)
-            return _Object(target, state, place, is_compared=True)
-        return _Object(target, state, place, is_compared=False)
+            return StatefulObject(target, state, place, is_compared=True)
+        return StatefulObject(target, state, place, is_compared=False)
 
     def _compare_keys(self, into: Any, state: Any, place: str) -> None:
         missing = sorted(map(repr, into.keys() - state.keys()))
@@ -131,17 +145,17 @@ class _Comparison:
 
     def _compare_module(self, module: Any, state: Any, place: str) -> None:
         if not isinstance(state, dict):
-            raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of a module's state")
+            raise CheckpointError(f"{place}: the checkpoint has a {_type_name(state)} instead of a module's state")
         own = module.state_dict()
         self._compare_keys(own, state, place)
         for name, value in own.items():
-            if _is_array(value) and name in state:
+            if is_array(value) and name in state:
                 _compare_array(value, state[name], f"{place}[{name!r}]")
 
 
 def _compare_array(into: Any, state: Any, place: str) -> None:
-    if not _is_array(state):
-        raise CheckpointError(f"{place}: the checkpoint has a {type(state).__name__} instead of an array")
+    if not is_array(state):
+        raise CheckpointError(f"{place}: the checkpoint has a {_type_name(state)} instead of an array")
     if tuple(into.shape) != tuple(state.shape):
         raise CheckpointError(
             f"{place}: the checkpoint has the shape {tuple(state.shape)} instead of {tuple(into.shape)}"
@@ -169,17 +183,17 @@ def _compare_optimizer(optimizer: Any, state: Any, place: str) -> None:
     parameters = (parameter for group in groups for parameter in group["params"])
     for number, parameter in zip(numbers, parameters):
         for name, value in state["state"].get(number, {}).items():
-            if name == "step" or not _is_array(value) or not parameter.is_floating_point():
+            if name == "step" or not is_array(value) or not parameter.is_floating_point():
                 continue
             where = f"{place}['state'][{number}][{name!r}]"
-            if getattr(value, "is_floating_point", bool)() and value.dtype != parameter.dtype:
+            if getattr(value, "is_floating_point", bool)() and _dtype(value) != _dtype(parameter):
                 raise CheckpointError(
                     f"{where}: the checkpoint has elements of {value.dtype}, and the optimizer would convert them to "
                     f"those of its parameter, {parameter.dtype}. Load without `into` and convert them yourself."
                 )
 
 
-def _restore_objects(objects: list[_Object]) -> None:
+def _restore_objects(objects: list[StatefulObject]) -> None:
     """Have every object load its part. If one rejects it, all of them receive back what they had."""
     before: list[tuple[Any, Any]] = []
     for one in objects:
@@ -198,10 +212,10 @@ def _restore_objects(objects: list[_Object]) -> None:
 
 
 def _restore(into: Any, state: Any) -> Any:
-    if _has_state(into):
+    if has_state(into):
         return into
     if isinstance(into, dict):
-        for key in into.keys() & state.keys():
+        for key in [key for key in into if key in state]:
             into[key] = _restore(into[key], state[key])
         return into
     if isinstance(into, list):
@@ -210,8 +224,8 @@ def _restore(into: Any, state: Any) -> Any:
     if isinstance(into, tuple):
         restored = [_restore(value, saved) for value, saved in zip(into, state)]
         return tuple.__new__(type(into), restored)
-    if _is_array(into) and _can_be_filled(into):
-        return _filled(into, state)
+    if is_array(into) and can_be_filled(into):
+        return into if into is state else _filled(into, state)
     if isinstance(state, SavedNode) and (node := as_node(into)) is not None:
         return node.rebuild([_restore(child, state.children.get(key, child)) for key, child in node.children.items()])
     return state
@@ -235,8 +249,18 @@ def _as_numpy(state: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("="), copy=False)  # PyTorch takes no other byte order
 
 
-def _has_state(value: Any) -> bool:
+def has_state(value: Any) -> bool:
     return callable(getattr(value, "load_state_dict", None)) and not isinstance(value, type)
+
+
+def is_module(value: Any) -> bool:
+    """Whether it is a module of PyTorch that loads its state as such modules do."""
+    return _loads_as_torch_does(value, "nn", "Module")
+
+
+def is_optimizer(value: Any) -> bool:
+    """Whether it is an optimizer of PyTorch that loads its state as such optimizers do."""
+    return _loads_as_torch_does(value, "optim", "Optimizer")
 
 
 def _loads_as_torch_does(value: Any, module: str, kind: str) -> bool:
@@ -246,7 +270,10 @@ def _loads_as_torch_does(value: Any, module: str, kind: str) -> bool:
     return base is not None and isinstance(value, base) and type(value).load_state_dict is base.load_state_dict
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
+    """Whether it is an array of any framework, or the description of one."""
+    if isinstance(value, SavedArray):
+        return True
     frameworks = ((sys.modules.get(name), kind) for name, kind in _ARRAYS)
     return any(module is not None and isinstance(value, getattr(module, kind)) for module, kind in frameworks)
 
@@ -254,12 +281,16 @@ def _is_array(value: Any) -> bool:
 _ARRAYS = (("torch", "Tensor"), ("numpy", "ndarray"), ("jax", "Array"))
 
 
-def _can_be_filled(value: Any) -> bool:
+def can_be_filled(value: Any) -> bool:
     """Whether the elements of an array can be replaced; those of JAX cannot."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     return (torch is not None and isinstance(value, torch.Tensor)) or (
         numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
     )
+
+
+def _type_name(value: Any) -> str:
+    return "array" if isinstance(value, SavedArray) else type(value).__name__
 
 
 def _dtype(array: Any) -> str:

@@ -1,8 +1,8 @@
-"""Bytes to a file and back at the speed of the disk: digests are computed during the transfer, not after it.
+"""Bytes to a file at the speed of the disk: digests are computed during the transfer, not after it.
 
 Transfers and digests run without the interpreter's lock, so a few threads are enough. On a local disk several blocks
-are transferred at once, past the page cache (`direct_io`). Elsewhere they are transferred in sequence, which suits
-mounts.
+are digested and written at once, past the page cache (`direct_io`). Elsewhere they are written in sequence, which suits
+mounts, while the next ones are digested.
 """
 
 from __future__ import annotations
@@ -12,52 +12,50 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import NamedTuple
 
-from perdure.checkpoint.format import digest, sampling
+from perdure.checkpoint.format import block_digests, digest, sampling
+from perdure.checkpoint.format.block_digests import BLOCK_BYTES
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.format.regular_file import open_regular
 from perdure.checkpoint.state import direct_io
-from perdure.checkpoint.state.buffers import large_buffer
+from perdure.checkpoint.state.buffers import BufferPool, copy_bytes
 from perdure.checkpoint.state.worker_threads import Future, WorkerThreads
 
-BLOCK_BYTES = 4 * 1024 * 1024
-_THREADS = 4  # transfers at once on a local disk; more are no faster (measured on an NVMe disk)
-_MAX_PENDING_BLOCKS = 8  # in memory and not yet written
+THREADS = 4  # transfers at once on a local disk; more are no faster (measured on an NVMe disk)
+MAX_PENDING_BLOCKS = 8  # in memory and not yet transferred
 _MIN_RESERVED_BYTES = 1024 * 1024
 
 
-class DamagedFile(ValueError):
-    """The bytes are not those that were committed. The message says how."""
+class Written(NamedTuple):
+    """What was written to a file."""
+
+    size: int  # bytes
+    digest: str
+    algorithm: str
+    sample: str  # empty if none was taken
+    block_bytes: int
+    blocks: str
+
+    def record(self, path: str) -> FileRecord:
+        """The manifest's record of the file. `path`: relative to the directory of the checkpoints."""
+        return FileRecord(path, **self._asdict())
 
 
-def write_synced(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> tuple[int, str, str, str]:
-    """Write `pieces` to the new file `path` and flush it to its disk; returns (bytes, digest, algorithm, digest of a
-    sample).
+def write_synced(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0) -> Written:
+    """Write `pieces` to the new file `path` and flush it to its disk.
 
     `size_hint`: their total size, if it is known; without it there is no sample. Raises OSError (including
     FileExistsError); the file is then removed.
     """
-    algorithm = digest.preferred_algorithm()
-    hasher, sampler = digest.new_hasher(algorithm), sampling.Sampler(algorithm, size_hint)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         is_large = size_hint >= _MIN_RESERVED_BYTES
         is_exact = not (is_large and direct_io.reserve(descriptor, size_hint))
         is_direct = is_large and direct_io.enable(descriptor)
-        size = written = 0
-        under_way: deque[Future[None]] = deque()
-        with WorkerThreads(_THREADS if is_direct else 1, "perdure-write") as writers:
-            for content, block in _aligned_blocks(pieces) if is_direct else _blocks(pieces):
-                hasher.update(content)
-                sampler.update(content)
-                if len(under_way) == _MAX_PENDING_BLOCKS:
-                    under_way.popleft().result()
-                under_way.append(writers.submit(partial(direct_io.write_at, descriptor, block, size)))
-                size += len(content)
-                written += len(block)
-            for one in under_way:
-                one.result()
-        if not is_exact or written != size:
+        writer = _BlockWriter(descriptor, is_direct)
+        sampler = sampling.Sampler(writer.algorithm, size_hint)
+        size, digests = _write_blocks(writer, pieces, sampler)
+        if not is_exact or (is_direct and size % direct_io.ALIGNMENT):
             os.ftruncate(descriptor, size)
         os.fsync(descriptor)
         os.close(descriptor)
@@ -68,80 +66,89 @@ def write_synced(path: str, pieces: Iterable[memoryview], *, size_hint: int = 0)
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
-    return size, hasher.hexdigest(), algorithm, sampler.hexdigest() if size == size_hint else ""
+    has_blocks = len(digests) > 1
+    return Written(
+        size=size,
+        digest=block_digests.combine(writer.algorithm, digests),
+        algorithm=writer.algorithm,
+        sample=sampler.hexdigest() if size == size_hint else "",
+        block_bytes=BLOCK_BYTES if has_blocks else 0,
+        blocks="".join(digests) if has_blocks else "",
+    )
 
 
-def read_verified(path: str, record: FileRecord, verify: str = sampling.FULL) -> memoryview:
-    """The file's bytes in new memory, compared with `record` by the mode `verify` of `sampling`.
+def _write_blocks(
+    writer: _BlockWriter, pieces: Iterable[memoryview], sampler: sampling.Sampler
+) -> tuple[int, list[str]]:
+    """Write all blocks; returns the bytes, and the digest of each block (of the empty one if there are none)."""
+    size, digests = 0, []
+    under_way: deque[Future[str]] = deque()
+    with WorkerThreads(THREADS if writer.is_direct else 1, "perdure-write") as workers:
+        for block in _cut(pieces):
+            for piece in block:
+                sampler.update(piece)
+            if len(under_way) == MAX_PENDING_BLOCKS:
+                digests.append(under_way.popleft().result())
+            under_way.append(workers.submit(writer.begin(block, size)))
+            size += sum(map(len, block))
+        digests += [one.result() for one in under_way]
+    return size, digests or [block_digests.hash_block(writer.algorithm, memoryview(b""))]
 
-    Raises DamagedFile, OSError, and as `digest` does.
-    """
-    hasher: digest.Hasher | sampling.Sampler | None = None
-    expected = ""
-    if verify == sampling.SAMPLED and record.sample:
-        hasher, expected = sampling.Sampler(record.algorithm, record.size), record.sample
-    elif verify != sampling.SIZE:
-        hasher, expected = digest.new_hasher(record.algorithm), record.digest
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != record.size:
-            raise DamagedFile(f"{record.path} has {size} bytes instead of {record.size}")
-        data = large_buffer(-(-size // direct_io.ALIGNMENT) * direct_io.ALIGNMENT)
+
+class _BlockWriter:
+    """Digests and writes blocks, each of which consists of pieces. From several threads."""
+
+    def __init__(self, descriptor: int, is_direct: bool) -> None:
+        self.algorithm = digest.preferred_algorithm()
+        self.is_direct = is_direct
+        self._descriptor = descriptor
+        self._buffers = BufferPool(BLOCK_BYTES)
+
+    def begin(self, block: list[memoryview], offset: int) -> partial[str]:
+        """What a thread has to do with the block at `offset`; it returns the block's digest."""
+        if self.is_direct:
+            return partial(self._write, block, offset)
+        content, buffer = self._join(block)
+        found = block_digests.hash_block(self.algorithm, content)
+        return partial(self._transfer, content, buffer, offset, found)
+
+    def _write(self, block: list[memoryview], offset: int) -> str:
+        content, buffer = self._join(block)
+        found = block_digests.hash_block(self.algorithm, content)
+        return self._transfer(content, buffer, offset, found)
+
+    def _transfer(self, content: memoryview, buffer: memoryview | None, offset: int, found: str) -> str:
+        if self.is_direct and buffer is not None:
+            content = buffer[: -(-len(content) // direct_io.ALIGNMENT) * direct_io.ALIGNMENT]
+        direct_io.write_at(self._descriptor, content, offset)
+        if buffer is not None:
+            self._buffers.give_back(buffer)
+        return found
+
+    def _join(self, block: list[memoryview]) -> tuple[memoryview, memoryview | None]:
+        """The content of a block in one view, and the buffer that it was copied to. One aligned piece is not copied,
+        nor is any single piece if transfers go through the page cache."""
+        if len(block) == 1 and (not self.is_direct or direct_io.is_aligned(block[0])):
+            return block[0], None
+        buffer = self._buffers.take()
         filled = 0
-        for block in _blocks_of(file.fileno(), size, data):
-            if hasher is not None:
-                hasher.update(block)
-            filled += len(block)
-    if filled != size:
-        raise DamagedFile(f"{record.path} has {filled} bytes instead of {record.size}")
-    if hasher is not None and hasher.hexdigest() != expected:
-        raise DamagedFile(f"{record.path} differs from what was saved ({record.algorithm})")
-    return data[:size]
+        for piece in block:
+            copy_bytes(buffer[filled : filled + len(piece)], piece)
+            filled += len(piece)
+        return buffer[:filled], buffer
 
 
-def _blocks_of(descriptor: int, size: int, data: memoryview) -> Iterator[memoryview]:
-    """The file's blocks in their order, each as soon as it is in `data`; ends early if the file does."""
-    is_local = size >= BLOCK_BYTES and direct_io.enable(descriptor)
-    if is_local and direct_io.is_cached(descriptor, size):
-        direct_io.disable(descriptor)
-
-    def fetch(begin: int) -> memoryview:
-        count = direct_io.read_at(descriptor, data[begin : begin + BLOCK_BYTES], begin)
-        return data[begin : min(begin + count, size)]
-
-    with WorkerThreads(_THREADS if is_local else 1, "perdure-read") as readers:
-        yield from readers.map(fetch, range(0, size, BLOCK_BYTES), ahead=_MAX_PENDING_BLOCKS)
-
-
-def _blocks(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
-    for piece in pieces:
-        for begin in range(0, len(piece), BLOCK_BYTES):
-            block = piece[begin : begin + BLOCK_BYTES]
-            yield block, block
-
-
-def _aligned_blocks(pieces: Iterable[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
-    """(content, block to write) for the whole stream. Blocks are aligned, in memory and in length; only the last one is
-    longer than its content. Aligned pieces are not copied. The rest goes through a ring of buffers, each of which is
-    reused only after the writers are done with it."""
-    buffers: list[memoryview] = []
-    current = filled = 0
+def _cut(pieces: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """The stream as blocks of BLOCK_BYTES, each a list of pieces; only the last one may be shorter."""
+    block: list[memoryview] = []
+    missing = BLOCK_BYTES
     for piece in pieces:
         begin = 0
-        while begin < len(piece):
-            left = piece[begin : begin + BLOCK_BYTES]
-            if not filled and len(left) == BLOCK_BYTES and direct_io.is_aligned(left):
-                yield left, left
-                begin += BLOCK_BYTES
-                continue
-            if len(buffers) <= current:
-                buffers.append(large_buffer(BLOCK_BYTES))
-            taken = piece[begin : begin + BLOCK_BYTES - filled]
-            buffers[current][filled : filled + len(taken)] = taken
-            begin, filled = begin + len(taken), filled + len(taken)
-            if filled == BLOCK_BYTES:
-                yield buffers[current], buffers[current]
-                current, filled = (current + 1) % (_MAX_PENDING_BLOCKS + 1), 0
-    if filled:
-        end = -(-filled // direct_io.ALIGNMENT) * direct_io.ALIGNMENT
-        yield buffers[current][:filled], buffers[current][:end]
+        while len(piece) - begin >= missing:
+            yield [*block, piece[begin : begin + missing]]
+            begin, block, missing = begin + missing, [], BLOCK_BYTES
+        if begin < len(piece):
+            block.append(piece[begin:])
+            missing -= len(piece) - begin
+    if block:
+        yield block

@@ -127,3 +127,34 @@ def test_load__any_value_in_a_manifest_is_accepted_or_damage(two_steps: tuple[Pa
             document["checksum"] = manifest._checksum(document)
             path.write_text(json.dumps(document))
             assert load_checkpoint(save_dir)(lambda step: step)() in (1, 2), (key, value)
+
+
+def test_load__digests_of_blocks_that_no_save_records_are_damage(save_dir: Path) -> None:
+    with Checkpointer(save_dir) as checkpointer:
+        checkpointer.save(1, {"w": bytes(9 * 2**20)})
+    loaded = only_manifest(save_dir)
+    (record,) = loaded.files
+    path = Path(manifest.path_of(str(save_dir), loaded.name))
+    assert len(record.block_digests) == 3
+    wrong: list[dict[str, Any]] = [
+        {"block_bytes": 0},
+        {"block_bytes": 2**30},
+        {"block_bytes": 1000},
+        {"block_bytes": -4096},
+        {"blocks": ""},
+        {"blocks": record.blocks[:-1]},
+        {"blocks": record.blocks[: len(record.digest)]},
+        {"blocks": "x" + record.blocks[1:]},
+        {"size": 100},
+        {"size": 2**40},
+    ]
+    for change in wrong:
+        document = json.loads(path.read_text())
+        del document["checksum"]
+        document["files"][0].update(change)
+        whole = path.read_text()
+        path.write_text(json.dumps({**document, "checksum": manifest._checksum(document)}))
+        with pytest.raises(manifest.ManifestDamaged):
+            only_manifest(save_dir)
+        path.write_text(whole)
+    assert only_manifest(save_dir) == loaded

@@ -24,7 +24,7 @@ def test_manifest__has_files_writer_and_time(
     monkeypatch.setenv("WORLD_SIZE", "8")
     assert saver(save_dir, metadata={"run": "a", "path": save_dir})(5, b"12345") == "saved 5"
     document = manifest_of(save_dir, 5)
-    assert (document["format"], document["prefix"], document["step"]) == (1, "checkpoint", 5)
+    assert (document["format"], document["prefix"], document["step"]) == (2, "checkpoint", 5)
     (record,) = document["files"]
     assert (record["path"], record["size"]) == ("model_5.pt", 5)
     if record["algorithm"] == "crc32":

@@ -1,4 +1,4 @@
-"""Bytes to a file and back, on every kind of disk."""
+"""Bytes to a file, on every kind of disk."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.format import block_digests, sampling
+from perdure.checkpoint.load.verified_file import read_verified
 from perdure.checkpoint.state import direct_io, streams
 from perdure.checkpoint.state.buffers import large_buffer
-
-
-@given(st.lists(st.binary(max_size=300), max_size=5), st.data())
-def test_stream__comes_back_or_is_damaged(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("stream") / "file"
-    record = FileRecord("file", *streams.write_synced(str(path), map(memoryview, pieces)))
-    assert bytes(streams.read_verified(str(path), record)) == b"".join(pieces)
-    content = bytearray(path.read_bytes())
-    if content:
-        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        path.write_bytes(content)
-        with pytest.raises(streams.DamagedFile, match="differs"):
-            streams.read_verified(str(path), record)
 
 
 @pytest.fixture(params=["past the page cache", "through it"])
@@ -39,27 +23,27 @@ def a_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-@pytest.mark.parametrize("extra", [0, 1, direct_io.ALIGNMENT])
-@pytest.mark.parametrize("cut", [0, 4096, streams.BLOCK_BYTES + 3])
+@pytest.mark.parametrize("cuts", [(), (4096,), (7, streams.BLOCK_BYTES + 3), tuple(range(0, 200_000, 1000))])
 @pytest.mark.usefixtures("a_disk")
-def test_stream__large_in_any_pieces(tmp_path: Path, extra: int, cut: int) -> None:
-    size = 2 * streams.BLOCK_BYTES + extra
+def test_stream__digests_of_blocks_do_not_depend_on_the_pieces(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    size = 2 * streams.BLOCK_BYTES + 5
     content = large_buffer(size)
     content[:] = os.urandom(size)
-    path = tmp_path / "file"
-    written = streams.write_synced(str(path), [content[:cut], content[cut:]], size_hint=size)
-    assert written[0] == size
-    assert path.read_bytes() == content
-    record = FileRecord("file", *written)
-    assert streams.read_verified(str(path), record) == content  # from the page cache
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    assert streams.read_verified(str(path), record) == content  # from the disk
-    with path.open("r+b") as file:
-        file.seek(size - 1)
-        file.write(bytes([content[-1] ^ 1]))
-    with pytest.raises(streams.DamagedFile, match="differs"):
-        streams.read_verified(str(path), record)
+    pieces = [content[begin:end] for begin, end in zip((0, *cuts), (*cuts, size), strict=True)]
+    written = streams.write_synced(str(tmp_path / "file"), pieces, size_hint=size)
+    assert (tmp_path / "file").read_bytes() == content
+    record = written.record("file")
+    blocks = [content[begin : begin + streams.BLOCK_BYTES] for begin in range(0, size, streams.BLOCK_BYTES)]
+    assert record.block_digests == [block_digests.hash_block(record.algorithm, block) for block in blocks]
+    assert record.digest == block_digests.combine(record.algorithm, record.block_digests)
+    assert record.sample == sampling.hash_sample(str(tmp_path / "file"), record.algorithm, size)
+
+
+@pytest.mark.parametrize("size", [0, 1, streams.BLOCK_BYTES])
+def test_stream__file_of_one_block_has_the_digest_of_its_content(tmp_path: Path, size: int) -> None:
+    record = streams.write_synced(str(tmp_path / "file"), [memoryview(bytes(size))], size_hint=size).record("file")
+    assert (record.block_bytes, record.blocks) == (0, "")
+    assert record.digest == block_digests.hash_block(record.algorithm, memoryview(bytes(size)))
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EFAULT])
@@ -84,9 +68,9 @@ def test_stream__falls_back_to_the_page_cache(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(direct_io, "is_cached", lambda descriptor, size: False)
     content = os.urandom(3 * streams.BLOCK_BYTES + 1)
     path = str(tmp_path / "file")
-    record = FileRecord("file", *streams.write_synced(path, [memoryview(content)], size_hint=len(content)))
+    record = streams.write_synced(path, [memoryview(content)], size_hint=len(content)).record("file")
     assert (tmp_path / "file").read_bytes() == content
-    assert streams.read_verified(path, record) == content
+    assert read_verified(path, record) == content
 
 
 def test_stream__failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +103,3 @@ def test_stream__full_disk_is_reported_before_writing(tmp_path: Path) -> None:
         streams.write_synced(str(path), pieces(), size_hint=2**62)
     assert not produced
     assert not path.exists()
-
-
-def test_large_buffer__has_the_requested_size() -> None:
-    assert [len(large_buffer(size)) for size in (0, 1, 5000)] == [0, 1, 5000]

@@ -1,0 +1,155 @@
+"""How the state of one part is loaded: as new objects, or into those of the program.
+
+Both first verify the part (`prepare`), so that all processes can agree on a step of which each can verify its part, and
+only then return it (`finish`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+from perdure.checkpoint.format import sampling
+from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.load.part_file import PartFile, Place
+from perdure.checkpoint.state import container
+from perdure.checkpoint.state.arrays import SavedArray
+from perdure.checkpoint.state.buffers import copy_bytes, large_buffer
+from perdure.checkpoint.state.restore import Differences, compare, restore_into
+from perdure.checkpoint.state.targets import Plan, plan_targets
+
+_MIN_OWN_BUFFER_BYTES = 1024 * 1024
+
+Finish = Callable[[], Any]
+
+
+class StateReader(Protocol):
+    """Loads the state of a part in two phases.
+
+    `reads_all`: whether all of the file is verified. `fills`: whether `finish` reads the file again and changes objects
+    of the program, so that it may fail. `has_filled`: whether it has begun to change them.
+    """
+
+    reads_all: bool
+    fills: bool
+    has_filled: bool
+
+    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
+        """Verify the part by a mode of `sampling`; returns what finishes the load. Nothing of the program changes.
+
+        Raises DamagedFile, CheckpointUnavailable, and CheckpointError when it does not fit.
+        """
+        ...
+
+
+class NewState:
+    """The state in new memory. `keys`: only these (`container.select`); the rest of the file is not read."""
+
+    fills = False
+    has_filled = False
+
+    def __init__(self, keys: Iterable[Any] | None = None) -> None:
+        self._keys = None if keys is None else list(keys)
+        self.reads_all = keys is None
+
+    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
+        part = PartFile(root, record, verify)
+        if self._keys is None:
+            state = part.load_state()
+        else:
+            header = _selected(part, self._keys)
+            known: list[Any] = list(header.arrays)
+            _fill_new(part, known, [header.arrays[number] for number in container.numbers_in(header)])
+            state = part.parsed(lambda: container.rebuild(header, known))
+        return lambda: state
+
+
+class StateInto:
+    """The state in the objects of `into`, as `restore.restore_into` does it.
+
+    Their arrays are filled in place, block by block. New memory is needed only for what cannot be: arrays of an object
+    that is not known to copy them, of JAX, or in another order in memory. The file is read twice: first to verify it,
+    and then, from the page cache if it fits, to fill the arrays.
+
+    `keys`: only these (`container.select`) are loaded, and `into` has only them.
+    """
+
+    fills = True
+
+    def __init__(self, into: Any, *, strict: bool = True, keys: Iterable[Any] | None = None) -> None:
+        self.has_filled = False
+        self.reads_all = keys is None
+        self._keys = None if keys is None else list(keys)
+        self._into = into
+        self._strict = strict
+        self.differences: Differences | None = None  # of the state that was loaded last, unless `strict`
+
+    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
+        part = PartFile(root, record, verify)
+        if self._keys is None:
+            part.verify()
+            header = part.header()
+        else:
+            header = _selected(part, self._keys)
+            wanted = (header.arrays[number] for number in container.numbers_in(header))
+            part.verify([(one.begin, one.begin + one.nbytes) for one in wanted])
+        known: list[Any] = list(header.arrays)
+        _fill_new(part, known, [one for one in header.arrays if not one.is_plain])
+        state = part.parsed(lambda: container.rebuild(header, known))
+        objects = compare(self._into, state, None if self._strict else Differences())
+        plan = plan_targets(self._into, state, objects)
+        return lambda: self._finish(part, header, known, plan)
+
+    def _finish(self, part: PartFile, header: container.Header, known: list[Any], plan: Plan) -> Any:
+        _fill_new(part, known, [one for one in header.arrays if one.number in plan.new])
+        places = []
+        for number, target in plan.in_place.items():
+            saved = header.arrays[number]
+            known[number] = target.array
+            places.append(Place(saved.begin, saved.begin + saved.nbytes, target.write))
+
+        def fill() -> None:
+            self.has_filled = True
+            part.fill(places)
+            _note_changes(target.array for target in plan.in_place.values())
+
+        self.differences = None if self._strict else Differences()
+        state = container.rebuild(header, known)
+        return restore_into(self._into, state, differences=self.differences, fill=fill)
+
+
+def _selected(part: PartFile, keys: Iterable[Any]) -> container.Header:
+    """The header of a state with `keys` alone. Raises CheckpointError if it has others."""
+    if not part.compares_blocks:
+        part.verify()
+    header = part.header()
+    selected: container.Header = part.parsed(lambda: container.select(header, keys))
+    return selected
+
+
+def _fill_new(part: PartFile, known: list[Any], wanted: Iterable[SavedArray]) -> None:
+    """Load `wanted` into new memory, and enter them into `known` under their numbers."""
+    buffers: dict[SavedArray, memoryview] = {}
+    for one in wanted:
+        size = one.nbytes
+        buffers[one] = large_buffer(size) if size >= _MIN_OWN_BUFFER_BYTES else memoryview(bytearray(size))
+    part.fill([Place(one.begin, one.begin + one.nbytes, partial(_write, buffer)) for one, buffer in buffers.items()])
+    for one, buffer in buffers.items():
+        known[one.number] = part.parsed(partial(container.restore_array, one, buffer))
+
+
+def _write(buffer: memoryview, offset: int, piece: memoryview) -> None:
+    copy_bytes(buffer[offset : offset + len(piece)], piece)
+
+
+def _note_changes(changed: Iterable[Any]) -> None:
+    """Have PyTorch know that tensors were changed, as if by its own operations."""
+    torch = sys.modules.get("torch")
+    increment = getattr(getattr(getattr(torch, "autograd", None), "graph", None), "increment_version", None)
+    if torch is None or increment is None:
+        return
+    for one in changed:
+        if isinstance(one, torch.Tensor) and not one.is_inference():
+            increment(one)
