@@ -166,9 +166,9 @@ class Checkpointer:
             with uncollected():
                 flat = flatten(state)
                 layout = container.plan_layout(flat)
-            content = part_files.make_content(flat, layout)
-            if is_asynchronous:
-                content = Content(layout.size, [self._staging.copy(flat, layout)])
+                content = part_files.make_content(flat, layout)
+                if is_asynchronous:
+                    content = Content(layout.size, [self._staging.copy(flat, layout)])
         pending = _PendingSave(step, content, dict(metrics or {}), began, directory)
         handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
         if is_asynchronous:

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from perdure.checkpoint.state.buffers import large_buffer
+from perdure.checkpoint.state.buffers import address_of, large_buffer
 from perdure.checkpoint.state.container import Layout
 from perdure.checkpoint.state.tree import Flat
 from perdure.checkpoint.state.worker_threads import WorkerThreads
@@ -41,10 +41,7 @@ class Staging:
             if array.address is None:
                 array.write(data[offset : offset + size])
             else:
-                moves += [
-                    (offset + at, array.address + at, min(_COPY_CHUNK_BYTES, size - at))
-                    for at in range(0, size, _COPY_CHUNK_BYTES)
-                ]
+                moves.append((offset, array.address, size))
         _copy(data, moves)
         if on_gpu is not None:
             on_gpu.cuda.synchronize()
@@ -60,19 +57,20 @@ class Staging:
 
 def _copy(data: memoryview, moves: list[tuple[int, int, int]]) -> None:
     """Each of `moves`: (offset in `data`, address, bytes)."""
-    begin = ctypes.addressof(ctypes.c_char.from_buffer(data))
-
-    def move(one: tuple[int, int, int]) -> None:
-        offset, address, count = one
-        ctypes.memmove(begin + offset, address, count)
-
-    large = [one for one in moves if one[2] >= _MIN_SHARED_BYTES]
+    begin = address_of(data)
+    large = [
+        (begin + offset + at, address + at, min(_COPY_CHUNK_BYTES, count - at))
+        for offset, address, count in moves
+        if count >= _MIN_SHARED_BYTES
+        for at in range(0, count, _COPY_CHUNK_BYTES)
+    ]
     is_large = sum(count for _, _, count in large) > _COPY_CHUNK_BYTES
     with WorkerThreads(_THREADS if is_large else 0, "perdure-copy") as workers:
-        copies = [workers.submit(partial(move, one)) for one in large]
-        for one in moves:  # handing a small one to a thread takes longer than copying it
-            if one[2] < _MIN_SHARED_BYTES:
-                move(one)
+        copies = [workers.submit(partial(ctypes.memmove, *one)) for one in large]
+        memmove = ctypes.memmove
+        for offset, address, count in moves:  # handing a small one to a thread takes longer than copying it
+            if count < _MIN_SHARED_BYTES:
+                memmove(begin + offset, address, count)
         for copy in copies:
             copy.result()
 

@@ -12,7 +12,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -107,12 +107,14 @@ def as_array(value: Any) -> Array | None:
     """`value` as an array, or None if it is none. Raises TypeError for an array that cannot be saved as bytes."""
     if isinstance(value, (bytes, bytearray)):
         return _of_bytes(value)
-    torch, numpy, jax = (sys.modules.get(name) for name in ("torch", "numpy", "jax"))
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, value)
+    numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         kind = _NUMPY if isinstance(value, numpy.ndarray) else _SCALAR
         return _of_numpy(numpy, numpy.asanyarray(value), kind, source=id(value))
+    jax = sys.modules.get("jax")
     if jax is not None and numpy is not None and isinstance(value, jax.Array):
         return _of_jax(jax, numpy, value)
     return None
@@ -142,10 +144,11 @@ def _of_bytes(value: bytes | bytearray) -> Array:
     if type(value) not in (bytes, bytearray):
         raise TypeError(f"is a {type(value).__qualname__}, a subclass of bytes; save bytes(value) instead")
 
-    def write(out: memoryview) -> None:
-        out[:] = value
+    return Array(type(value).__name__, "U8", (len(value),), partial(_write_bytes, value), id(value))
 
-    return Array(type(value).__name__, "U8", (len(value),), write, id(value))
+
+def _write_bytes(value: bytes | bytearray, out: memoryview) -> None:
+    out[:] = value
 
 
 def _of_jax(jax: Any, numpy: Any, value: Any) -> Array:
@@ -175,19 +178,28 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
         raise TypeError("is a memmap, which would come back as a plain array; save numpy.asarray(value)")
     if type(value) is not numpy.ndarray:
         raise TypeError(f"is a {type(value).__qualname__}, which would come back as a plain array; save its parts")
-    dtype = _OF_NUMPY.get(value.dtype.name)
+    dtype, native, variant = _describe_numpy(numpy, value.dtype, value.dtype.char)
     if dtype is None:
         raise TypeError(f"has elements of type {value.dtype}, which have no fixed bytes; convert it first")
-    native = value.dtype.isnative
-    if kind in (_NUMPY, _SCALAR) and not (native and value.dtype.char == _usual_char(numpy, dtype)):
-        kind = f"{kind}:{'=' if native else value.dtype.byteorder}{value.dtype.char}"
-
-    def write(out: memoryview) -> None:
-        numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
-
+    if variant and kind in (_NUMPY, _SCALAR):
+        kind = f"{kind}:{variant}"
     is_plain = native and value.flags.c_contiguous and value.size
     address = value.__array_interface__["data"][0] if is_plain else None
-    return Array(kind, dtype, tuple(value.shape), write, source, address)
+    return Array(kind, dtype, value.shape, partial(_write_numpy, numpy, dtype, value), source, address)
+
+
+@lru_cache(maxsize=64)
+def _describe_numpy(numpy: Any, dtype: Any, char: str) -> tuple[str | None, bool, str]:
+    """The name of an element type, None if it has none; whether it is in native byte order; and what distinguishes it
+    from the usual one of that name. `char`: its own, because types with different ones may be equal."""
+    name, native = _OF_NUMPY.get(dtype.name), bool(dtype.isnative)
+    if name is None or (native and char == _usual_char(numpy, name)):
+        return name, native, ""
+    return name, native, f"{'=' if native else dtype.byteorder}{char}"
+
+
+def _write_numpy(numpy: Any, dtype: str, value: Any, out: memoryview) -> None:
+    numpy.copyto(_to_numpy(numpy, dtype, value.shape, out), value)
 
 
 def _of_torch(torch: Any, value: Any) -> Array:
@@ -200,23 +212,28 @@ def _of_torch(torch: Any, value: Any) -> Array:
         )
     if value.is_nested:
         raise TypeError("is a nested tensor, which has no plain bytes; save its parts (`unbind`)")
-    dtype = _name_of_torch(value.dtype)
-    if dtype is None or value.layout is not torch.strided or value.is_quantized:
+    dtype = _name_of_torch(value.dtype)  # None for a quantized tensor
+    if dtype is None or value.layout is not torch.strided:
         raise TypeError(f"is a {value.layout} tensor of {value.dtype}, which has no plain bytes; convert it first")
-    if value.is_meta:
+    is_cpu = value.is_cpu
+    if not is_cpu and value.is_meta:
         raise TypeError("is on the meta device and has no content")
-    shape, count, is_conj, is_neg = tuple(value.shape), value.numel(), value.is_conj(), value.is_neg()
+    shape, is_conj, is_neg = tuple(value.shape), value.is_conj(), value.is_neg()
     tensor = value.detach().resolve_conj().resolve_neg() if is_conj or is_neg else value
-
-    def write(out: memoryview) -> None:
-        if count:
-            _to_torch(torch, dtype, shape, out).copy_(tensor.detach(), non_blocking=True)
-
-    address = (value.is_cpu and count and tensor.is_contiguous() and tensor.data_ptr()) or None
+    write = partial(_write_torch, torch, dtype, shape, tensor)
+    if not value.numel():
+        return Array("torch", dtype, shape, write, (dtype, id(value)))
+    location = value.data_ptr()
     # Two views of one memory hold different numbers if only one of them conjugates or negates it.
-    view = (shape, value.stride(), is_conj, is_neg)
-    source = (value.device, value.data_ptr(), view) if count else id(value)
-    return Array("torch", dtype, shape, write, (dtype, source), address)
+    source = (dtype, None if is_cpu else value.device, location, shape, value.stride(), is_conj, is_neg)
+    if not is_cpu or not tensor.is_contiguous():
+        return Array("torch", dtype, shape, write, source)
+    return Array("torch", dtype, shape, write, source, location if tensor is value else tensor.data_ptr())
+
+
+def _write_torch(torch: Any, dtype: str, shape: tuple[int, ...], tensor: Any, out: memoryview) -> None:
+    if len(out):
+        _to_torch(torch, dtype, shape, out).copy_(tensor.detach(), non_blocking=True)
 
 
 @lru_cache(maxsize=64)

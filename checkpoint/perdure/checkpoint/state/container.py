@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from perdure.checkpoint.state import arrays, document, tree
@@ -49,22 +51,33 @@ class Layout:
 
 def plan_layout(flat: Flat) -> Layout:
     """The layout of `flat`. Arrays with the widest elements come first, so that each is aligned to its elements."""
-    widths = [arrays.size_of(array.dtype, ()) for array in flat.arrays]
-    sizes = [array.nbytes for array in flat.arrays]
-    order = sorted(range(len(widths)), key=lambda number: -widths[number])
-    described: dict[str, Any] = {}
-    end = 0
-    for number in order:
-        array, begin = flat.arrays[number], end
-        end += sizes[number]
-        name = flat.names[number]
-        described[name] = {"dtype": array.dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
-    listed = [[name, array.kind] for name, array in zip(flat.names, flat.arrays)]
-    content = {"format": _FORMAT, "tree": flat.document, "arrays": listed}
-    text = json.dumps({_METADATA: {_TREE_KEY: json.dumps(content)}, **described}, separators=(",", ":")).encode()
+    names, kinds = flat.names, tuple((array.kind, array.dtype, array.shape) for array in flat.arrays)
+    order, sizes, listed, described = _describe(names, kinds)
+    tree_text = json.dumps(flat.document, separators=(",", ":"))
+    content = f'{{"format":{_FORMAT},"tree":{tree_text},"arrays":{listed}}}'
+    text = f'{{"{_METADATA}":{{"{_TREE_KEY}":{encode_basestring_ascii(content)}}}{described}}}'.encode()
     padded = text + b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
     header = len(padded).to_bytes(_LENGTH_BYTES, "little") + padded
-    return Layout(header, tuple(order), tuple(sizes[number] for number in order))
+    return Layout(header, order, sizes)
+
+
+@lru_cache(maxsize=4)
+def _describe(
+    names: tuple[str, ...], kinds: tuple[tuple[str, str, tuple[int, ...]], ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
+    """Order and sizes of arrays, and two JSON texts: the list of their names and kinds, and their entries of the header
+    with a comma before each. A program saves the same arrays again and again, so these are remembered."""
+    widths = [-arrays.size_of(dtype, ()) for _, dtype, _ in kinds]
+    order = sorted(range(len(widths)), key=widths.__getitem__)
+    sizes, described, end = [], [], 0
+    for number in order:
+        (_, dtype, shape), begin = kinds[number], end
+        sizes.append(arrays.size_of(dtype, shape))
+        end += sizes[-1]
+        entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+        described.append(f",{encode_basestring_ascii(names[number])}:{json.dumps(entry, separators=(',', ':'))}")
+    listed = json.dumps([[name, kind] for name, (kind, _, _) in zip(names, kinds)], separators=(",", ":"))
+    return tuple(order), tuple(sizes), listed, "".join(described)
 
 
 @dataclass(frozen=True)

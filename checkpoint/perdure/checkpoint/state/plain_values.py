@@ -19,12 +19,17 @@ _FLOAT_BITS = struct.Struct(">d")
 _USUAL_NAN = _FLOAT_BITS.pack(math.nan)
 
 
+PLAIN_TYPES = frozenset({bool, type(None), str, int, float, complex})  # not their subclasses
+
+
 def dump_plain(value: Any) -> tuple[Any] | None:
     """The JSON of a number, a string or None, in a tuple; None for anything else, including subclasses."""
     kind = type(value)
     if kind in (bool, type(None)):
         return (value,)
     if kind is str:
+        if value.isascii():
+            return (value,)
         parts = _INSIDE_OF_A_PAIR.split(value)
         return (value if len(parts) == 1 else {"str": parts},)
     if kind is int:
@@ -42,6 +47,8 @@ def dump_plain(value: Any) -> tuple[Any] | None:
 def as_json_has_it(text: str) -> str:
     """`text` as it is after it was written as JSON and read. A surrogate without its other half is replaced, since
     tools for JSON reject it."""
+    if text.isascii():
+        return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

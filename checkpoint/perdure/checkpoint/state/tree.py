@@ -18,7 +18,7 @@ from typing import Any
 
 from perdure.checkpoint.state.arrays import Array, as_array
 from perdure.checkpoint.state.document import BUILTINS, CONTAINERS, dump, rebuild
-from perdure.checkpoint.state.plain_values import as_json_has_it, dump_plain
+from perdure.checkpoint.state.plain_values import PLAIN_TYPES, as_json_has_it, dump_plain
 from perdure.checkpoint.state.pytree import as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
@@ -75,7 +75,7 @@ class _Flattener:
             raise UnsupportedValue(
                 f"{_format_place(place[:3])}… is nested more than {MAX_DEPTH} levels deep, or contains itself"
             )
-        if (plain := dump_plain(value)) is not None:
+        if type(value) in PLAIN_TYPES and (plain := dump_plain(value)) is not None:
             return plain[0]
         if isinstance(value, CONTAINERS):
             content = dump(value, lambda key, item: self.document(item, (*place, key)), _item_dumper(place))
@@ -97,12 +97,12 @@ class _Flattener:
 
     def _number(self, array: Array, value: Any, place: tuple[Any, ...]) -> int:
         key = (array.kind, array.source)
-        if key not in self._known:
-            self._known[key] = len(self.arrays)
+        number = self._known.setdefault(key, len(self.arrays))
+        if number == len(self.arrays):
             self.arrays.append(array)
             self.names.append(self._name(place))
             self.references.append(value)
-        return self._known[key]
+        return number
 
     def _name(self, place: tuple[Any, ...]) -> str:
         """A name that no other array has: places such as `["a.b"]` and `["a"]["b"]` read alike."""
