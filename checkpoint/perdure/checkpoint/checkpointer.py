@@ -17,7 +17,6 @@ A training loop:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -32,10 +31,9 @@ from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format import manifest, sampling
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
 from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load import listing, mount_refresh, part_files, saved_step
+from perdure.checkpoint.load import listing, mount_refresh, saved_step
 from perdure.checkpoint.load.function_load import LoadResult
 from perdure.checkpoint.load.listing import StepInfo
-from perdure.checkpoint.load.part_files import Content
 from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.state_reader import NewState, StateInto, StateReader
 from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
@@ -48,13 +46,12 @@ from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.handle import SaveHandle
 from perdure.checkpoint.save.interval import SaveInterval
+from perdure.checkpoint.save.parts.part_writer import PartState, PartWriter
+from perdure.checkpoint.save.parts.staging import Staging
 from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.retention.leftovers import Leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
-from perdure.checkpoint.save.staging import Staging
-from perdure.checkpoint.state import container
 from perdure.checkpoint.state.pytree import require_no_nodes
-from perdure.checkpoint.state.tree import flatten, uncollected
 
 logger = logging.getLogger("perdure.checkpoint")
 
@@ -64,7 +61,7 @@ class _PendingSave:
     """One save of this process's part, ready to be written."""
 
     step: int
-    content: Content | None  # None if this rank writes nothing
+    state: PartState | None  # None if this rank writes nothing
     metrics: Mapping[str, float]
     began: float  # monotonic seconds
     directory: SaveDirectory
@@ -90,6 +87,9 @@ class Checkpointer:
     otherwise rank 0 saves for all. A checkpoint is committed when every part is there. All processes load the same
     step, one that all of them can verify.
 
+    `reuse_unchanged`: steps share a file with large arrays that do not change, such as frozen layers, instead of
+    writing them again. If that file is damaged, all of these steps are. It needs the package `xxhash`.
+
     Raises ValueError for invalid arguments.
     """
 
@@ -105,6 +105,7 @@ class Checkpointer:
         every_s: float | None = None,
         total_steps: int | None = None,
         sharded: bool = False,
+        reuse_unchanged: bool = False,
         group: Group | None = None,
         process_group: Any = None,
     ) -> None:
@@ -120,6 +121,8 @@ class Checkpointer:
                 raise ValueError("give either group or process_group, not both")
             group = TorchGroup(process_group=process_group)
         self._group = detect_group(self._root) if group is None else group
+        rank, world = (self._group.rank, self._group.world_size) if sharded else (0, 1)
+        self._writer = PartWriter(self._root, prefix, rank, world, reuses=reuse_unchanged)
         self._final_save = FinalSave()
         self._interval = SaveInterval(
             every_steps=every if isinstance(every, int) else None, every_s=every_s, total_steps=total_steps
@@ -161,15 +164,10 @@ class Checkpointer:
         directory = SaveDirectory.open(self._root)
         step = _validate_step(step)
         is_asynchronous = self._asynchronous if wait is None else not wait
-        content: Content | None = None
+        part: PartState | None = None
         if self._sharded or self._group.rank == 0:
-            with uncollected():
-                flat = flatten(state)
-                layout = container.plan_layout(flat)
-                content = part_files.make_content(flat, layout)
-                if is_asynchronous:
-                    content = Content(layout.size, [self._staging.copy(flat, layout)])
-        pending = _PendingSave(step, content, dict(metrics or {}), began, directory)
+            part = PartState.of(state, self._staging if is_asynchronous else None)
+        pending = _PendingSave(step, part, dict(metrics or {}), began, directory)
         handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
         if is_asynchronous:
             self._background.start(lambda: self._finish(pending, handle.run(lambda: self._commit(pending))), handle)
@@ -195,41 +193,38 @@ class Checkpointer:
         doing = f"saving step {pending.step} in {self._root}"
         with pending.directory.cache.lock:
             parts = self._gather_parts(topic, capture(lambda: self._write_part(pending)), doing)
-            records = [record for record in parts if record is not None]
+            records = [record for part in parts for record in part]
             done = capture(lambda: self._write_manifest(pending, records))
             raise_if_any_failed(self._group, f"{topic}-committed", done, doing=doing)
+            self._writer.commit()
         took_s = time.monotonic() - pending.began - self._upload_wait_s
         self._interval.record_busy(took_s)
         self._final_save.commit_s = took_s
         return done.value
 
-    def _gather_parts(self, topic: str, mine: Outcome[FileRecord | None], doing: str) -> list[FileRecord | None]:
+    def _gather_parts(self, topic: str, mine: Outcome[list[FileRecord]], doing: str) -> list[list[FileRecord]]:
         try:
             return gather_or_raise(
                 self._group,
                 topic,
                 mine,
                 doing=doing,
-                encode=lambda record: None if record is None else vars(record),
-                decode=lambda row: None if row is None else FileRecord(**row),
+                encode=lambda records: [vars(record) for record in records or ()],
+                decode=lambda rows: [FileRecord(**row) for row in rows],
             )
-        except PeersMissing:
-            raise  # it is not known whether the others go on
-        except CheckpointError:
-            if mine.value is not None:  # all know that this step is not committed
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(self._root, mine.value.path))
+        except CheckpointError as error:
+            if not isinstance(error, PeersMissing):  # otherwise it is not known whether the others go on
+                self._writer.discard()
             raise
 
-    def _write_part(self, pending: _PendingSave) -> FileRecord | None:
-        if pending.content is None:
-            return None
+    def _write_part(self, pending: _PendingSave) -> list[FileRecord]:
+        if pending.state is None:
+            return []
         pending.directory.record_beginning(self._series.prefix, pending.step)
-        rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
-        part = part_files.write_part(self._root, self._series.prefix, pending.step, rank, world, pending.content)
-        self._written = [os.path.join(self._root, part.path)]
+        files = self._writer.write(pending.step, pending.state)
+        self._written = [os.path.join(self._root, one.path) for one in files]
         self._upload_wait_s = first_upload.wait_if_first(pending.directory, self._series.prefix, self._written)
-        return part
+        return files
 
     def _write_manifest(self, pending: _PendingSave, records: Sequence[FileRecord]) -> Manifest | None:
         if self._group.rank != 0:
@@ -245,7 +240,7 @@ class Checkpointer:
         if committed is not None:
             with pending.directory.cache.lock:
                 commit.finish(self._series, committed, pending.directory)
-        if pending.content is not None:
+        if pending.state is not None:
             self._leftovers.remove(pending.directory, committed.name if committed is not None else None)
 
     def _find_saved(self, step: int | None) -> Checkpoint | None:
@@ -372,6 +367,8 @@ class Checkpointer:
         self.last_result, state = load_agreed_step(
             self._root, self._series.prefix, self._group, rank, world, verify=verify, choice=choice, reader=reader
         )
+        if self.last_result.skipped:
+            self._writer.forget()
         if into is None:
             require_no_nodes(state)
         if isinstance(reader, StateInto) and reader.differences is not None:

@@ -113,6 +113,24 @@ def test_sharded_load__each_rank_loads_its_part(start: Start, world: int) -> Non
     assert loaded == [{"step": 20, "skipped": [], "rank": rank, "w": 2000.0 + rank} for rank in range(world)]
 
 
+@pytest.mark.parametrize("how", ["files"], indirect=True)
+def test_sharded_save__each_rank_reuses_what_did_not_change(start: Start, tmp_path: Path) -> None:
+    program = """
+        from perdure.checkpoint.save.parts import unchanged_arrays
+        unchanged_arrays.MIN_ARRAY_BYTES = unchanged_arrays.MIN_FILE_BYTES = 4096
+        frozen = np.random.default_rng(rank).random(2000)
+        with Checkpointer(root, group=group, sharded=True, reuse_unchanged=True, keep=2) as checkpointer:
+            for step in (1, 2, 3, 4):
+                checkpointer.save(step, {**mine(step), "frozen": frozen})
+            state = checkpointer.load()
+            report(step=state["step"], same=bool((state["frozen"] == frozen).all()), rank=state["rank"])
+    """
+    assert outputs(start(2, program)) == [{"step": 4, "same": True, "rank": rank} for rank in range(2)]
+    assert len(list((tmp_path / "checkpoints").glob("*.shared.safetensors"))) == 2
+    sizes = [path.stat().st_size for path in (tmp_path / "checkpoints").glob("checkpoint-000000000004-?of2-*")]
+    assert max(sizes) < 8000
+
+
 def test_sharded_load__all_fall_back_if_one_cannot_read_its_part(start: Start, tmp_path: Path) -> None:
     outputs(start(2, SAVE))
     path = shard(tmp_path / "checkpoints", 20, 1, 2)

@@ -76,7 +76,7 @@ class FileRecord:
     @property
     def version(self) -> FileVersion | None:
         """The content that was committed; None if the name alone tells."""
-        if part_names.rank_and_world(self.path) is not None:
+        if part_names.is_unique(self.path):
             return None
         return FileVersion.from_fields((self.size, *self.mtime_ns, self.crc32))
 

@@ -1,6 +1,9 @@
 """The names of the part files that a Checkpointer writes, and the writer of a part that is not finished.
 
-A part is called `<prefix>-<step, 12 digits>-<rank>of<world size>-<unique>.safetensors`. No name is ever used twice.
+A part is called `<prefix>-<step, 12 digits>-<rank>of<world size>-<unique>.safetensors`. A file of arrays that several
+steps share (`save.parts.unchanged_arrays`) has the name that a part of the first of them would have, with `.shared`
+before the suffix. No name is ever used twice.
+
 Until its content is complete it is called `.tmp-<writer>-<digest of the prefix>-<unique>`, so that the part of a killed
 process is never taken for a finished one, and so that other processes can tell whether its writer is still alive. The
 digest keeps this name short: a file name has at most 255 bytes, and the prefix may be long.
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _PART = re.compile(r"-(?P<step>\d{12,})-(?P<rank>\d+)of(?P<world>\d+)-[0-9a-f]{8}\.safetensors$")
+_SHARED = re.compile(r"-\d{12,}-\d+of\d+-[0-9a-f]{8}\.shared\.safetensors$")
 _TEMPORARY = re.compile(
     r"\.tmp-(?P<task>[0-9a-f]*)\.(?P<generation>\d+)\.(?P<machine>[0-9a-f]*)\.(?P<pid>\d+)\.(?P<started>\d+)"
     r"-(?P<prefix>[0-9a-f]{16})-[0-9a-f]{8}"
@@ -25,6 +29,23 @@ def new_name(prefix: str, step: int, rank: int, world_size: int) -> str:
     return f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.safetensors"
 
 
+def new_shared_name(prefix: str, step: int, rank: int, world_size: int) -> str:
+    """A name, never used before, for a file that steps from `step` on may share."""
+    return f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.shared.safetensors"
+
+
+def is_shared(name: str, prefix: str | None = None) -> bool:
+    """Whether it is the name of a file that steps share, of `prefix` or of any series."""
+    if prefix is None:
+        return _SHARED.search(name) is not None
+    return name.startswith(prefix) and _SHARED.fullmatch(name[len(prefix) :]) is not None
+
+
+def is_unique(path: str) -> bool:
+    """Whether no file of another content was or will be called like this."""
+    return rank_and_world(path) is not None or is_shared(path)
+
+
 def rank_and_world(name: str) -> tuple[int, int] | None:
     """The rank and the world size in the name of a part; None for the name of anything else."""
     match = _PART.search(name)
@@ -34,7 +55,7 @@ def rank_and_world(name: str) -> tuple[int, int] | None:
 def is_of_checkpointer(path: str) -> bool:
     """Whether this is the path of a part, finished or not, of any series."""
     name = os.path.basename(path)
-    return _PART.search(name) is not None or _TEMPORARY.fullmatch(name) is not None
+    return is_unique(name) or _TEMPORARY.fullmatch(name) is not None
 
 
 class Part(NamedTuple):

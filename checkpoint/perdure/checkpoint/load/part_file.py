@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from perdure.checkpoint.durability import status
 from perdure.checkpoint.errors import CheckpointError, retry_transient
@@ -29,6 +29,7 @@ class Place(NamedTuple):
     begin: int
     end: int
     write: WriteAt  # called from several threads, with pieces of the span in any order
+    file: str = ""  # of those of a state; empty: the one that has the tree
 
 
 class PartFile:
@@ -45,10 +46,14 @@ class PartFile:
         self._verify = sampling.FULL if verify == sampling.SAMPLED and not record.sample else verify
         self._data: memoryview | None = None  # all of it, if it could not be verified otherwise
 
-    def load_state(self) -> Any:
-        """The whole state, in new memory."""
-        data = self._run(lambda path: read_verified(path, self._record, self._verify))
-        return self.parsed(lambda: container.parse(data))
+    def load_data(self) -> memoryview:
+        """All of the file, in new memory."""
+        return self._run(lambda path: read_verified(path, self._record, self._verify))
+
+    @property
+    def size(self) -> int:
+        """In bytes, by the record."""
+        return self._record.size
 
     @property
     def compares_blocks(self) -> bool:

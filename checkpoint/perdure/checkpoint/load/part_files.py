@@ -31,7 +31,11 @@ class Content:
 
 def write_part(root: str, prefix: str, step: int, rank: int, world_size: int, content: Content) -> FileRecord:
     """Write one process's part; when this returns it is on the disk under its final name. Raises OSError."""
-    name = part_names.new_name(prefix, step, rank, world_size)
+    return write_file(root, prefix, part_names.new_name(prefix, step, rank, world_size), content)
+
+
+def write_file(root: str, prefix: str, name: str, content: Content) -> FileRecord:
+    """As `write_part`, under a name that was never used before."""
     os.makedirs(root, exist_ok=True)
     temporary = os.path.join(root, part_names.Writer.current().temporary_name(prefix))
     written = streams.write_synced(temporary, content.pieces, size_hint=content.size)
@@ -52,7 +56,7 @@ def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
     """
     if checkpoint.damage:
         raise DamagedFile(checkpoint.damage)
-    files = checkpoint.manifests[-1].files
+    files = [record for record in checkpoint.manifests[-1].files if not part_names.is_shared(record.path)]
     names = [part_names.rank_and_world(record.path) for record in files]
     by_rank = {name[0]: record for name, record in zip(names, files) if name}
     worlds = {name[1] for name in names if name}
@@ -62,6 +66,11 @@ def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
             "@load_checkpoint, or save under another prefix"
         )
     return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def shared_files(checkpoint: Checkpoint) -> dict[str, FileRecord]:
+    """The files that its parts may refer to, by path."""
+    return {record.path: record for record in checkpoint.manifests[-1].files if part_names.is_shared(record.path)}
 
 
 def make_content(flat: Flat, layout: Layout) -> Content:

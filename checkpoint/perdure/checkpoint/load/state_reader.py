@@ -1,6 +1,6 @@
-"""How the state of one part is loaded: as new objects, or into those of the program.
+"""How the state of a process is loaded: as new objects, or into those of the program.
 
-Both first verify the part (`prepare`), so that all processes can agree on a step of which each can verify its part, and
+Both first verify its files (`prepare`), so that all processes can agree on a step of which each can verify its own, and
 only then return it (`finish`).
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from perdure.checkpoint.format import sampling
-from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load.part_file import PartFile, Place
+from perdure.checkpoint.load.part_file import Place
+from perdure.checkpoint.load.state_files import StateFiles
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.arrays import SavedArray
 from perdure.checkpoint.state.buffers import copy_bytes, large_buffer
@@ -26,7 +25,7 @@ Finish = Callable[[], Any]
 
 
 class StateReader(Protocol):
-    """Loads the state of a part in two phases.
+    """Loads a state in two phases.
 
     `reads_all`: whether all of the file is verified. `fills`: whether `finish` reads the file again and changes objects
     of the program, so that it may fail. `has_filled`: whether it has begun to change them.
@@ -36,8 +35,8 @@ class StateReader(Protocol):
     fills: bool
     has_filled: bool
 
-    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
-        """Verify the part by a mode of `sampling`; returns what finishes the load. Nothing of the program changes.
+    def prepare(self, files: StateFiles) -> Finish:
+        """Verify the files; returns what finishes the load. Nothing of the program changes.
 
         Raises DamagedFile, CheckpointUnavailable, and CheckpointError when it does not fit.
         """
@@ -54,15 +53,14 @@ class NewState:
         self._keys = None if keys is None else list(keys)
         self.reads_all = keys is None
 
-    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
-        part = PartFile(root, record, verify)
+    def prepare(self, files: StateFiles) -> Finish:
         if self._keys is None:
-            state = part.load_state()
+            state = files.load_state()
         else:
-            header = _selected(part, self._keys)
+            header = _selected(files, self._keys)
             known: list[Any] = list(header.arrays)
-            _fill_new(part, known, [header.arrays[number] for number in container.numbers_in(header)])
-            state = part.parsed(lambda: container.rebuild(header, known))
+            _fill_new(files, known, [header.arrays[number] for number in container.numbers_in(header)])
+            state = files.parsed(lambda: container.rebuild(header, known))
         return lambda: state
 
 
@@ -86,33 +84,32 @@ class StateInto:
         self._strict = strict
         self.differences: Differences | None = None  # of the state that was loaded last, unless `strict`
 
-    def prepare(self, root: str, record: FileRecord, verify: str = sampling.FULL) -> Finish:
-        part = PartFile(root, record, verify)
+    def prepare(self, files: StateFiles) -> Finish:
         if self._keys is None:
-            part.verify()
-            header = part.header()
+            files.verify()
+            header = files.header()
         else:
-            header = _selected(part, self._keys)
+            header = _selected(files, self._keys)
             wanted = (header.arrays[number] for number in container.numbers_in(header))
-            part.verify([(one.begin, one.begin + one.nbytes) for one in wanted])
+            files.verify([(one.file, one.begin, one.begin + one.nbytes) for one in wanted])
         known: list[Any] = list(header.arrays)
-        _fill_new(part, known, [one for one in header.arrays if not one.is_plain])
-        state = part.parsed(lambda: container.rebuild(header, known))
+        _fill_new(files, known, [one for one in header.arrays if not one.is_plain])
+        state = files.parsed(lambda: container.rebuild(header, known))
         objects = compare(self._into, state, None if self._strict else Differences())
         plan = plan_targets(self._into, state, objects)
-        return lambda: self._finish(part, header, known, plan)
+        return lambda: self._finish(files, header, known, plan)
 
-    def _finish(self, part: PartFile, header: container.Header, known: list[Any], plan: Plan) -> Any:
-        _fill_new(part, known, [one for one in header.arrays if one.number in plan.new])
+    def _finish(self, files: StateFiles, header: container.Header, known: list[Any], plan: Plan) -> Any:
+        _fill_new(files, known, [one for one in header.arrays if one.number in plan.new])
         places = []
         for number, target in plan.in_place.items():
             saved = header.arrays[number]
             known[number] = target.array
-            places.append(Place(saved.begin, saved.begin + saved.nbytes, target.write))
+            places.append(Place(saved.begin, saved.begin + saved.nbytes, target.write, saved.file))
 
         def fill() -> None:
             self.has_filled = True
-            part.fill(places)
+            files.fill(places)
             _note_changes(target.array for target in plan.in_place.values())
 
         self.differences = None if self._strict else Differences()
@@ -120,24 +117,26 @@ class StateInto:
         return restore_into(self._into, state, differences=self.differences, fill=fill)
 
 
-def _selected(part: PartFile, keys: Iterable[Any]) -> container.Header:
+def _selected(files: StateFiles, keys: Iterable[Any]) -> container.Header:
     """The header of a state with `keys` alone. Raises CheckpointError if it has others."""
-    if not part.compares_blocks:
-        part.verify()
-    header = part.header()
-    selected: container.Header = part.parsed(lambda: container.select(header, keys))
+    if not files.compares_blocks:
+        files.verify()
+    header = files.header()
+    selected: container.Header = files.parsed(lambda: container.select(header, keys))
     return selected
 
 
-def _fill_new(part: PartFile, known: list[Any], wanted: Iterable[SavedArray]) -> None:
+def _fill_new(files: StateFiles, known: list[Any], wanted: Iterable[SavedArray]) -> None:
     """Load `wanted` into new memory, and enter them into `known` under their numbers."""
     buffers: dict[SavedArray, memoryview] = {}
     for one in wanted:
         size = one.nbytes
         buffers[one] = large_buffer(size) if size >= _MIN_OWN_BUFFER_BYTES else memoryview(bytearray(size))
-    part.fill([Place(one.begin, one.begin + one.nbytes, partial(_write, buffer)) for one, buffer in buffers.items()])
+    files.fill(
+        [Place(one.begin, one.begin + one.nbytes, partial(_write, buffer), one.file) for one, buffer in buffers.items()]
+    )
     for one, buffer in buffers.items():
-        known[one.number] = part.parsed(partial(container.restore_array, one, buffer))
+        known[one.number] = files.parsed(partial(container.restore_array, one, buffer))
 
 
 def _write(buffer: memoryview, offset: int, piece: memoryview) -> None:

@@ -29,6 +29,7 @@ from perdure.checkpoint.load import (
 )
 from perdure.checkpoint.load.function_load import LoadResult, all_refused_message
 from perdure.checkpoint.load.saved_step import Checkpoint
+from perdure.checkpoint.load.state_files import StateFiles
 from perdure.checkpoint.load.state_reader import Finish, NewState, StateReader
 from perdure.checkpoint.load.verified_file import DamagedFile
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise
@@ -312,7 +313,9 @@ class _Search:
                 "needed now: run with as many processes as before, or save with torch.distributed.checkpoint through "
                 "perdure.checkpoint.adapters.dcp, which can redistribute"
             )
-        return self.reader.prepare(self._root, parts[self._rank], verify)
+        return self.reader.prepare(
+            StateFiles(self._root, parts[self._rank], part_files.shared_files(candidate), verify)
+        )
 
     def report(self) -> _Report:
         """What the other processes need to know."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from perdure.checkpoint.format import digest, file_changes, part_names, sampling
 from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.load import state_files
 from perdure.checkpoint.save.commit import Series, build_manifest
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
@@ -41,7 +42,10 @@ def _steps(root: str, prefix: str) -> Iterator[tuple[int, list[str]]]:
             yield int(lightning[1]), [name]
     for (step, world_size), by_rank in parts.items():
         if sorted(by_rank) == list(range(world_size)):
-            yield step, [_newest(root, names) for names in by_rank.values()]
+            names = [_newest(root, names) for names in by_rank.values()]
+            shared = {file for name in names for file in state_files.shared_with(root, name)}
+            if all(os.path.isfile(os.path.join(root, file)) for file in shared):
+                yield step, [*names, *shared]
 
 
 def _newest(root: str, names: list[str]) -> str:

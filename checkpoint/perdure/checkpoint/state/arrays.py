@@ -78,6 +78,7 @@ class SavedArray:
     element: str  # the name of its element type in the safetensors format
     shape: tuple[int, ...]
     begin: int  # where its bytes begin in the file
+    file: str = ""  # the path of the file, relative to the directory, if it is another one than that of the state
 
     @property
     def nbytes(self) -> int:

@@ -3,12 +3,14 @@
 Eight bytes with the length of the header, the header as JSON (name → element type, shape, offsets), then the arrays,
 each aligned to its elements. Any tool that reads safetensors sees the arrays under their paths in the state. The tree
 is in `__metadata__.perdure`.
+
+Some arrays of a state may be in other files, to which the metadata refers by path and place.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
@@ -18,7 +20,7 @@ from perdure.checkpoint.state import arrays, document, tree
 from perdure.checkpoint.state.arrays import SavedArray
 from perdure.checkpoint.state.tree import Flat
 
-_FORMAT = 1
+_FORMAT, _FORMAT_OF_SEVERAL_FILES = 1, 2
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
 _TREE_KEY = "perdure"
@@ -49,12 +51,23 @@ class Layout:
             offset += size
 
 
-def plan_layout(flat: Flat) -> Layout:
-    """The layout of `flat`. Arrays with the widest elements come first, so that each is aligned to its elements."""
+def plan_layout(flat: Flat, elsewhere: Mapping[int, SavedArray] | None = None) -> Layout:
+    """The layout of `flat`. Arrays with the widest elements come first, so that each is aligned to its elements.
+
+    `elsewhere`: the arrays that another file has, by number.
+    """
     names, kinds = flat.names, tuple((array.kind, array.dtype, array.shape) for array in flat.arrays)
-    order, sizes, listed, described = _describe(names, kinds)
+    order, sizes, listed, described = _describe(names, kinds, frozenset(elsewhere or ()))
     tree_text = json.dumps(flat.document, separators=(",", ":"))
     content = f'{{"format":{_FORMAT},"tree":{tree_text},"arrays":{listed}}}'
+    if elsewhere:
+        files = sorted({one.file for one in elsewhere.values()})
+        places = [
+            [number, files.index(one.file), one.element, one.shape, one.begin]
+            for number, one in sorted(elsewhere.items())
+        ]
+        more = json.dumps({"format": _FORMAT_OF_SEVERAL_FILES, "files": files, "elsewhere": places})
+        content = f'{{{more[1:-1]},"tree":{tree_text},"arrays":{listed}}}'
     text = f'{{"{_METADATA}":{{"{_TREE_KEY}":{encode_basestring_ascii(content)}}}{described}}}'.encode()
     padded = text + b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
     header = len(padded).to_bytes(_LENGTH_BYTES, "little") + padded
@@ -63,12 +76,12 @@ def plan_layout(flat: Flat) -> Layout:
 
 @lru_cache(maxsize=4)
 def _describe(
-    names: tuple[str, ...], kinds: tuple[tuple[str, str, tuple[int, ...]], ...]
+    names: tuple[str, ...], kinds: tuple[tuple[str, str, tuple[int, ...]], ...], elsewhere: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...], str, str]:
     """Order and sizes of arrays, and two JSON texts: the list of their names and kinds, and their entries of the header
     with a comma before each. A program saves the same arrays again and again, so these are remembered."""
     widths = [-arrays.size_of(dtype, ()) for _, dtype, _ in kinds]
-    order = sorted(range(len(widths)), key=widths.__getitem__)
+    order = sorted((number for number in range(len(widths)) if number not in elsewhere), key=widths.__getitem__)
     sizes, described, end = [], [], 0
     for number in order:
         (_, dtype, shape), begin = kinds[number], end
@@ -87,6 +100,11 @@ class Header:
     document: Any  # the state, with a number in place of every array
     arrays: tuple[SavedArray, ...]
 
+    @property
+    def files(self) -> list[str]:
+        """The other files that the state needs."""
+        return sorted({one.file for one in self.arrays if one.file})
+
 
 def header_bytes(beginning: memoryview, size: int) -> int:
     """How many bytes the header of a file of `size` bytes has, with its length. Raises InvalidStateFile."""
@@ -104,10 +122,15 @@ def parse_header(header: memoryview, size: int) -> Header:
     try:
         described = json.loads(bytes(header[_LENGTH_BYTES:]))
         content = json.loads(described[_METADATA][_TREE_KEY])
-        if content["format"] != _FORMAT:
-            raise InvalidStateFile(f"it has format {content['format']!r}; this version reads {_FORMAT}")
+        if content["format"] not in (_FORMAT, _FORMAT_OF_SEVERAL_FILES):
+            raise InvalidStateFile(
+                f"it has format {content['format']!r}; this version reads up to {_FORMAT_OF_SEVERAL_FILES}"
+            )
+        elsewhere = {number: place for number, *place in content.get("elsewhere", ())}
         saved = tuple(
-            _saved_array(number, kind, described[name], len(header), size)
+            _elsewhere(number, kind, elsewhere[number], content["files"])
+            if number in elsewhere
+            else _saved_array(number, kind, described[name], len(header), size)
             for number, (name, kind) in enumerate(content["arrays"])
         )
         return Header(content["tree"], saved)
@@ -150,7 +173,18 @@ def parse(data: memoryview) -> Any:
     Raises InvalidStateFile, and CheckpointError when a framework is missing.
     """
     header = parse_header(data[: header_bytes(data, len(data))], len(data))
-    return rebuild(header, [restore_array(one, data[one.begin : one.begin + one.nbytes]) for one in header.arrays])
+    return rebuild(header, restore_arrays(header, {"": data}))
+
+
+def restore_arrays(header: Header, data: Mapping[str, memoryview]) -> list[Any]:
+    """The header's arrays, which share the memory of `data`: the content of each file. Raises as `parse`."""
+    restored = []
+    for one in header.arrays:
+        content = data[one.file] if one.file in data else memoryview(b"")
+        if one.begin + one.nbytes > len(content):
+            raise InvalidStateFile(f"it refers to {one.begin + one.nbytes} bytes of {one.file}, which are not there")
+        restored.append(restore_array(one, content[one.begin : one.begin + one.nbytes]))
+    return restored
 
 
 def restore_array(saved: SavedArray, data: memoryview) -> Any:
@@ -168,6 +202,14 @@ def _saved_array(number: int, kind: str, described: Any, offset: int, size: int)
     if end - begin != arrays.size_of(element, shape):
         raise InvalidStateFile(f"it has {end - begin} bytes for an array of {element} of the shape {shape}")
     return SavedArray(number, str(kind), element, shape, offset + begin)
+
+
+def _elsewhere(number: int, kind: str, place: Any, files: Any) -> SavedArray:
+    file, element, shape, begin = place
+    found = SavedArray(number, str(kind), element, tuple(shape), begin, str(files[file]))
+    if begin < 0 or min(found.shape, default=0) < 0 or not found.file or not found.nbytes:
+        raise InvalidStateFile(f"it has an array of the shape {shape} at {begin} of another file")
+    return found
 
 
 _INVALID = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from perdure.checkpoint.load.part_files import make_content
-from perdure.checkpoint.save.staging import Staging
+from perdure.checkpoint.save.parts.staging import Staging
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.tree import UnsupportedValue, flatten
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
 from perdure.checkpoint.errors import CheckpointError
-from perdure.checkpoint.save.staging import Staging
+from perdure.checkpoint.save.parts.staging import Staging
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.document import _READERS
 from perdure.checkpoint.state.plain_values import READERS

@@ -5,7 +5,9 @@ still be running is removed, whoever runs it:
 
 * an unfinished part goes once its writer is known to be dead (`Writer.is_dead`), or has not written for an hour;
 * a finished part goes an hour after it was written. Processes wait for each other for 10 minutes at most
-  (`ranks.group.TIMEOUT_S`), so a save whose last part is that old has failed.
+  (`ranks.group.TIMEOUT_S`), so a save whose last part is that old has failed;
+* a file that steps share goes once no manifest has listed it for an hour, as far as this process has seen: a save that
+  is not committed yet may refer to it, however old it is.
 
 Parts of all ranks together could also be a checkpoint whose manifest was lost in a copy of the directory. They are left
 to the user (`lost_manifests`), unless an older manifest shows that there were manifests when they were written.
@@ -39,6 +41,7 @@ class Leftovers:
         self._prefix = prefix
         self._looked_at = float("-inf")  # monotonic seconds
         self._uncommitted: set[str] = set()  # finished parts that were certainly never committed
+        self._unlisted_since: dict[str, float] = {}  # monotonic seconds since when no manifest lists a shared file
 
     def remove(self, directory: SaveDirectory, committed: str | None) -> list[str]:
         """Remove what is left behind; returns the names. Looks at most every ten minutes, and fails no save.
@@ -87,6 +90,18 @@ class Leftovers:
                 self._uncommitted.add(name)
             if name in self._uncommitted and _is_abandoned(path, now_s):
                 yield name
+        yield from self._unused_shared(directory, names)
+
+    def _unused_shared(self, directory: SaveDirectory, names: Iterable[str]) -> Iterator[str]:
+        shared = {name for name in names if part_names.is_shared(name, self._prefix)}
+        listed = self._listed(directory) if shared else set()
+        now = time.monotonic()
+        self._unlisted_since = {
+            name: self._unlisted_since.get(name, now) for name in shared if listed is not None and name not in listed
+        }
+        for name, since in self._unlisted_since.items():
+            if now - since > ABANDONED_S:
+                yield name
 
     def _unlisted(self, directory: SaveDirectory, names: Iterable[str]) -> dict[str, Part]:
         """Name → what it tells, for every finished part that no manifest lists."""
@@ -94,12 +109,15 @@ class Leftovers:
         parts = {name: part for name, part in named if part is not None}
         if not self._has_doubtful(directory, parts.values()):
             return {}
+        listed = self._listed(directory)
+        return {} if listed is None else {name: part for name, part in parts.items() if name not in listed}
+
+    @staticmethod
+    def _listed(directory: SaveDirectory) -> set[str] | None:
+        """The files that manifests list; None if a manifest cannot be read, which may list any."""
         directory.forget_listing()  # another process may have committed them
         checkpoints = list(directory.checkpoints())
-        if any(one.damage for one in checkpoints):
-            return {}  # a manifest that cannot be read may list them
-        listed = {path for one in checkpoints for path in one.files}
-        return {name: part for name, part in parts.items() if name not in listed}
+        return None if any(one.damage for one in checkpoints) else {path for one in checkpoints for path in one.files}
 
     def _has_doubtful(self, directory: SaveDirectory, parts: Iterable[Part]) -> bool:
         """Whether there may be unlisted parts, by the names alone: reading all manifests may take long."""
