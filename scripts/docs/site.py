@@ -40,6 +40,8 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/dashboard.md",
             "guides/checkpoints.md",
             "guides/buckets.md",
+            "guides/machines.md",
+            "guides/containers.md",
             "guides/from-skypilot.md",
             "guides/python.md",
             "guides/enter-a-job.md",

@@ -45,7 +45,7 @@ CLOUDS = {"local": "local", "aws": "AWS", "gcp": "Google Cloud", "azure": "Azure
 YES, NO_EFFECT, REFUSED = "yes", "no effect", "refused"
 # Fields whose values decide: path → the effect of the values.
 _BY_VALUE = {
-    "resources.image_id": ("`docker:…` without `infra: k8s`, `skypilot:…`", REFUSED),
+    "resources.image_id": ("`skypilot:…`", REFUSED),
     "config.hooks": ("only `stop`", REFUSED),
 }
 

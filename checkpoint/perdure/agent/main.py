@@ -41,8 +41,10 @@ from perdure.agent.tunnel.dialer import StreamDialer
 from perdure.agent.tunnel.session import SessionContext
 from perdure.agent.usage.usage_stream import UsageStream
 from perdure.agent.workload import machine
+from perdure.agent.workload.container.task_container import TaskContainer
 from perdure.agent.workload.environment import WORKDIR, home_dir, node_path, workload_env
 from perdure.agent.workload.library import library_dir
+from perdure.agent.workload.tools.toolbox import Toolbox, uv_artifact
 
 NO_SPEC_TIMEOUT_S = 600.0
 LOG_ACK_TIMEOUT_S = 2.0
@@ -146,7 +148,8 @@ class Agent:
         )
         host = self._slot_host(spec, outbox)
         library = library_dir(self._paths.root)
-        dialer = StreamDialer(self._client, self._session_context(spec, desired, library), log=log)
+        container = self._container(spec)
+        dialer = StreamDialer(self._client, self._session_context(spec, desired, library, container), log=log)
         channel = Channel(
             self._client,
             outbox,
@@ -167,6 +170,7 @@ class Agent:
             log=log,
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
             slot_host=host,
+            container=container,
         )
         if host is not None:
             host.last_contact, host.used_at = lambda: channel.last_contact, dialer.used_at
@@ -178,6 +182,7 @@ class Agent:
         self._poll_notices(spec, handler)
         self._handle_sigterm(handler)
         machine.prepare(os.environ, log=log)
+        self._toolbox(spec, fetcher, library).install()
         try:
             supervisor.run()
             if not self._is_going_down(desired):
@@ -213,17 +218,45 @@ class Agent:
             return None
         return SlotHost(self._paths, outbox, library=library_dir(self._paths.root), environ=os.environ, log=log)
 
-    def _session_context(self, spec: NodeSpec, desired: DesiredState, library: Path) -> SessionContext:
+    def _container(self, spec: NodeSpec) -> TaskContainer | None:
+        if spec.container is None:
+            return None
+        return TaskContainer(
+            spec.container,
+            f"perdure-{spec.job_id}-{spec.task_index}-{spec.generation}-{spec.rank}",
+            self._paths.container,
+            gpus=spec.gpus_per_node,
+            environ=os.environ,
+            log=self._paths.append_to_job_log,
+        )
+
+    def _toolbox(self, spec: NodeSpec, fetcher: Fetcher, library: Path) -> Toolbox:
+        return Toolbox(
+            self._paths.tools,
+            library,
+            fetcher,
+            python=spec.python,
+            in_container=spec.container is not None,
+            uv=spec.artifacts.get(uv_artifact()),
+            environ=os.environ,
+            log=log,
+        )
+
+    def _session_context(
+        self, spec: NodeSpec, desired: DesiredState, library: Path, container: TaskContainer | None
+    ) -> SessionContext:
         """What sessions of users share with `run`."""
 
         def env() -> dict[str, str]:
             directive = desired.state.directive
-            return workload_env(
-                "run", spec, directive, environ=os.environ, run_dir=self._paths.run_dir, library=library
-            )
+            environ = container.environ() if container is not None and container.is_running else os.environ
+            return workload_env("run", spec, directive, environ=environ, paths=self._paths, library=library)
+
+        def enter() -> list[str]:
+            return container.enter() if container is not None and container.is_running else []
 
         home = home_dir(os.environ)
-        return SessionContext(env, (str(home / WORKDIR), str(home), "/"), library, self._paths.sessions)
+        return SessionContext(env, (str(home / WORKDIR), str(home), "/"), library, self._paths.sessions, enter)
 
     def _shutdown_s(self, spec: NodeSpec) -> float:
         """How long a drain may take after SIGTERM: less than the time until SIGKILL, so that its end is reported."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.agent.workload.container.image_name import ContainerSpec
+
 PROTOCOL = 1
 
 
@@ -48,6 +50,8 @@ class NodeSpec:
     drain_s: float
     power_off_after_s: float
     hooks: tuple[Hook, ...] = ()
+    python: str | None = None  # the version of Python that the task wants; None: the image's
+    container: ContainerSpec | None = None  # what the scripts run in
     is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
     home: dict[str, Any] | None = None  # of a host: the folder of a bucket that keeps its home, as one of `mounts`
 
@@ -79,6 +83,8 @@ class NodeSpec:
             hooks=tuple(
                 Hook(str(hook["run"]), tuple(hook["events"]), float(hook["timeout_s"])) for hook in raw.get("hooks", ())
             ),
+            python=(raw.get("runtime") or {}).get("python"),
+            container=ContainerSpec.parse(raw["container"]) if raw.get("container") else None,
             is_host=bool(raw.get("host", False)),
             home=raw.get("home"),
         )

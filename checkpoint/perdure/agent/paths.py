@@ -45,6 +45,23 @@ class NodePaths:
         """Files of open ssh sessions, one folder each."""
         return self.root / "sessions"
 
+    @property
+    def tools(self) -> Path:
+        """The tools of scripts: see `workload.tools`."""
+        return self.root / "tools"
+
+    @property
+    def container(self) -> Path:
+        """The agent's files for the container of the task, which the container does not see."""
+        return self.root / "container"
+
+    def shared_with_container(self) -> tuple[Path, ...]:
+        """The folders that scripts in a container use. Makes those that are missing. Raises OSError."""
+        folders = (self.run_dir, self.tools, *(self.root / name for name in ("stages", "artifacts", "mounts")))
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+        return folders
+
     def stage(self, name: str) -> Path:
         return self.root / "stages" / name
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from perdure.sdk.spec import infra, yaml_reader
+from perdure.sdk.spec import yaml_reader
 from perdure.sdk.spec.field_types import validate
 from perdure.sdk.spec.problems import Problem, TaskError, choice_fix
 from perdure.sdk.spec.report import Report
@@ -83,7 +83,7 @@ def _drop(mapping: dict[str, Any], path: list[str]) -> dict[str, Any]:
     value = mapping.get(name)
     if rest:
         return mapping | {name: _drop(value, rest)} if isinstance(value, dict) else mapping
-    if name == "image_id" and not unsupported_image(value, infra.parts(mapping.get("infra"))[0]):
+    if name == "image_id" and not unsupported_image(value):
         return mapping
     return {key: item for key, item in mapping.items() if key != name}
 

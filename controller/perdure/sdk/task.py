@@ -60,6 +60,7 @@ class Task:
         notify: str | Sequence[str] | Mapping[str, Any] | None = None,
         api_server_access: bool | None = None,
         config: dict[str, Any] | None = None,
+        runtime: dict[str, str] | None = None,
     ) -> None:
         mounts = {**_mount_configs(file_mounts), **_mount_configs(storage_mounts)}
         given: Config = {
@@ -77,6 +78,7 @@ class Task:
             "notify": notify,
             "api_server_access": api_server_access,
             "config": config,
+            "runtime": runtime,
         }
         self._adopt(*parse_task(Document(given)))
         self._add_to_current_dag()

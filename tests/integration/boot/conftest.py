@@ -12,6 +12,7 @@ import pytest
 from support.boot.machines import BootedMachine, BootedMachines, missing_requirement
 from support.fakes.ec2 import FakeEc2
 from support.helpers.controllers import running_controller
+from support.helpers.package_index import PackageIndex, package_index
 from support.worlds.jobs_on_clouds import FAKES, JobsOnClouds
 
 BUCKET = "boot"
@@ -22,6 +23,7 @@ class BootedJobs:
     jobs: JobsOnClouds
     machines: BootedMachines
     s3: Any  # a boto3 client
+    index: PackageIndex
 
     def machine_of(self, job: int) -> BootedMachine:
         """The job's newest machine, once the job runs on it."""
@@ -46,13 +48,19 @@ def booted(cloud: str, tmp_path: Path) -> Iterator[BootedJobs]:
         made.append(BootedMachines(*about))
         return made[-1]
 
-    with FAKES[cloud](tmp_path / cloud, hidden=home, make_machines=make) as fake, FakeEc2() as store:
+    with (
+        FAKES[cloud](tmp_path / cloud, hidden=home, make_machines=make) as fake,
+        FakeEc2() as store,
+        package_index(tmp_path / "index") as index,
+    ):
+        index.add("by-pip")
+        index.add("by-uv")
         buckets = store if cloud != "aws" else fake
-        made[0].ports.append(int(buckets.url.rpartition(":")[2]))
+        made[0].ports += [int(buckets.url.rpartition(":")[2]), index.port]
         buckets.s3.create_bucket(Bucket=BUCKET)
         config = fake.config + ("" if cloud == "aws" else store.config.split("\n")[1] + "\n")
         (home / "config.yaml").write_text(f"{config}listen: {{tls: auto}}\n")
         with running_controller(home, environ=fake.environ | buckets.environ) as controller:
             jobs = JobsOnClouds(controller, {cloud: fake})
-            yield BootedJobs(jobs, made[0], buckets.s3)
+            yield BootedJobs(jobs, made[0], buckets.s3, index)
             print("\n".join(f"---- {id}\n{one.console}" for id, one in made[0].machines.items()))

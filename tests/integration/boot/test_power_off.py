@@ -10,6 +10,18 @@ from support.worlds.jobs_on_clouds import keys_in
 
 pytestmark = [pytest.mark.boot, pytest.mark.long, pytest.mark.timeout(600)]
 
+# What the guides print. The image has a Python 3.11 without pip, and no `python`.
+INSTALLING = """
+set -e
+pip install -q by-pip
+uv pip install -q --system by-uv
+prefix=$(python -c 'import by_pip, by_uv, sys; print(sys.prefix)')
+conda create -n x python=3.11 -y && conda activate x
+pip install -q by-pip
+python -c 'import by_pip, sys; print("installed", sys.argv[1], "conda", sys.prefix)' "$prefix"
+conda deactivate
+"""
+
 # It saves for six seconds after SIGTERM.
 SAVING = """
 python3 - <<'END'
@@ -34,9 +46,10 @@ END
 
 def test_power_off__loses_no_save_of_the_grace_time(booted: BootedJobs, cloud: str) -> None:
     mounts = {"/ckpt": {"name": BUCKET, "store": "s3", "mode": "MOUNT_CACHED"}}
-    job = booted.jobs.launch("saves", SAVING, file_mounts=mounts, setup="true")
+    job = booted.jobs.launch("saves", SAVING, file_mounts=mounts, setup=INSTALLING, envs=booted.index.environ)
     machine = booted.machine_of(job)
     booted.jobs.until_printed(job, "running")
+    assert "installed /root/perdure-env conda /root/.conda/envs/x" in booted.jobs.controller.log(job)
     assert "umask 0o22 cuda /usr/local/cuda" in booted.jobs.controller.log(job)
     for unit in ("apt-daily.timer", "apt-daily-upgrade.timer", "unattended-upgrades.service"):
         assert machine.run("systemctl", "is-enabled", unit, check=False).strip() == "masked"

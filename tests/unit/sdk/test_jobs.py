@@ -98,9 +98,9 @@ class Echo:
 def test_warnings__are_each_given_once() -> None:
     text = (
         "run: x\nresources:\n  ports: 80\n  any_of: [{infra: aws}, {infra: gcp, autostop: 5}]\n"
-        "config:\n  docker: {run_options: [-v]}\n  hooks: [{run: a, events: [stop, down]}]\n"
+        "config:\n  aws: {vpc_name: v}\n  hooks: [{run: a, events: [stop, down]}]\n"
     )
-    named = ["resources.ports", "resources.any_of[1].autostop", "config.docker", "config.hooks[0].events"]
+    named = ["resources.ports", "resources.any_of[1].autostop", "config.aws", "config.hooks[0].events"]
     with jobs.prepare(Task.from_yaml_str(text)) as job:
         for warnings in (job.plan(Echo())["warnings"], job.submit(Echo(), key="k", user="ada").warnings):
             assert sorted(w.split(": ")[1] for w in warnings if w != Echo.OWN) == sorted(named)

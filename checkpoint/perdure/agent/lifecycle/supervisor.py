@@ -27,7 +27,9 @@ from perdure.agent.node_spec import NodeSpec
 from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import reserve_disk_space
 from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
-from perdure.agent.workload.environment import workdir_path, workload_env
+from perdure.agent.workload.container.engine import ContainerFailed
+from perdure.agent.workload.container.task_container import TaskContainer, outermost
+from perdure.agent.workload.environment import node_path, workdir_path, workload_env
 from perdure.agent.workload.stage import Stage
 
 MOUNT_CHECK_S = 5.0  # how long the check of the mounts after a failed stage may take
@@ -60,6 +62,7 @@ class Supervisor:
         log: Callable[[str], None],
         is_orphaned: Callable[[], bool] = lambda: False,
         slot_host: SlotHost | None = None,
+        container: TaskContainer | None = None,
     ) -> None:
         self._spec = spec
         self._desired = desired
@@ -72,6 +75,7 @@ class Supervisor:
         self._log = log
         self._is_orphaned = is_orphaned
         self._slot_host = slot_host
+        self._container = container
         self._setup_stage = self._make_stage("setup", allow_background=True)
         self._run_stage = self._make_stage("run", allow_background=spec.num_nodes > 1)
         self._stages = (self._run_stage, self._setup_stage)
@@ -110,6 +114,8 @@ class Supervisor:
         try:
             outcome = self._run_stages()
         except DrainNow:
+            if self._container is not None:
+                self._container.cancel()
             outcome = self._drain.stop_workload()
         except NodeFailed as failed:
             outcome = failed.outcome
@@ -176,8 +182,28 @@ class Supervisor:
         if not is_first_time:
             begun = [stage.name for stage in self._stages if stage.has_begun]
             self._replaced_mounts = {name: self._storage.new_mounts() for name in begun}
+        self._start_container()
         self._desired.update(prepared=True)
         self._storage.watch(self._mounts_changed)
+
+    def _start_container(self) -> None:
+        """Start the container of the task, if it has one. Raises NodeFailed with the engine's words."""
+        container = self._container
+        if container is None:
+            return
+        task = BackgroundTask("container", lambda: container.start(self._shared_paths()))
+        self._desired.wait_for(task.is_done)
+        try:
+            task.result()
+        except ContainerFailed as failed:
+            raise NodeFailed(Outcome(failed_stage="start", message=str(failed))) from None
+
+    def _shared_paths(self) -> list[str]:
+        """What scripts in a container share with this machine: the task's files, and what the agent keeps for them."""
+        of_agent = [self._library, *self._paths.shared_with_container()]
+        given = [*self._spec.uploads, *self._spec.mounts]
+        of_task = [workdir_path(os.environ), *(node_path(str(one["path"]), os.environ) for one in given)]
+        return outermost(str(path) for path in (*of_agent, *of_task) if os.path.lexists(path))
 
     def _mounts_changed(self, mounts: list[dict[str, Any]], lost: list[str]) -> None:
         if lost:
@@ -232,6 +258,9 @@ class Supervisor:
                 stage.stop(kill_at=clock.now() + FLUSH_MIN_S / 2)
         self._desired.wait_for(lambda: not any(stage.is_alive() for stage in self._stages), drainable=False)
         self._run_stage.kill_orphans()
+        if self._container is not None:
+            task = BackgroundTask("container", self._container.remove)
+            self._desired.wait_for(task.is_done, drainable=False)
 
     def _report_end(self, outcome: Outcome) -> None:
         self._log(f"ended: {outcome}")
@@ -252,8 +281,8 @@ class Supervisor:
             stage,
             self._spec,
             self._desired.state.directive,
-            environ=os.environ,
-            run_dir=self._paths.run_dir,
+            environ=os.environ if self._container is None else self._container.environ(),
+            paths=self._paths,
             library=self._library,
         )
 
@@ -272,4 +301,5 @@ class Supervisor:
             library=self._library,
             marker=marker,
             allow_background=allow_background,
+            container=self._container,
         )

@@ -16,13 +16,13 @@ from typing import Any
 from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
-from perdure.agent.workload.runner_process import SOURCE_RC
+from perdure.agent.workload.tools.login import LOGIN
 
 STDOUT, STDERR = b"\x01", b"\x02"  # the first byte of every message to the user
 SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "HUP": signal.SIGHUP, "QUIT": signal.SIGQUIT}
 DEFAULT_TERM = "xterm-256color"
 # A profile may end the shell: then the trap runs the command all the same.
-_WRAPPER = f'trap \'exec "$@"\' EXIT; {SOURCE_RC}trap - EXIT; exec "$@"'
+_WRAPPER = f'trap \'exec "$@"\' EXIT; {LOGIN}trap - EXIT; exec "$@"'
 _END_OF_INPUT = b"\x04"
 
 
@@ -109,7 +109,7 @@ def _start_on_pipes(
 def _launch(
     session: Session, argv: list[str], env: Mapping[str, str], context: SessionContext, **streams: Any
 ) -> subprocess.Popen[bytes]:
-    command = ["bash", "-c", _WRAPPER, "perdure", *argv]
+    command = [*context.enter(), "bash", "-c", _WRAPPER, "perdure", *argv]
     process = launch(command, env=env, folders=context.folders, library=context.library, **streams)
     session.owns(process)
     return process

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +35,15 @@ class SessionContext:
     """What sessions share with the job: its environment and folders, and where the agent may write.
 
     `env`: returns the environment of `run`. `folders`: a command starts in the first one that exists. `library`: the
-    folder of the package `perdure`. `directory`: a folder of the agent that other users cannot read.
+    folder of the package `perdure`. `directory`: a folder of the agent that other users cannot read. `enter`: returns
+    the beginning of a command that runs in the job's container; empty if the job has none.
     """
 
     env: Callable[[], Mapping[str, str]]
     folders: tuple[str, ...]
     library: Path
     directory: Path
+    enter: Callable[[], Sequence[str]] = tuple
 
 
 class Session:

@@ -21,7 +21,7 @@ from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
 from perdure.agent.workload.environment import DEFAULT_PATH
-from perdure.agent.workload.runner_process import SOURCE_RC
+from perdure.agent.workload.tools.login import LOGIN
 
 _USE_EXEC = "use `perdure jobs exec -t ID -- bash`"
 _SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
@@ -50,9 +50,10 @@ ForceCommand exec /bin/sh {script}
 _SCRIPT = """\
 {exports}
 cd "$HOME" 2>/dev/null
-if [ -n "$SSH_ORIGINAL_COMMAND" ]; then exec bash -c {command}; fi
+case $SSH_ORIGINAL_COMMAND in {sftp}*) exec $SSH_ORIGINAL_COMMAND ;; esac
+if [ -n "$SSH_ORIGINAL_COMMAND" ]; then exec {enter} bash -c {command}; fi
 for folder in {folders}; do cd "$folder" 2>/dev/null && break; done
-exec bash -c {shell}
+exec {enter} bash -c {shell}
 """
 
 
@@ -114,6 +115,7 @@ def _find_sshd() -> str:
 def _write_files(folder: Path, request: Mapping[str, Any], context: SessionContext) -> None:
     user = pwd.getpwuid(os.getuid()).pw_name
     script = folder / "session.sh"
+    sftp = next(filter(os.path.exists, _SFTP_SERVERS), _SFTP_SERVERS[0])
     files = {
         "host_key": str(request["host_key"]),
         "authorized_keys": str(request["public_key"]) + "\n",
@@ -121,14 +123,16 @@ def _write_files(folder: Path, request: Mapping[str, Any], context: SessionConte
             folder=folder,
             user=user,
             use_pam="yes" if _is_locked(user) else "no",
-            sftp=next(filter(os.path.exists, _SFTP_SERVERS), _SFTP_SERVERS[0]),
+            sftp=sftp,
             script=shlex.quote(str(script)),
         ),
         script.name: _SCRIPT.format(
+            sftp=sftp,
+            enter=shlex.join(context.enter()),
             exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in _variables(context).items()),
-            command=shlex.quote(f'{SOURCE_RC}eval "$SSH_ORIGINAL_COMMAND"'),
+            command=shlex.quote(f'{LOGIN}eval "$SSH_ORIGINAL_COMMAND"'),
             folders=" ".join(map(shlex.quote, context.folders)),
-            shell=shlex.quote(f"{SOURCE_RC}exec bash -i"),
+            shell=shlex.quote(f"{LOGIN}exec bash -i"),
         ),
     }
     for name, text in files.items():

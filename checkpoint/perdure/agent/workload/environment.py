@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perdure.agent.node_spec import NodeSpec
+from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import Directive
 
 RUN_DIR = "PERDURE_RUN_DIR"
+TOOLS_DIR = "PERDURE_TOOLS"
 WORKDIR = "sky_workdir"
 # What a service manager and the shells of a boot leave to the agent. It is about them, not about the workload: with
 # JOURNAL_STREAM, for example, loggers write the journal's format.
@@ -21,6 +23,16 @@ BOOT_VARIABLES = frozenset(
         "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE", "TERM", "_",
     }
 )  # fmt: skip
+# The environment of a machine belongs to its job: pip and uv need not protect it from the job. Copies, because a clone
+# of a file loses its mode on some file systems.
+_TOOL_SETTINGS = {
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "UV_BREAK_SYSTEM_PACKAGES": "1",
+    "UV_LINK_MODE": "copy",
+    "CONDA_ALWAYS_YES": "1",  # nobody answers its questions
+}
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -44,7 +56,7 @@ def node_path(path: str, environ: Mapping[str, str]) -> Path:
 
 
 def workload_env(
-    stage: str, spec: NodeSpec, directive: Directive, *, environ: Mapping[str, str], run_dir: Path, library: Path
+    stage: str, spec: NodeSpec, directive: Directive, *, environ: Mapping[str, str], paths: NodePaths, library: Path
 ) -> dict[str, str]:
     """The whole environment of `stage` ("setup" or "run"), without the agent's settings and, above all, its token."""
     env = {
@@ -53,10 +65,12 @@ def workload_env(
     env.setdefault("PATH", DEFAULT_PATH)
     env["HOME"] = str(home_dir(environ))
     env["PYTHONUNBUFFERED"] = "1"
+    env.update(_TOOL_SETTINGS)
     env.update(spec.env)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(library), env.get("PYTHONPATH")]))
     env.update(_skypilot_variables(stage, spec, directive))
-    env[RUN_DIR] = str(run_dir)
+    env[RUN_DIR] = str(paths.run_dir)
+    env[TOOLS_DIR] = str(paths.tools)
     env["PERDURE_GENERATION"] = str(spec.generation)
     env["PERDURE_NODE_RANK"] = str(spec.rank)
     return env

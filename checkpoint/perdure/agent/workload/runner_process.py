@@ -7,7 +7,7 @@ The agent may be killed and started again: the script does not notice and loses 
 The runner is a child subreaper: the script's background processes (`&`, nohup, setsid) become its children, so no child
 left means that nothing of the script is left.
 
-Files in its folder: `lock` (held while it lives), `runner.json` (its pid), `begun` (~/.bashrc has been sourced),
+Files in its folder: `lock` (held while it lives), `runner.json` (its pid), `begun` (the login files have been sourced),
 `stop.json` (the agent's request to stop), `result.json` (how the script ended). The job is read as JSON from stdin,
 since the environment holds secrets.
 """
@@ -33,6 +33,7 @@ from typing import Any
 from perdure.agent import clock
 from perdure.agent.state_file import read_json, reserve_disk_space, write_json
 from perdure.agent.workload import stop_order
+from perdure.agent.workload.tools.login import LOGIN, LOGIN_WITHOUT_FILES, SH
 
 PR_SET_CHILD_SUBREAPER = 36
 F_SETPIPE_SZ = 1031
@@ -48,17 +49,9 @@ UMASK = 0o022
 # More than a program that closes every possible descriptor can bear.
 MAX_OPEN_FILES = 1 << 20
 
-# These files may do anything: print, fail, change options and folders, and even end the shell (then they are left out).
-# The images of clouds put the paths of CUDA and EFA into /etc/profile.d. /etc/profile itself would reset PATH.
-SOURCE_RC = (
-    "for perdure_rc in /etc/profile.d/*.sh ~/.bashrc; do "
-    'if [ -r "$perdure_rc" ]; then source "$perdure_rc" >/dev/null 2>&1 </dev/null || true; set +eu +o pipefail; fi; '
-    "done; unset perdure_rc; "
-)
-
 
 def main() -> int:
-    """Run the job on stdin: {"script", "cwd", "log", "directory", "env", "allow_background"}."""
+    """Run the job on stdin: {"script", "cwd", "log", "directory", "env", "allow_background", "enter", "shell"}."""
     try:
         job = json.load(sys.stdin)
     except ValueError:
@@ -88,6 +81,8 @@ class Runner:
 
     def __init__(self, job: dict[str, Any], directory: Path) -> None:
         self._job = job
+        self._enter: list[str] = job.get("enter") or []  # the beginning of a command that runs in the container
+        self._shell: str = job.get("shell") or shutil.which("bash") or "bash"
         self._directory = directory
         self._log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._pipe, self._pipe_end = os.pipe()
@@ -128,11 +123,12 @@ class Runner:
             self._write_result(self._exit_code)
 
     def _start(self, *, with_rc: bool) -> None:
-        script, begun = self._job["script"], shlex.quote(str(self._directory / "begun"))
-        launcher = (SOURCE_RC if with_rc else "") + f': >{begun}; cd {shlex.quote(self._job["cwd"])} && source "$0"'
+        begun, cwd = shlex.quote(str(self._directory / "begun")), shlex.quote(self._job["cwd"])
+        login = "" if self._shell == SH else LOGIN if with_rc else LOGIN_WITHOUT_FILES
+        launcher = f'{login}: >{begun}; cd {cwd} && . "$0"'
         try:
             self._script = subprocess.Popen(
-                [shutil.which("bash") or "bash", "-c", launcher, script],
+                [*self._enter, self._shell, "-c", launcher, self._job["script"]],
                 stdin=subprocess.DEVNULL,
                 stdout=self._pipe_end,
                 stderr=self._pipe_end,

@@ -16,9 +16,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perdure.agent.state_file import read_json, reserve_disk_space, write_json
 from perdure.agent.workload import stop_order
+from perdure.agent.workload.container.task_container import TaskContainer
 from perdure.agent.workload.runner_process import ALREADY_RUNNING, take_lock
 
 LOST_EXIT_CODE = 128 + signal.SIGKILL
@@ -42,15 +44,27 @@ class Stage:
     """One script. `allow_background`: the stage has ended when the script has, even if background processes live on."""
 
     def __init__(
-        self, name: str, directory: Path, *, log: Path, library: Path, marker: tuple[str, str], allow_background: bool
+        self,
+        name: str,
+        directory: Path,
+        *,
+        log: Path,
+        library: Path,
+        marker: tuple[str, str],
+        allow_background: bool,
+        container: TaskContainer | None = None,
     ) -> None:
-        """`library`: the folder of the package `perdure`. `marker`: name and value of a variable of the workload."""
+        """`library`: the folder of the package `perdure`. `marker`: name and value of a variable of the workload.
+
+        `container`: what the script runs in, if not on the machine itself. It is running when the script starts.
+        """
         self.name = name
         self._directory = directory
         self._log = log
         self._library = library
         self._marker = marker
         self._allow_background = allow_background
+        self._container = container
         self._runner: subprocess.Popen[bytes] | None = None
 
     @property
@@ -65,7 +79,14 @@ class Stage:
         reserve_disk_space(self._directory / "stop.json")
         path = self._directory / f"{self.name}.sh"
         path.write_text(script)
-        job = {"script": str(path), "cwd": str(cwd), "log": str(self._log), "directory": str(self._directory)}
+        job: dict[str, Any] = {
+            "script": str(path),
+            "cwd": str(cwd),
+            "log": str(self._log),
+            "directory": str(self._directory),
+        }
+        if self._container is not None:
+            job.update(enter=self._container.enter(), shell=self._container.shell)
         with open(self._directory / "runner.err", "wb") as errors:
             self._runner = subprocess.Popen(
                 [sys.executable or "python3", "-IS", "-c", _RUNNER_COMMAND, str(self._library)],

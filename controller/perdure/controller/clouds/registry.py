@@ -77,6 +77,12 @@ def notice_source(cloud: str) -> NoticeSource | None:
     return descriptor.notice_source if descriptor else None
 
 
+def runs_containers(cloud: str) -> bool:
+    """Whether a cloud's machines are containers, so that it runs the image of a task itself."""
+    descriptor = descriptors().get(cloud)
+    return descriptor is not None and descriptor.runs_containers
+
+
 def hosting_support(cloud: str) -> HostingSupport | None:
     """How a cloud hosts controllers; None if it does not."""
     descriptor = descriptors().get(cloud)

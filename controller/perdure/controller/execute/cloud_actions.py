@@ -26,6 +26,7 @@ from perdure.controller.clouds.base.protocol import (
     LaunchRequest,
     Owner,
 )
+from perdure.controller.clouds.machine_options import boot_image
 from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.clouds.registry import find_cloud
 from perdure.controller.execute.call_types import IntentOutcome, Lifetimes, RetryLater
@@ -180,7 +181,7 @@ class CloudActions:
             disk_gib=data.get("disk_gib"),
             disk_tier=data.get("disk_tier"),
             network_tier=data.get("network_tier"),
-            image_id=data.get("image_id"),
+            image_id=boot_image(data.get("image_id"), data["offer"]["cloud"]),
             labels=data.get("labels") or {},
             settings=data.get("settings") or {},
         )

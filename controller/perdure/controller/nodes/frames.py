@@ -119,7 +119,7 @@ class NodeReport:
     phase: Phase
     ip: Address | None = None
     exit_code: ExitCode | None = None
-    failed_stage: Literal["mounts", "setup", "run", "flush"] | None = None
+    failed_stage: Literal["start", "mounts", "setup", "run", "flush"] | None = None
     interrupted: bool = False
     mount_lost: bool = False
     message: Message = ""

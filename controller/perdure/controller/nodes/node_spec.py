@@ -15,11 +15,14 @@ from sqlalchemy import Connection, bindparam, select
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.clouds import registry
+from perdure.controller.clouds.machine_options import REGISTRY_VARIABLES, is_container
+from perdure.controller.clouds.machine_options import container as container_of
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
 from perdure.controller.store import cluster_homes
+from perdure.controller.store.codec import decode_offer, decode_requirement
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.records import clusters
@@ -30,7 +33,7 @@ from perdure.recovery.statuses import AttemptState
 
 _ATTEMPTS = (
     select(Task.c.job_id, Task.c.index, Attempt.c.generation, Attempt.c.offer)
-    .add_columns(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets)
+    .add_columns(Task.c.task_id, Task.c.num_nodes, Task.c.spec, Task.c.secrets, Task.c.requirements)
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.num_tasks, Job.c.batch_rank, Job.c.batch_size)
     .add_columns(Job.c.cluster_id, Job.c.cluster_job)
     .join(Job, Job.c.id == Task.c.job_id)
@@ -78,6 +81,8 @@ class NodeSpecBuilder:
         ids = (row["task_id"],) if row["num_tasks"] == 1 else task_ids(conn, job_id)
         secrets = self.keyring.unseal(row["secrets"])
         of_task = {name: value for name, value in secrets.items() if name != GIT_CREDENTIALS}
+        container = _container(row, {**spec["envs"], **of_task})
+        hidden = REGISTRY_VARIABLES if container is not None else ()  # the agent alone needs them
         return {
             "version": 1,
             "job_id": job_id,
@@ -87,7 +92,11 @@ class NodeSpecBuilder:
             "num_nodes": row["num_nodes"],
             "setup": spec["setup"],
             "run": spec["run"],
-            "env": {**spec["envs"], **of_task, **self._variables(conn, row, key, ids)},
+            "env": {
+                **_without(spec["envs"], hidden),
+                **_without(of_task, hidden),
+                **self._variables(conn, row, key, ids),
+            },
             "secret_names": sorted(of_task),
             "gpus_per_node": _num_gpus(row["offer"]),
             "workdir": _workdir(resolve_secrets(spec["workdir"], secrets)),
@@ -98,6 +107,8 @@ class NodeSpecBuilder:
             "drain_s": self.timeouts.drain_timeout_s,
             "power_off_after_s": self._power_off_after_s(row["offer"]["cloud"]),
             "hooks": spec.get("hooks", []),
+            "runtime": spec.get("runtime"),
+            "container": container,
             "host": spec.get("host", False),
             "home": self._home(conn, row) if spec.get("host") else None,
         }
@@ -143,6 +154,19 @@ def _num_gpus(offer: Mapping[str, Any]) -> int:
     """The accelerators of one machine that was bought, whichever alternative of the task it is. A fraction counts as
     one."""
     return math.ceil(offer["accelerators"][1]) if offer.get("accelerators") else 0
+
+
+def _container(row: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any] | None:
+    """The container that this attempt runs in, if it does. Most tasks have none, and need no decoding."""
+    spec = row["spec"]
+    if not any(is_container(options.get("image_id")) for options in spec.get("machines", ())):
+        return None
+    requirements = [decode_requirement(one) for one in row["requirements"]]
+    return container_of(spec, requirements, decode_offer(row["offer"]), variables)
+
+
+def _without(variables: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name not in names}
 
 
 def _workdir(workdir: Any) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
+from perdure.controller.clouds.machine_options import machine_options
 from perdure.controller.runtime.security.incarnations import NO_INCARNATIONS, Incarnations
 from perdure.controller.store import codec
 from perdure.controller.store.records import intents
@@ -16,9 +17,6 @@ from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
-from perdure.recovery.market.fit import fitted_requirement
-from perdure.recovery.market.offers import Offer
-from perdure.recovery.market.requirements import MachineRequirement
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
@@ -81,7 +79,7 @@ class IntentBuilder:
             "num_nodes": action.num_nodes,
             "name": f"perdure-{row.name}-{job.id}-{action.task}-{action.generation}",
             "queue": _queue_key(job, row),
-            **_machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
+            **machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
             **_cloud_settings(row.spec, action.offer.cloud),
         }
 
@@ -95,16 +93,6 @@ def _read_tasks(conn: Connection, job_ids: Collection[int]) -> dict[tuple[int, i
     """What requests need to know of the tasks of these jobs, by job and index."""
     rows = conn.execute(_TASKS, {"job_ids": list(job_ids)}) if job_ids else ()
     return {(row.job_id, row.task_index): row for row in rows}
-
-
-def _machine_options(
-    spec: Mapping[str, Any], requirements: Sequence[MachineRequirement], offer: Offer
-) -> dict[str, Any]:
-    """The fields of a launch request that the alternative of `offer` asks for (`submit.compiler`)."""
-    if "machines" not in spec:  # a job of version 0.1.0: the same for all alternatives
-        return dict(spec.get("machine", {}))
-    index = fitted_requirement(requirements, offer)
-    return {} if index is None else dict(spec["machines"][index])
 
 
 def _cloud_settings(spec: Mapping[str, Any], cloud: str) -> dict[str, Any]:

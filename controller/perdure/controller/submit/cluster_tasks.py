@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from perdure.controller.clouds import registry
+from perdure.controller.clouds.machine_options import is_container
 from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.compiler import CompiledJob
+from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
@@ -40,6 +43,7 @@ class OnCluster:
         return replace(compiled, tasks=[adapt(task) for task in compiled.tasks])
 
     def _host_task(self, task: NewTask) -> NewTask:
+        _require_machine_images(task)
         recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers)  # it never moves on its own
         return replace(task, view=replace_value(task.view, recovery=recovery), spec={**task.spec, "host": True})
 
@@ -53,6 +57,17 @@ class OnCluster:
             "limit_s": self.limit_s,
         }
         return replace(task, view=view, spec={**task.spec, "slot": slot, "machines": [{}]})
+
+
+def _require_machine_images(task: NewTask) -> None:
+    """Raises RequestRejected for containers, except on clouds whose machines are containers."""
+    for requirement, options in zip(task.view.requirements, task.spec["machines"], strict=True):
+        if is_container(options.get("image_id")) and not registry.runs_containers(requirement.cloud or ""):
+            raise RequestRejected(
+                "a cluster cannot run its jobs in a container yet, except on Kubernetes",
+                where="resources.image_id",
+                fix="add `infra: k8s`, launch it as a managed job (`perdure jobs launch`), or remove image_id",
+            )
 
 
 def host_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Bad input raises RequestRejected: what is wrong, where, what to do.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import StorageError
 from perdure.controller.clouds.base.config_section import SectionError
 from perdure.controller.clouds.base.protocol import HasTaskSettings
+from perdure.controller.clouds.machine_options import REGISTRY_VARIABLES, boot_image
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.config.notify_config import NO_NOTIFICATIONS, NotifyConfig
 from perdure.controller.runtime.security.keyring import Keyring
@@ -98,7 +100,7 @@ class Compiler:
             for candidate in candidates(task.resources):
                 for cloud in usable:
                     if candidate.requirement.cloud in (None, cloud.name):
-                        for option in _machine_options(candidate).keys() & cloud.ignores:
+                        for option in _boot_options(candidate, cloud.name).keys() & cloud.ignores:
                             clouds.setdefault(_RESOURCE_FIELDS[option], set()).add(cloud.name)
             for field, names in sorted(clouds.items()):
                 where = " and ".join(sorted(names))
@@ -197,6 +199,8 @@ class Compiler:
         spec = {
             "setup": config.get("setup"),
             "run": config.get("run"),
+            "runtime": config.get("runtime"),
+            "run_options": _run_options(config),
             "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
             "secret_names": sorted(secrets),
             "workdir": workdir,
@@ -220,6 +224,7 @@ class Compiler:
                     where=name,
                     fix="give the sha256 of the uploaded file",
                 )
+        _check_registry({**spec["envs"], **secrets}, name)
         kept = secrets | ({} if credentials is None else {GIT_CREDENTIALS: credentials})
         sealed = self.keyring.seal(kept) if kept else None
         masked = config | {field: mask_secrets(config[field], secrets) for field in WITH_REFERENCES if field in config}
@@ -302,3 +307,25 @@ def _machine_options(candidate: Candidate) -> dict[str, Any]:
     """The options of a launch request that are not part of an offer."""
     given = candidate.option.to_yaml_config() | {"image_id": candidate.image_id}
     return {name: given[field] for name, field in _RESOURCE_FIELDS.items() if given.get(field) is not None}
+
+
+def _boot_options(candidate: Candidate, cloud: str) -> dict[str, Any]:
+    """The options of a launch on `cloud`, without a container's image that the nodes run themselves."""
+    options = _machine_options(candidate)
+    return {name: value for name, value in options.items() if name != "image_id" or boot_image(value, cloud)}
+
+
+def _run_options(config: Mapping[str, Any]) -> list[str]:
+    """The arguments of `docker run` in a task's `config.docker.run_options`, one word each."""
+    given = ((config.get("config") or {}).get("docker") or {}).get("run_options") or ()
+    return [word for line in given for word in shlex.split(line)]
+
+
+def _check_registry(variables: Mapping[str, str], task: str) -> None:
+    """Raises RequestRejected if only some of the registry's credentials are given."""
+    given = [name for name in REGISTRY_VARIABLES if variables.get(name)]
+    if given and len(given) < len(REGISTRY_VARIABLES):
+        missing = next(name for name in REGISTRY_VARIABLES if name not in given)
+        raise RequestRejected(
+            f"task {task}: {given[0]} is given, but {missing} is not", where=f"secrets.{missing}", fix="give all three"
+        )

@@ -265,10 +265,11 @@ RESOURCE_FIELDS = {
     ),
     "image_id": Field(
         OneOf(TEXT, Table(TEXT, TEXT, allowed="a mapping from region to image")),
-        "Image: `ami-…` on AWS, `projects/…/global/images/…` on Google Cloud, `publisher:offer:sku:version` or an ID "
-        "on Azure, `docker:…` on Kubernetes. Default: that of `config.yaml`, or else Ubuntu, with NVIDIA's driver if "
-        "the machine has GPUs. With a mapping from region to image, only the regions that it names are used.",
-        acted_on=f"{_RENTED_CLOUDS}, Kubernetes",
+        "`docker:IMAGE`: the container that `setup` and `run` run in, on every cloud. Or the image of the machine: "
+        "`ami-…` on AWS, `projects/…/global/images/…` on Google Cloud, `publisher:offer:sku:version` or an ID on "
+        "Azure. Default: that of `config.yaml`, or else Ubuntu, with NVIDIA's driver if the machine has GPUs. With a "
+        "mapping from region to image, only the regions that it names are used.",
+        acted_on=f"{_RENTED_CLOUDS}, Kubernetes; `docker:` everywhere",
     ),
     "autostop": Field(
         OneOf(
@@ -314,16 +315,14 @@ def canonical_resources(config: Config, _raw: dict[Any, Any], path: FieldPath, r
         config["infra"] = place
     if "job_recovery" in config:
         config["job_recovery"] = _canonical_recovery(config["job_recovery"])
-    if why := unsupported_image(config.get("image_id"), infra.parts(config.get("infra"))[0]):
+    if why := unsupported_image(config.get("image_id")):
         report.add_unsupported((*path, "image_id"), why)
     return config
 
 
-def unsupported_image(image_id: str | dict[str, str] | None, cloud: str | None) -> str:
-    """Why `cloud` (None: any) cannot boot an image, or one of several; empty if it may."""
+def unsupported_image(image_id: str | dict[str, str] | None) -> str:
+    """Why an image, or one of several, cannot be used; empty if it may."""
     images = image_id.values() if isinstance(image_id, dict) else [image_id or ""]
-    if cloud != "kubernetes" and any(image.lower().startswith("docker:") for image in images):
-        return "container images are not supported yet without `infra: k8s`: the task would run outside its container"
     if any(image.lower().startswith("skypilot:") for image in images):
         return "SkyPilot's image tags are not supported; write an image of the cloud"
     return ""

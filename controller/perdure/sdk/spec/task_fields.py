@@ -6,6 +6,8 @@ The page "Task YAML" of the documentation is generated from these modules.
 
 from __future__ import annotations
 
+import re
+import shlex
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -60,6 +62,20 @@ def _event(value: str) -> str:
     return value
 
 
+def _words(value: str) -> str:
+    try:
+        shlex.split(value)
+    except ValueError as error:
+        raise InvalidValue(f"{describe(value)}: {error}", "close the quotes") from None
+    return value
+
+
+def _python_version(value: str) -> str:
+    if not re.fullmatch(r"3(\.[0-9]{1,2}){1,2}", value):
+        raise InvalidValue(f"{describe(value)} is not a version of Python", "write 3.11, or 3.11.9")
+    return value
+
+
 # A value may be any YAML scalar, and becomes its text. Null means that the caller has to give the value.
 _VARIABLE_NAME = Parsed(_variable_name, "letters, digits and underscores, no digit first", (str, int))
 _VARIABLE_VALUE = Parsed(str, "text, a number or a boolean", (str, int, float, bool))
@@ -89,12 +105,28 @@ NOTIFY = Record(
     required=("to",),
     marker="to",
 )
+RUNTIME = Record(
+    {
+        "python": Field(
+            Parsed(_python_version, 'a string such as "3.11" or "3.11.9"', (str,)),
+            "Version of Python of the machine's environment. uv takes it from the image, or else from its own builds. "
+            "Default: the Python of the image.",
+        )
+    },
+    "a mapping with `python`",
+)
 MANAGED_SECRET = Record({"mount_path": Field(TEXT, "Path of the file that holds the secret.")})
 
 # Their content is checked by the controller, which knows the fields of a pod.
 POD_SETTINGS = (
     *("pod_config", "provision_timeout", "custom_metadata", "kueue", "quota", "dws", "remote_identity"),
     "set_pod_resource_limits",
+)
+DOCKER = Table(
+    TEXT,
+    Anything(),
+    no_effect=NO_EFFECT,
+    known={"run_options": Items(Parsed(_words, "options of `docker run`", (str,)), allow_single=True)},
 )
 KUBERNETES = Table(TEXT, Anything(), no_effect=NO_EFFECT, known=dict.fromkeys(POD_SETTINGS, Anything()))
 
@@ -127,6 +159,11 @@ TASK_FIELDS = {
     "run": Field(
         text("a string with shell commands"), "Shell commands that run on every node at the same time. Default: none."
     ),
+    "runtime": Field(
+        RUNTIME,
+        "The Python of `setup` and `run`; see [What a machine offers](../guides/machines.md). Default: `python`, "
+        "`pip`, `uv` and `conda` with the Python of the image.",
+    ),
     "envs": Field(
         VARIABLES,
         "Environment variables of `setup` and `run`. `${NAME}` is replaced in `workdir` and `file_mounts`. A variable "
@@ -143,8 +180,11 @@ TASK_FIELDS = {
         no_effect="accepted, but has no effect: Perdure keeps no secrets; use `secrets` and --secret",
     ),
     "config": Field(
-        Table(TEXT, Anything(), no_effect=NO_EFFECT, known={"hooks": HOOKS, "kubernetes": KUBERNETES}),
+        Table(
+            TEXT, Anything(), no_effect=NO_EFFECT, known={"hooks": HOOKS, "kubernetes": KUBERNETES, "docker": DOCKER}
+        ),
         "`hooks`: commands to run before a machine goes away. `kubernetes`: settings of pods, such as `pod_config`. "
+        "`docker.run_options`: options of `docker run` for `image_id: docker:…`. "
         "The other settings of SkyPilot's client have no effect.",
     ),
     "service": Field(Table(TEXT, Anything(), nullable=True), "A service to deploy.", refused=_JOBS_ONLY),

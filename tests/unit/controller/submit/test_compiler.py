@@ -88,8 +88,8 @@ def test_warnings__name_the_options_that_the_strategy_does_not_use(
 @pytest.mark.parametrize(
     ("field", "where"),
     [
-        ("resources: {image_id: 'docker:ubuntu'}", "resources.image_id"),
-        ("resources: {any_of: [{cpus: 1}, {image_id: 'docker:ubuntu'}]}", "resources.any_of[1].image_id"),
+        ("resources: {image_id: 'skypilot:ubuntu'}", "resources.image_id"),
+        ("resources: {any_of: [{cpus: 1}, {image_id: 'skypilot:ubuntu'}]}", "resources.any_of[1].image_id"),
         ("volumes: {/data: v}", "volumes"),
         ("service: {replicas: 2}", "service"),
         ("pool: {workers: 2}", "pool"),
@@ -151,6 +151,59 @@ def test_hooks__reach_the_node(world: World) -> None:
         Hook("b", ("preemption",), 5.0),
         Hook("c", ("preemption", "down"), 3600.0),
     )
+
+
+def node_spec(world: World, task: dict[str, Any]) -> dict[str, Any]:
+    """What a node of the task's first attempt receives."""
+    service = SubmissionService(world.database, world.clock, compiler(world), world.owner, lambda _digest, _now: True)
+    accepted = service.accept(Submission("j", [task], "ada", None))
+    world.inbox.adopt(accepted.claims, accepted.views)
+    world.settle()
+    storage = StorageService({}, world.database, world.owner, Path, world.clock)
+    with world.database.connect() as conn:
+        spec = NodeSpecBuilder(Keyring(b"k" * 32, "user"), storage, {}, Timeouts()).build(
+            conn, ((accepted.job_id, 0, 1), 0)
+        )
+    assert spec is not None
+    return spec
+
+
+def test_container__runs_on_the_default_image_of_the_machine(world: World) -> None:
+    """The credentials of the registry are the agent's alone."""
+    task = {
+        "run": "x",
+        "resources": {"ordered": [{"accelerators": "H100:8", "image_id": "docker:a"}, {"image_id": "docker:me/b:1"}]},
+        "config": {"docker": {"run_options": ["--shm-size=1g", "-v '/my data:/data'"]}},
+        "envs": {"SKYPILOT_DOCKER_SERVER": "registry.example", "SKYPILOT_DOCKER_USERNAME": "ada", "A": "b"},
+        "secrets": {"SKYPILOT_DOCKER_PASSWORD": "hunter2", "TOKEN": "t"},
+    }
+    spec = node_spec(world, task)
+    assert spec["container"] == {
+        "image": "me/b:1",
+        "run_options": ["--shm-size=1g", "-v", "/my data:/data"],
+        "registry": {"server": "registry.example", "username": "ada", "password": "hunter2"},
+    }
+    assert {"A", "TOKEN"} <= spec["env"].keys()
+    assert not [name for name in spec["env"] if name.startswith("SKYPILOT_DOCKER")]
+    (id,) = world.living()
+    assert world.cloud._machines[id].request.image_id is None
+    parsed = NodeSpec.parse(spec).container
+    assert parsed is not None
+    assert parsed.image == "registry.example/me/b:1"
+    assert "hunter2" not in repr(parsed)
+
+
+def test_container__needs_all_credentials_or_none(world: World) -> None:
+    task = {"run": "x", "resources": {"image_id": "docker:a"}, "envs": {"SKYPILOT_DOCKER_USERNAME": "ada"}}
+    with pytest.raises(RequestRejected, match="SKYPILOT_DOCKER_SERVER is not") as error:
+        compiler(world).compile("j", [task], world.clock.now())
+    assert error.value.where == "secrets.SKYPILOT_DOCKER_SERVER"
+
+
+def test_runtime__reaches_the_node(world: World) -> None:
+    spec = node_spec(world, {"run": "x", "runtime": {"python": "3.11"}})
+    assert NodeSpec.parse(spec).python == "3.11"
+    assert spec["container"] is None
 
 
 def test_launch__selects_gpus_by_memory(world: World) -> None:

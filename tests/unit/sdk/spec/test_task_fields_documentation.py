@@ -187,12 +187,15 @@ EXAMPLES = {
     "volume_mounts": "volume_mounts: [{path: /a}]",
     "setup": "setup: a",
     "run": "run: a",
+    "runtime": "runtime: {python: '3.11'}",
+    "runtime.python": "runtime: {python: '3.11'}",
     "envs": "envs: {A: b}",
     "secrets": "secrets: {A: b}",
     "managed_secrets": "managed_secrets: [{HF_TOKEN: {mount_path: /a}}]",
     "config.hooks": "config: {hooks: [{run: a}]}",
     "config.kubernetes": "config: {kubernetes: {pod_config: {}}}",
-    "config.*": "config: {docker: {run_options: [a]}}",
+    "config.docker": "config: {docker: {run_options: [a]}}",
+    "config.*": "config: {aws: {vpc_name: a}}",
     "config.hooks.run": "config: {hooks: [{run: a}]}",
     "config.hooks.events": "config: {hooks: [{run: a, events: [preemption]}]}",
     "config.hooks.timeout": "config: {hooks: [{run: a, timeout: 5}]}",
@@ -211,7 +214,7 @@ EXAMPLES = {
 
 
 BY_VALUE = {
-    "resources.image_id": "resources: {image_id: 'docker:a'}",
+    "resources.image_id": "resources: {image_id: 'skypilot:a'}",
     "config.hooks": "config: {hooks: [{run: a, events: [stop]}]}",
 }
 

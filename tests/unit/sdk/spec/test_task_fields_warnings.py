@@ -22,7 +22,7 @@ resources:
   priority_class: high
   volumes: [{path: /mnt}]
   infra: local
-  image_id: docker:x
+  image_id: skypilot:x
 volumes: {/v: v}
 managed_secrets: [a]
 config:
@@ -91,7 +91,7 @@ resources:
   autostop: {idle_minutes: 5, hook: ./save.sh}
   any_of:
     - {infra: aws, image_id: ami-1}
-    - {infra: gcp, image_id: 'docker:me/it'}
+    - {infra: gcp, image_id: 'skypilot:me/it'}
     - {infra: azure, image_id: {eastus: 'skypilot:gpu-ubuntu-2004'}}
 volumes: {/v: v}
 volume_mounts: [{path: /v}]

@@ -79,6 +79,9 @@ class CloudDescriptor:
     runs_on_controller: bool = False
     #: Machines run elsewhere, so they reach the controller over a network: a loopback address leads them nowhere.
     is_remote: bool = False
+    #: Machines are containers of the image that the task names as `docker:…`. On other clouds, the agent runs the
+    #: task's container on a machine of the cloud's image.
+    runs_containers: bool = False
     #: Returns how many seconds of the controller's time pass per second, from the section; None: real time. Only for
     #: clouds that can simulate time; others run in real time.
     time_speed: Callable[[object], float | None] | None = None

