@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh boot postgres azurite prometheus frameworks chromium dashboard clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh boot postgres azurite prometheus containers frameworks chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -30,7 +30,7 @@ test: $(INSTALLED) fuse net ssh postgres azurite prometheus chromium ## the test
 test-api: $(INSTALLED) fuse ssh ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
 	$(PYTEST) -m "api and not long"
 
-test-slow: $(INSTALLED) fuse net ssh postgres azurite chromium ## whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net ssh postgres azurite containers chromium ## whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
 test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)
@@ -43,7 +43,7 @@ test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: P
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net ssh boot postgres azurite frameworks prometheus chromium ## every test
+test-all: $(INSTALLED) fuse net ssh boot postgres azurite containers frameworks prometheus chromium ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -108,6 +108,9 @@ ssh:
 
 boot:
 	@scripts/ensure-boot.sh
+
+containers:
+	@scripts/ensure-containers.sh
 
 postgres:
 	@scripts/ensure-postgres.sh

@@ -28,6 +28,7 @@ SECTIONS: tuple[tuple[str, str, Record], ...] = (
     ("Git repository", "`workdir` as a repository.", task_fields.GIT_WORKDIR),
     ("Upload", "What the client puts in place of a local path before it submits a task. Files do not contain it.",
      file_mount_fields.UPLOADED),
+    ("runtime", "`runtime`: see [What a machine offers](../guides/machines.md).", task_fields.RUNTIME),
     ("notify", "`notify` with events. [Notifications](../guides/notifications.md) explains channels.",
      task_fields.NOTIFY),
     ("Pipeline header", "The first document of a pipeline, if the job has a name of its own.", task_fields.HEADER),

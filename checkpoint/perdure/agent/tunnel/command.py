@@ -15,7 +15,7 @@ from typing import Any
 
 from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
-from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
+from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused, change_folder
 from perdure.agent.workload.tools.login import LOGIN
 
 STDOUT, STDERR = b"\x01", b"\x02"  # the first byte of every message to the user
@@ -109,7 +109,10 @@ def _start_on_pipes(
 def _launch(
     session: Session, argv: list[str], env: Mapping[str, str], context: SessionContext, **streams: Any
 ) -> subprocess.Popen[bytes]:
-    command = [*context.enter(), "bash", "-c", _WRAPPER, "perdure", *argv]
+    enter = context.enter()
+    # What enters a container begins in its root folder.
+    begin = change_folder(context.folders) if enter else ""
+    command = [*enter, "bash", "-c", begin + _WRAPPER, "perdure", *argv]
     process = launch(command, env=env, folders=context.folders, library=context.library, **streams)
     session.owns(process)
     return process

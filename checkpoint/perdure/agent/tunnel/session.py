@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -44,6 +45,11 @@ class SessionContext:
     library: Path
     directory: Path
     enter: Callable[[], Sequence[str]] = tuple
+
+
+def change_folder(folders: Sequence[str]) -> str:
+    """The shell command that changes to the first of the folders that exists."""
+    return f'for folder in {shlex.join(folders)}; do cd "$folder" 2>/dev/null && break; done; '
 
 
 class Session:

@@ -19,7 +19,7 @@ from typing import Any
 
 from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.launcher import launch
-from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
+from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused, change_folder
 from perdure.agent.workload.environment import DEFAULT_PATH
 from perdure.agent.workload.tools.login import LOGIN
 
@@ -52,7 +52,7 @@ _SCRIPT = """\
 cd "$HOME" 2>/dev/null
 case $SSH_ORIGINAL_COMMAND in {sftp}*) exec $SSH_ORIGINAL_COMMAND ;; esac
 if [ -n "$SSH_ORIGINAL_COMMAND" ]; then exec {enter} bash -c {command}; fi
-for folder in {folders}; do cd "$folder" 2>/dev/null && break; done
+{change_folder}
 exec {enter} bash -c {shell}
 """
 
@@ -115,6 +115,7 @@ def _find_sshd() -> str:
 def _write_files(folder: Path, request: Mapping[str, Any], context: SessionContext) -> None:
     user = pwd.getpwuid(os.getuid()).pw_name
     script = folder / "session.sh"
+    enter = context.enter()
     sftp = next(filter(os.path.exists, _SFTP_SERVERS), _SFTP_SERVERS[0])
     files = {
         "host_key": str(request["host_key"]),
@@ -128,11 +129,11 @@ def _write_files(folder: Path, request: Mapping[str, Any], context: SessionConte
         ),
         script.name: _SCRIPT.format(
             sftp=sftp,
-            enter=shlex.join(context.enter()),
+            enter=shlex.join(enter),
             exports="\n".join(f"export {name}={shlex.quote(value)}" for name, value in _variables(context).items()),
             command=shlex.quote(f'{LOGIN}eval "$SSH_ORIGINAL_COMMAND"'),
-            folders=" ".join(map(shlex.quote, context.folders)),
-            shell=shlex.quote(f"{LOGIN}exec bash -i"),
+            change_folder=change_folder(context.folders),
+            shell=shlex.quote(f"{LOGIN}{change_folder(context.folders) if enter else ''}exec bash -i"),
         ),
     }
     for name, text in files.items():
