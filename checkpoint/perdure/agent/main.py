@@ -44,6 +44,7 @@ from perdure.agent.workload import machine
 from perdure.agent.workload.container.task_container import TaskContainer
 from perdure.agent.workload.environment import WORKDIR, home_dir, node_path, workload_env
 from perdure.agent.workload.library import library_dir
+from perdure.agent.workload.tools.templates import link_templates
 from perdure.agent.workload.tools.toolbox import Toolbox, uv_artifact
 
 NO_SPEC_TIMEOUT_S = 600.0
@@ -183,6 +184,7 @@ class Agent:
         self._handle_sigterm(handler)
         machine.prepare(os.environ, log=log)
         self._toolbox(spec, fetcher, library).install()
+        link_templates(home_dir(os.environ), library, log=log)
         try:
             supervisor.run()
             if not self._is_going_down(desired):

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import perdure.agent
+from perdure.agent.workload.tools.templates import FOLDER
 
 
 def library_dir(state_dir: Path) -> Path:
@@ -24,5 +25,7 @@ def library_dir(state_dir: Path) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(temporary, [name for name in packed.namelist() if name.startswith("perdure/")])
+        for tool in (temporary / FOLDER).rglob("*"):  # a zip file is extracted without modes
+            tool.chmod(0o755)
         os.replace(temporary, library)
     return library

@@ -136,7 +136,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
             name = f"{below}/{path.relative_to(root).as_posix()}"
             if path.is_dir():
                 yield f"{name}/", b""
-            elif path.suffix in (".py", ".sh") or path.name == "py.typed":
+            elif path.suffix in (".py", ".sh") or path.name == "py.typed" or "sky_templates" in path.parts:
                 yield name, path.read_bytes()
 
 

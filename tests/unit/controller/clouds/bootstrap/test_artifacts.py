@@ -41,6 +41,16 @@ def test_agent_zipapp__runs(tmp_path: Path) -> None:
     assert "PERDURE_ENDPOINT is not set" in done.stderr
 
 
+def test_agent_zipapp__extracts_the_templates_as_programs(tmp_path: Path) -> None:
+    extract = "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import perdure.agent.workload.library as library; "
+    extract += "print(library.library_dir(pathlib.Path(sys.argv[2])) / library.FOLDER)"
+    agent = str(build_agent(tmp_path / "artifacts").path)
+    words = [sys.executable, "-IS", "-c", extract, agent, str(tmp_path / "state")]
+    templates = Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+    assert templates.is_relative_to(tmp_path / "state")
+    assert os.access(templates / "ray/start_cluster", os.X_OK)
+
+
 def test_rclone__is_stored_by_digest_and_executable(tmp_path: Path) -> None:
     if find_rclone() is None:
         pytest.skip("no rclone on this machine")
