@@ -136,7 +136,7 @@ def launch(
         warn(warning)
     if output == "text":
         click.echo(f"Cluster: {launched.cluster_name}")
-    update_ssh_hosts(client)
+    update_ssh_hosts(client, is_launch=True)
     returns_at_once = asynchronous or (detach_run and launched.number is not None)
     if not returns_at_once:
         _wait_up(launched, client)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
+
+import click
 
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.sdk.connection.client import Client
@@ -35,19 +39,33 @@ def require(names: Sequence[str], client: Client, *, everything: bool) -> list[s
     return chosen
 
 
-def update_ssh_hosts(client: Client) -> None:
-    """Have ssh know the clusters that exist now, if `perdure ssh` was used here before."""
+def update_ssh_hosts(client: Client, *, is_launch: bool = False) -> None:
+    """Have ssh know the clusters that exist now, if `perdure ssh` was used here before.
+
+    The first launch makes the hosts known, as in SkyPilot, but only those of the user's own home: a controller in
+    another PERDURE_HOME may be a trial that is deleted tomorrow.
+    """
     from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
     from perdure.sdk import clusters
-    from perdure.sdk.connection.endpoint import home_dir
+    from perdure.sdk.connection.endpoint import DEFAULT_HOME, expand_home, home_dir
 
-    folder = SshFolder(home_dir())
-    if not folder.config.exists():
+    home = home_dir()
+    folder = SshFolder(home)
+    is_first = is_launch and not folder.config.exists() and home == expand_home(DEFAULT_HOME) and _has_ssh()
+    if not folder.config.exists() and not is_first:
         return
     try:
-        folder.list_clusters([one["name"] for one in clusters.clusters(client=client)])
+        folder.list_clusters([one["name"] for one in clusters.clusters(client=client)], is_first=is_first)
+        if is_first:
+            config = Path.home() / ".ssh" / "config"
+            folder.include_in(config)
+            click.echo(f"Added a line to {config}: ssh, scp and rsync now know your clusters.", err=True)
     except SshUnavailable as error:
         warn(f"{error}\n  ssh does not know the clusters that have changed")
+
+
+def _has_ssh() -> bool:
+    return shutil.which("ssh") is not None
 
 
 def is_pattern(name: str) -> bool:

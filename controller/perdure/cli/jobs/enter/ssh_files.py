@@ -78,9 +78,12 @@ class SshFolder:
                 clusters.append(host)
             self._write_config(users, clusters)
 
-    def list_clusters(self, names: Collection[str]) -> None:
-        """Have ssh know exactly these clusters, if it knows the nodes of this home at all. Raises SshUnavailable."""
-        if not self.config.exists():
+    def list_clusters(self, names: Collection[str], *, is_first: bool = False) -> None:
+        """Have ssh know exactly these clusters, if it knows the nodes of this home at all. Raises SshUnavailable.
+
+        `is_first`: from now on, it knows them.
+        """
+        if not self.config.exists() and not is_first:
             return
         with self._locked():
             users, known = self._entries()

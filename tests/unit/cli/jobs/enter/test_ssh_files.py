@@ -50,6 +50,8 @@ def test_config__names_users_other_than_root(folder: SshFolder) -> None:
 def test_config__names_the_clusters_that_exist(folder: SshFolder) -> None:
     folder.list_clusters(["dev"])
     assert not folder.config.exists(), "the user has not asked for ssh"
+    folder.list_clusters(["dev"], is_first=True)
+    assert "\nHost job-* dev dev-worker*\n" in folder.config.read_text()
     folder.remember("job-7", KEY, "alice")
     folder.remember("dev", KEY, "bob")
     folder.remember("dev", KEY, "bob")
