@@ -3,12 +3,13 @@ that imports the two decorators."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from seeds.documents import TRAINING_GUIDE
 
 if TYPE_CHECKING:
     import torch
@@ -20,52 +21,10 @@ import torch
 from typing import Dict
 from perdure.checkpoint import load_checkpoint, save_checkpoint
 """
-
-BASIC = """
-    @save_checkpoint(save_dir="checkpoints")
-    def save_model(step: int, model: torch.nn.Module):
-        torch.save(model.state_dict(), f"checkpoints/model_{step}.pt")
-
-    # Basic model loading
-    @load_checkpoint(save_dir="checkpoints")
-    def load_model(step: int, model: torch.nn.Module):
-        model.load_state_dict(torch.load(f"checkpoints/model_{step}.pt"))
-"""
-
-OPTIMIZER = """
-    @save_checkpoint(save_dir="checkpoints")
-    def save_training_state(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
-        torch.save({
-            'model': model.state_dict(),
-            'optimizer': optimizer.state_dict(),
-            'step': step
-        }, f"checkpoints/training_{step}.pt")
-
-    # Loading with optimizer
-    @load_checkpoint(save_dir="checkpoints")
-    def load_training_state(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
-        checkpoint = torch.load(f"checkpoints/training_{step}.pt")
-        model.load_state_dict(checkpoint['model'])
-        optimizer.load_state_dict(checkpoint['optimizer'])
-        return checkpoint['step']
-"""
-
-METRICS = """
-    @save_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
-    def save_with_metrics(step: int, model: torch.nn.Module, metrics: Dict[str, float]):
-        torch.save({
-            'model': model.state_dict(),
-            'metrics': metrics,
-            'step': step
-        }, f"checkpoints/experiment1_step_{step}.pt")
-
-    # Loading with custom prefix and metrics
-    @load_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")
-    def load_with_metrics(step: int, model: torch.nn.Module):
-        checkpoint = torch.load(f"checkpoints/experiment1_step_{step}.pt")
-        model.load_state_dict(checkpoint['model'])
-        return checkpoint['metrics']
-"""
+LOADS = TRAINING_GUIDE.take("# Basic model loading").here
+BASIC = TRAINING_GUIDE.take('@save_checkpoint(save_dir="checkpoints")\ndef save_model').here
+OPTIMIZER = TRAINING_GUIDE.take('@save_checkpoint(save_dir="checkpoints")\ndef save_training_state').here
+METRICS = TRAINING_GUIDE.take('@save_checkpoint(save_dir="checkpoints", checkpoint_prefix="experiment1")').here
 
 
 Definitions = Callable[[str], dict[str, Any]]
@@ -79,7 +38,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Definitions:
 
     def run(example: str) -> dict[str, Any]:
         names: dict[str, Any] = {}
-        exec(HEAD + textwrap.dedent(example), names)
+        exec("\n".join((HEAD, example, LOADS)), names)
         return names
 
     return run
