@@ -27,8 +27,7 @@ def running(home: Path) -> Endpoint | None:
     certificate is the recorded one or if the program runs as this user (or root); and it must accept the token.
     """
     # Imported here because http.client is half of the cost of a short command.
-    from perdure.sdk.connection import listener
-    from perdure.sdk.connection.health import is_answering, is_authorized
+    from perdure.sdk.connection.health import is_answering, is_authorized, is_trusted
 
     record = load_record(home)
     url = str(record.get("endpoint", "")).rstrip("/")
@@ -37,7 +36,7 @@ def running(home: Path) -> Endpoint | None:
     if not url or not is_answering(endpoint):
         return None
     is_ours = is_controller(_pid(record))
-    is_proven = is_ours or endpoint.fingerprint is not None or listener.is_trusted(url)
+    is_proven = is_ours or endpoint.fingerprint is not None or is_trusted(url)
     if not is_proven or (not is_ours and not (home / "token").exists()):
         return None
     endpoint = replace(endpoint, token=_own_token(home))
