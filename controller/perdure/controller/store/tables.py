@@ -12,10 +12,20 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
+from perdure.controller.store.access_tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
 from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
 
-# With the tables below: whoever imports this module has the whole schema.
-__all__ = ["ClusterHomeRow", "ClusterRow", "ClusterSlotRow", "JobScheduleRow"]
+# With the tables below: importing this module imports the whole schema.
+__all__ = [
+    "AuditRow",
+    "ClusterHomeRow",
+    "ClusterRow",
+    "ClusterSlotRow",
+    "JobScheduleRow",
+    "TokenRow",
+    "UploadOwnerRow",
+    "UserRow",
+]
 
 # An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
 _BigId = BigInteger().with_variant(Integer(), "sqlite")
@@ -55,6 +65,7 @@ class JobRow(SQLModel, table=True):
         Index("ix_job_name_id", "name", "id"),  # on PostgreSQL, the migration orders it by bytes
         Index("ix_job_cluster", "cluster_id", "cluster_job", sqlite_where=text("cluster_id IS NOT NULL")),
         Index("ix_job_sweep", "sweep_id", sqlite_where=text("sweep_id IS NOT NULL")),
+        Index("ix_job_user", "user", "id"),
         {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, Index, MetaData, inspect, text
 from sqlmodel import SQLModel
 
 from perdure.controller.store import tables
+from perdure.controller.store.access_tables import AUDIT_TRIGGERS
 from perdure.controller.store.engine import database
 from perdure.controller.store.engine.database import CannotOpen, head_revision, make_engine, open_database
 from support.helpers.postgres_server import Postgres
@@ -120,6 +121,8 @@ def declared_tables(dialect: str) -> MetaData:
 def test_migrations__create_exactly_the_declared_schema(empty_url: str, other_empty_url: str) -> None:
     migrated, declared = open_database(empty_url), make_engine(other_empty_url)
     declared_tables(declared.dialect.name).create_all(declared)
+    for statement in AUDIT_TRIGGERS[declared.dialect.name]:
+        execute(declared, statement)
     assert schema_of(migrated) == schema_of(declared)
     migrated.dispose()
     declared.dispose()
