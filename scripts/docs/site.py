@@ -50,6 +50,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/backup.md",
             "guides/metrics.md",
             "guides/notifications.md",
+            "guides/users.md",
             "guides/several-controllers.md",
             "guides/troubleshooting.md",
         ),

@@ -34,6 +34,10 @@ COMMANDS = {
     "notify": LazyCommand(
         "perdure.cli.controller.notifications:notify", "List notifications, and test their channels."
     ),
+    "users": LazyCommand("perdure.cli.controller.users:users", "Add users, and set their roles, limits and budgets."),
+    "tokens": LazyCommand("perdure.cli.controller.tokens:tokens", "Create, list and revoke the tokens of users."),
+    "whoami": LazyCommand("perdure.cli.controller.tokens:whoami", "Show whose token is used, and what it allows."),
+    "audit": LazyCommand("perdure.cli.controller.audit:audit", "Show who did what."),
     "simulate": LazyCommand(
         "perdure.cli.simulate.command:simulate", "Compare recovery policies on recorded spot markets."
     ),

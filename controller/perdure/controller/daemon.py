@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 import structlog
 
+from perdure.controller.api.access.registry import REFRESH_S, AccessRegistry
 from perdure.controller.api.app import application
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.server.http import Server
@@ -30,6 +29,8 @@ from perdure.controller.maintenance import (
     orphan_sweep,
     probes,
 )
+from perdure.controller.maintenance.budgets import INTERVAL_S as BUDGET_INTERVAL_S
+from perdure.controller.maintenance.budgets import BudgetWatch
 from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
@@ -73,7 +74,7 @@ from perdure.controller.runtime.metrics.process_stats import register_process_st
 from perdure.controller.runtime.security.tls import load_tls
 from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
 from perdure.controller.store.engine import statement_times
-from perdure.controller.store.engine.database import UNAVAILABLE, open_database
+from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
 from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
 from perdure.controller.store.logs.followers import JobUpdates
@@ -87,7 +88,6 @@ from perdure.controller.submit.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.schedules import ScheduleService
 from perdure.controller.submit.service import SubmissionService
-from perdure.recovery.events import CancelRequested
 from perdure.recovery.market.slot_queue import SLOT_CLOUD
 
 log = structlog.get_logger(__name__)
@@ -191,7 +191,7 @@ class Daemon:
             fingerprint=tls.pin if tls else None,
             speed=time_scale.speed,
             quotas=settings.quotas,
-            read_usage=usage_reader(database),
+            read_usage=usage_reader(database, clock, always=settings.quotas.limits_launches),
             on_result=sessions.on_result,
             may_act=member.lease.is_held,
             on_call=metrics.on_cloud_call,
@@ -246,8 +246,13 @@ class Daemon:
         )
         self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
         accept = partial(accept_and_adopt, submissions, inbox, member.watermark.record_job)
-        one, cancel = partial(accept_one, accept), partial(self._cancel_jobs, settings)
+        grace_s, speed = settings.timeouts.drain_timeout_s, time_scale.speed
+        cancel = partial(peer_messages.cancel_jobs, database, clock, self._peer_inbox, grace_s, speed)
+        one = partial(accept_one, accept)
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
+        self._budgets = BudgetWatch(
+            database, clock, notify, member.controller_id, self._notifications.wake, cancel, cluster_service
+        )
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
@@ -256,6 +261,7 @@ class Daemon:
         run_backup = backup_schedule.run_in_child(settings)
         wiring = (database, wall_clock, run_backup)
         self._backups = None if backups is None else backup_schedule.BackupSchedule(backups, *wiring)
+        self._access = AccessRegistry(database, clock)
         self._ticker = Ticker()
         self._server: Server | None = None
         self.api_context = ApiContext(
@@ -277,6 +283,7 @@ class Daemon:
             blobs=blobs,
             counts=TaskCounter(),
             controller_id=member.controller_id,
+            access=self._access,
             metrics=metrics,
             notifications=self._notifications,
             schedules=self._schedules,
@@ -338,6 +345,7 @@ class Daemon:
             repair_live(self._logs, self.database)
         if isinstance(self._blobs, SqlBlobs):
             publish_artifacts(self._blobs, [self._artifacts["agent"]])
+        self._pools.refresh_usage()  # before the first launch
         self.reconciler.start(self.api_context.submission_batcher.user_priority)
         self._cluster_queue.start()
         adopted = self._ownership.start()
@@ -357,13 +365,14 @@ class Daemon:
         every, renew_s = self._ticker.every, self._member.lease.duration_s / 3
         if isinstance(self._blobs, SqlBlobs):  # the large files can wait: they only differ during a rolling upgrade
             every(PUBLISH_INTERVAL_S, partial(publish_artifacts, self._blobs, self._artifacts.values()))
-        if self.settings.quotas.limits_launches:
-            every(USAGE_INTERVAL_S, self._pools.refresh_usage, at_start=True)
+        every(USAGE_INTERVAL_S, self._pools.refresh_usage)
+        every(BUDGET_INTERVAL_S, self._budgets.tick, at_start=True)
         every(renew_s, self._ownership.tick)
         if self._peers is not None:
             every(renew_s, partial(self._sessions.close_without_lease, self._member.lease.is_held))
         else:
             every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
+        every(REFRESH_S, self._access.tick)
         every(watermark.INTERVAL_S, self._advance_watermark)
         every(WATCHDOG_INTERVAL_S, self._watchdog.check)
         every(orphan_sweep.INTERVAL_S, self._sweep.run)
@@ -380,15 +389,6 @@ class Daemon:
 
     def _refresh_slots(self, host: AttemptKey) -> None:
         self._sessions.refresh_slots(host)
-
-    def _cancel_jobs(self, settings: Settings, job_ids: Sequence[int], grace_s: float | None) -> None:
-        """Cancel jobs, which may belong to other controllers. Raises what the database raises."""
-        grace_s = settings.timeouts.drain_timeout_s if grace_s is None else grace_s
-        event = CancelRequested(grace_s * self._member.time_scale.speed)
-        with self.database.begin() as conn:
-            peer_messages.send_to_owners(conn, job_ids, event, self._member.clock.now())
-        with suppress(*UNAVAILABLE):  # then the messages are read a little later
-            self._peer_inbox.poll()
 
     def _advance_watermark(self) -> None:
         """A database that was replaced knows other jobs than this process: only a start can tell what is lost."""

@@ -26,6 +26,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND, exit_code
 from perdure.sdk import logs
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
+from perdure.sdk.connection.users import own_name
 from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def cancel(
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
     if all and not all_users:
-        ids = unfinished_ids(user=user_name(), client=client)
+        ids = unfinished_ids(user=own_name(client), client=client)
     cancelled: api_types.Cancelled = {"cancelled": [], "finished": [], "unknown": []}
     # A call accepts so many ids.
     for some in [None] if ids is None else [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]:

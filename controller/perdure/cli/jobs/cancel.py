@@ -10,7 +10,7 @@ from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
-from perdure.sdk.connection.client import user_name
+from perdure.sdk.connection.users import own_name
 
 LIST_ALL = "list all jobs: perdure jobs queue --all"
 _MIN_RANGE = 3  # consecutive ids that are written as a range
@@ -71,8 +71,8 @@ def cancel(
     if ids:
         which = _named(ids)
     else:
-        user = None if all_users or name is not None else user_name()
         with spinner("Finding jobs"):
+            user = None if all_users or name is not None else own_name(client)
             ids = jobs.unfinished_ids(name=name, user=user, client=client)
         if not ids:
             return _report_none(name, user)

@@ -9,23 +9,27 @@ from functools import partial
 from typing import Any
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from perdure.controller.api.auth import is_user
+from perdure.controller.api.access.caller import declaration
+from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events, fleet, job_spec, market, pages, savings, session
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.gate import Gate
 from perdure.controller.api.request_metrics import RequestMetrics
 from perdure.controller.api.routes import (
+    audit,
     clusters,
     controller,
     jobs,
@@ -38,14 +42,20 @@ from perdure.controller.api.routes import (
     upgrade,
     uploads,
     usage,
+    users,
 )
 from perdure.controller.api.websocket_endpoints import WebSocketEndpoints
-from perdure.controller.store.queries.expenses import SpendingLedger
+from perdure.controller.store.queries.expenses import SpendingLedgers
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.spec.problems import printable
 
 log = structlog.get_logger(__name__)
 
+_MODULES: tuple[Any, ...] = (
+    *(controller, metrics, notifications, upgrade, users, audit),
+    *(jobs, usage, nodes, clusters, logs, uploads, node_files),
+)
+_DASHBOARD_MODULES: tuple[Any, ...] = (session, events, job_spec, market, savings, fleet)
 _DISK_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then try again"
 _DATABASE_HELP = "try again later; the request was either completed or had no effect"
 
@@ -61,8 +71,9 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.context = context
     app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.state.browser_sessions = sessions = BrowserSessions(context)
-    app.state.spending = SpendingLedger()
-    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=partial(is_user, context, sessions))
+    app.state.spending = SpendingLedgers()
+    is_user = partial(_is_user, context, sessions)
+    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=is_user)
     app.add_exception_handler(RequestRejected, _on_rejected)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -83,14 +94,24 @@ def openapi_document() -> dict[str, Any]:
 
 def _with_routes() -> FastAPI:
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    of_users = (controller, metrics, notifications, upgrade, jobs, schedules, usage, nodes, clusters, logs, uploads)
-    for module in (*of_users, node_files):
+    for module in (*_MODULES, *_DASHBOARD_MODULES):
+        require_declarations(module.router)
         app.include_router(module.router)
-    for module in (session, events, job_spec, market, savings, fleet):
-        app.include_router(module.router)
+    require_declarations(pages.router)
     app.include_router(pages.router, include_in_schema=False)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app
+
+
+def require_declarations(router: APIRouter) -> None:
+    """Raises TypeError if a route does not say who may call it: a route that forgot to would be open to everybody."""
+    for route in router.routes:
+        if not isinstance(route, APIRoute) or declaration(route.dependant) is None:
+            raise TypeError(f"{route} declares no permission: see perdure.controller.api.access.caller")
+
+
+def _is_user(context: ApiContext, sessions: BrowserSessions, headers: Headers, method: str, address: str) -> bool:
+    return identify_user(context, sessions, headers, method, address) is not None
 
 
 def error_response(

@@ -1,16 +1,16 @@
-"""Authentication: users by the user token or a browser's sign-in, nodes by a token that is valid for one attempt.
+"""Authentication: users by a token or a browser's sign-in, nodes by a token that is valid for one attempt.
 
 An attempt's token is valid until the attempt is gone. For sessions it is valid `STOP_GRACE_S` longer, so that a machine
 that was given up but still runs connects and receives the directive to stop.
 
 `runtime.security.keyring` issues and verifies the tokens themselves (`Keyring.attempt_token`, `verify_attempt_token`).
-Routes use the dependencies `User` and `Node`. The WebSocket of a node, which `websocket_endpoints` opens before
-routing, uses `identify_owned` and `identify`.
+Routes use the dependencies `Reader`, `Runner`, `Operator` and `Admin`, each of which is a `Caller`, and `Node`. The
+WebSocket of a node, which `websocket_endpoints` opens before routing, uses `identify_owned` and `identify`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,17 +18,21 @@ from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 
+from perdure.controller.api.access.caller import Caller, authenticate_token, declared
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.gate import NO_TOKEN, bearer
 from perdure.controller.reconcile.work_items import find_attempt
 from perdure.controller.runtime.keys import STOP_GRACE_S
+from perdure.controller.store.access.roles import AccessRight
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Task
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.statuses import AttemptState
 
-_USER = HTTPBearer(auto_error=False, scheme_name="user", description="The user token: PERDURE_HOME/token")
+_USER = HTTPBearer(
+    auto_error=False, scheme_name="user", description="The token in PERDURE_HOME/token, or that of a named user"
+)
 _NODE = HTTPBearer(auto_error=False, scheme_name="attempt", description="A token that is valid for one attempt")
 _ATTEMPT = (
     select(Attempt.c.state, Attempt.c.gone_at, Task.c.num_nodes)
@@ -56,11 +60,17 @@ async def api_context(request: Request) -> ApiContext:
     return context
 
 
-def is_user(context: ApiContext, sessions: BrowserSessions, headers: Mapping[str, str], method: str) -> bool:
-    """Whether a request has the user token, or comes from a browser that was signed in. Uses no database."""
+def identify_user(
+    context: ApiContext, sessions: BrowserSessions, headers: Mapping[str, str], method: str, address: str
+) -> Caller | None:
+    """The caller of a request with a token, or of a browser that was signed in; None for any other. Uses no database.
+
+    `headers`: by lower-case names.
+    """
     if "authorization" in headers:
-        return context.keyring.is_user_token(bearer(headers["authorization"]))
-    return sessions.find(headers, method) is not None
+        return authenticate_token(context, bearer(headers["authorization"]), address)
+    session = sessions.find(headers, method)
+    return None if session is None else sessions.caller(session, address)
 
 
 async def browser_session(request: Request) -> BrowserSession | None:
@@ -74,16 +84,39 @@ async def browser_session(request: Request) -> BrowserSession | None:
 
 async def require_user(
     context: Annotated[ApiContext, Depends(api_context)],
-    credentials: Annotated[Credentials, Depends(_USER)],
+    request: Request,
+    _credentials: Annotated[Credentials, Depends(_USER)],
     session: Annotated[BrowserSession | None, Depends(browser_session)],
-) -> ApiContext:
-    """The context, for a user. Raises RequestRejected (401)."""
-    has_token = credentials is not None and context.keyring.is_user_token(credentials.credentials.strip())
-    if not has_token and session is None:
+) -> Caller:
+    """The caller, who may do nothing yet: routes ask for a permission. Raises RequestRejected (401)."""
+    sessions: BrowserSessions = request.app.state.browser_sessions
+    address = address_of(request)
+    if session is not None:
+        caller = sessions.caller(session, address)
+    else:
+        caller = authenticate_token(context, bearer(request.headers.get("authorization", "")), address)
+    if caller is None:
         raise RequestRejected(**NO_TOKEN, status=401)
-    return context
+    return caller
 
 
+def address_of(request: Request) -> str:
+    """The address that a request comes from, which may be a proxy's."""
+    return request.client.host if request.client else ""
+
+
+def allow(permission: AccessRight) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: the caller, who has the permission. It raises RequestRejected: 401, or 403 without it."""
+
+    @declared(f"permission: {permission.name}")
+    async def allowed(caller: Annotated[Caller, Depends(require_user)], request: Request) -> Caller:
+        caller.require(permission, f"{request.method} {request.scope['route'].path}")
+        return caller
+
+    return allowed
+
+
+@declared("node")
 def require_node(
     context: Annotated[ApiContext, Depends(api_context)],
     credentials: Annotated[Credentials, Depends(_NODE)],
@@ -139,7 +172,10 @@ def _parse_claims(context: ApiContext, token: str, rank: str) -> Place | None:
     return key, int(rank)
 
 
-User = Annotated[ApiContext, Depends(require_user)]
+Reader = Annotated[Caller, Depends(allow(AccessRight.READ))]
+Runner = Annotated[Caller, Depends(allow(AccessRight.RUN))]
+Operator = Annotated[Caller, Depends(allow(AccessRight.OPERATE))]
+Admin = Annotated[Caller, Depends(allow(AccessRight.ADMINISTER))]
 Session = Annotated[BrowserSession | None, Depends(browser_session)]
 Node = Annotated[NodeIdentity, Depends(require_node)]
 Context = Annotated[ApiContext, Depends(api_context)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from perdure.controller.api.access.registry import AccessRegistry
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.notify.sender import NotificationSender
@@ -62,6 +63,8 @@ class ApiContext:
     request_stop: Callable[[], None]  # ends the daemon; jobs go on
     has_lease: Callable[[], bool]  # whether the daemon may act on its jobs
     watchdog: Watchdog  # whether the daemon keeps up with its jobs
+    #: The tokens of named users.
+    access: AccessRegistry = field(default_factory=AccessRegistry)
     #: What `/metrics` returns.
     metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
     #: None in tests that send nothing.

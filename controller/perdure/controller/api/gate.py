@@ -43,10 +43,10 @@ NO_TOKEN = {
 class Gate:
     """ASGI middleware that rejects requests before they are routed."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[Headers, str], bool]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[Headers, str, str], bool]) -> None:
         """`hosts`: the host names of this controller, in lower case; its IP addresses need not be listed.
 
-        `is_user`: whether the headers of a request with this method are a user's.
+        `is_user`: whether the headers of a request with this method, from this address, are a user's.
         """
         self._app = app
         self._hosts = frozenset(hosts) | {"localhost"}
@@ -62,7 +62,7 @@ class Gate:
             await _reject(scope, receive, send, 400, _SEVERAL_HOSTS)
         elif not is_health and not is_own_host(headers.get("host", ""), self._hosts):
             await _reject(scope, receive, send, 421, _UNKNOWN_HOST)
-        elif _has_user_body(scope) and not self._is_user(headers, scope["method"]):
+        elif _has_user_body(scope) and not self._is_user(headers, scope["method"], _address(scope)):
             await _reject(scope, receive, send, 401, NO_TOKEN)
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
@@ -81,6 +81,11 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
         return bool(ipaddress.ip_address(name))
     except ValueError:
         return False
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def bearer(authorization: str) -> str:

@@ -31,7 +31,8 @@ class ErrorResponse(BaseModel):
 _MEANING = {
     400: "Bad input: nothing was changed",
     401: "The token is missing, wrong, or not valid for this call",
-    404: "There is no such thing",
+    403: "The token's role does not allow this call: nothing was changed",
+    404: "There is no such thing, or it is another user's",
     409: "It cannot be done now",
     413: "It is too large",
     429: "The user has reached a limit: nothing was changed",
@@ -40,8 +41,9 @@ _MEANING = {
 
 
 def error_responses(*statuses: int) -> Responses:
-    """The documented error responses of a route."""
-    return {status: {"model": ErrorResponse, "description": _MEANING[status]} for status in statuses}
+    """The documented error responses of a route. Where a token is required, its role may not suffice: 403."""
+    documented = sorted({*statuses, *([403] if 401 in statuses else [])})
+    return {status: {"model": ErrorResponse, "description": _MEANING[status]} for status in documented}
 
 
 def json_response(hint: Any, *, status: int = 200) -> Responses:

@@ -12,14 +12,17 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from perdure.controller.api.access.caller import authenticate_token
 from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import NO_TOKEN, bearer, is_own_host
 from perdure.controller.api.server.sockets import NodeSocket, StreamSocket
 from perdure.controller.api.tunnel.broker import StreamBroker
 from perdure.controller.runtime.batcher import Batcher
+from perdure.controller.store.access.roles import AccessRight
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records.agent_connections import Place
+from perdure.controller.submit.errors import RequestRejected
 
 CHANNEL = "/agent/v1/channel"
 SPEC = "/agent/v1/spec"
@@ -62,7 +65,8 @@ class WebSocketEndpoints:
         token, rank = _claims_of(headers)
         del headers
         if path == USER_STREAMS:
-            await self._serve_user(StreamSocket(scope, receive, send), token)
+            client = scope.get("client")
+            await self._serve_user(StreamSocket(scope, receive, send), token, str(client[0]) if client else "")
             return
         node = await self._identify(token, rank)
         if node is None:
@@ -72,11 +76,18 @@ class WebSocketEndpoints:
         else:
             await self._serve_stream(StreamSocket(scope, receive, send), node, path.removeprefix(NODE_STREAMS))
 
-    async def _serve_user(self, socket: StreamSocket, token: str) -> None:
-        if self._context.keyring.is_user_token(token):
-            await self._broker.serve_user(socket)
-        else:
+    async def _serve_user(self, socket: StreamSocket, token: str, address: str) -> None:
+        caller = authenticate_token(self._context, token, address)
+        if caller is None:
             await _deny(socket, 401, {"error": NO_TOKEN})
+            return
+        try:
+            caller.require(AccessRight.RUN, "node.enter")
+        except RequestRejected as rejected:
+            error = {"message": rejected.message, "where": rejected.where, "fix": rejected.fix}
+            await _deny(socket, rejected.status, {"error": error})
+            return
+        await self._broker.serve_user(socket, caller)
 
     async def _serve_stream(self, socket: StreamSocket, node: NodeIdentity, stream_id: str) -> None:
         if not await self._broker.serve_node(socket, node.place, stream_id):

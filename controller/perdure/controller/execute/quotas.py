@@ -65,7 +65,11 @@ class QuotaTracker:
         return self.user_blocked_reason(launch) or self.cloud_blocked_reason(cloud, launch)
 
     def user_blocked_reason(self, launch: QueuedLaunch) -> str | None:
-        limit = self._quotas.max_running_jobs_per_user
+        usage = self._usage or Usage()
+        if (spent := usage.blocked.get(launch.user)) is not None and launch.machines and not launch.has_run:
+            return spent
+        own_limit = usage.max_running.get(launch.user)
+        limit = self._quotas.max_running_jobs_per_user if own_limit is None else own_limit
         if limit is None or launch.has_run or not launch.machines or launch.key in self._reservations:
             return None
         jobs = self._jobs.get(launch.user, set())
@@ -75,7 +79,8 @@ class QuotaTracker:
             return _UNKNOWN_USAGE.format("limits.max_running_jobs_per_user")
         if len(jobs) < limit:
             return None
-        return f"{launch.user or 'its user'} has {limit} jobs running (limits.max_running_jobs_per_user)"
+        setting = "limits.max_running_jobs_per_user" if own_limit is None else "perdure users update --max-running-jobs"
+        return f"{launch.user or 'its user'} has {limit} jobs running ({setting})"
 
     def cloud_blocked_reason(self, cloud: str, launch: QueuedLaunch) -> str | None:
         limit = self._quotas.max_machines.get(cloud)

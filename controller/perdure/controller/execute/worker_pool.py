@@ -38,8 +38,9 @@ class CloudPools:
     """The workers of each cloud, made when first used. Safe to use from any thread.
 
     `run` makes a call. `read_usage` reads the machines and running jobs of all controllers, for the quotas; its
-    argument names the launches whose state it must include, and it may raise what the database raises. With quotas,
-    `refresh_usage` must be called before anything is launched, and then every `USAGE_INTERVAL_S`.
+    argument names the launches whose state it must include, and it may raise what the database raises. With quotas, and
+    with limits of users, `refresh_usage` must be called before anything is launched, and then every
+    `USAGE_INTERVAL_S`.
     """
 
     def __init__(self, quotas: Quotas, read_usage: ReadUsage, run: RunCall) -> None:

@@ -1,7 +1,8 @@
-"""Deletes timelines, logs and whole jobs that ended longer ago than config.yaml says.
+"""Deletes timelines, logs and whole jobs that ended longer ago than config.yaml says, and old entries of the audit log.
 
 ```yaml
 retention: {events_days: 90, logs_days: 30, jobs_days: 365}   # each null (kept for ever) by default
+retention: {audit_days: 400}                                  # of the audit log; 400 by default
 ```
 
 The ticker calls it, and `store.records.expiry` deletes the rows. Each call does one piece of work, at most one short
@@ -20,6 +21,7 @@ from sqlalchemy import Connection, Engine, func, select
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.settings import RetentionSettings
+from perdure.controller.store.access import audit, owners
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.logs.log_store import LogStore
@@ -87,6 +89,12 @@ class HistoryExpiry:
                 yield from self._old_jobs(self.clock.now() - days * _DAY_S, delete)
         if self.settings.jobs_days is not None:
             yield from self._delete_uploads()
+        if self.settings.audit_days is not None:
+            yield from self._delete_audit(self.clock.now() - self.settings.audit_days * _DAY_S)
+
+    def _delete_audit(self, before: float) -> Iterator[None]:
+        while self._in_transaction(lambda conn: audit.delete_before(conn, before, _ROW_BATCH_SIZE)):
+            yield
 
     def _clear_secrets(self) -> Iterator[None]:
         """Delete the secrets of jobs that ended under a version which kept them, once for each database. Now the
@@ -159,5 +167,7 @@ class HistoryExpiry:
                 break
         for digest in sorted(unused):
             if self.blobs.remove(digest, before):
+                with self.database.begin() as conn:
+                    owners.forget_upload(conn, digest)
                 log.info("retention.removed", upload=digest)
             yield

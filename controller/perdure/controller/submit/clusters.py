@@ -25,6 +25,7 @@ from perdure.controller.submit.autostop import parse_autostop
 from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
@@ -83,7 +84,7 @@ class ClusterService:
     # --- launch and exec ----------------------------------------------------------------------------------
 
     def launch(
-        self, name: str | None, config: Mapping[str, Any], user: str, key: str, options: LaunchOptions
+        self, name: str | None, config: Mapping[str, Any], by: Requester, key: str, options: LaunchOptions
     ) -> OfCluster:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
         warnings: tuple[str, ...] = ()
@@ -92,30 +93,32 @@ class ClusterService:
         with self.database.connect() as conn:
             cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
         if cluster is None:
-            cluster = self._create(name, config, task, user, key, options)
+            cluster = self._create(name, config, task, by.user, key, options)
+        elif by.of not in (None, cluster.user):
+            raise _taken(cluster.name)
         elif cluster.idempotency_key != key:
             self._require_room(cluster, task)
             if host_config(config).get("file_mounts", {}) != cluster.config.get("file_mounts", {}):
                 warnings = (_OTHER_MOUNTS.format(cluster.name),)
             self._set_autostop(cluster, options)
             self._want_up(cluster.id)
-        self.ensure_host(cluster.id)
+        self.ensure_host(cluster.id, by)
         failpoint("cluster.launched")
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
             return OfCluster(cluster.id, cluster.name, warnings=warnings)
         job = job_config(config, with_setup=options.with_setup)
-        added = self._add_job(cluster, job, task, user, f"{key}/job", is_launch=True, limit_s=options.limit_s)
+        added = self._add_job(cluster, job, task, by, f"{key}/job", is_launch=True, limit_s=options.limit_s)
         return replace(added, warnings=(*warnings, *added.warnings))
 
-    def exec(self, name: str, config: Mapping[str, Any], user: str, key: str, limit_s: float | None) -> OfCluster:
+    def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
         """Queue a job without `setup` on a cluster that is up."""
-        cluster = self.get(name)
+        cluster = self.get(name, by.of)
         if cluster.wanted != UP:
             raise RequestRejected(f"the cluster {name} is stopped", fix=f"start it: perdure start {name}", status=409)
         task = _task(config)
         self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
-        return self._add_job(cluster, job, task, user, f"{key}/job", is_launch=False, limit_s=limit_s)
+        return self._add_job(cluster, job, task, by, f"{key}/job", is_launch=False, limit_s=limit_s)
 
     def _create(
         self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
@@ -159,8 +162,9 @@ class ClusterService:
             ) from error
         return self.get(name)
 
-    def ensure_host(self, cluster_id: int) -> None:
-        """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before.
+    def ensure_host(self, cluster_id: int, by: Requester | None = None) -> None:
+        """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before. `by`: who
+        requests it; None: the controller itself.
 
         Raises RequestRejected if no cloud can have such machines; then a new cluster is down again, and one that was
         started is stopped again.
@@ -174,7 +178,9 @@ class ClusterService:
         place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover)
         key = clusters.host_key(cluster_id, cluster.starts)
         try:
-            accepted = self.accept(Submission(cluster.name, [config], cluster.user, key, cluster=place))
+            of = by.of if by else None
+            host = Submission(cluster.name, [config], cluster.user, key, cluster=place, uploads_of=of)
+            accepted = self.accept(host)
         except RequestRejected:
             self.give_up(cluster)
             raise
@@ -185,7 +191,7 @@ class ClusterService:
         cluster: Row[Any],
         config: Mapping[str, Any],
         task: Task,
-        user: str,
+        by: Requester,
         key: str,
         *,
         is_launch: bool,
@@ -194,7 +200,9 @@ class ClusterService:
         place = OnCluster(
             cluster.id, cluster.name, is_job=True, demand=demand_of(task, is_launch=is_launch), limit_s=limit_s
         )
-        accepted = self.accept(Submission(task.name, [config], user, key, cluster=place))
+        user = cluster.user if by.for_owner else by.user
+        job = Submission(task.name, [config], user, key, cluster=place, actor=by.actor, uploads_of=by.of)
+        accepted = self.accept(job)
         self.job_added(accepted.job_id, cluster.id)
         with self.database.connect() as conn:
             number = clusters.number_of(conn, accepted.job_id)
@@ -222,17 +230,19 @@ class ClusterService:
 
     # --- stop, start, down, autostop, cancel --------------------------------------------------------------
 
-    def get(self, name: str) -> Row[Any]:
+    # `of`: the user whose clusters may be changed; None: those of everybody. Another's is as one that does not exist.
+
+    def get(self, name: str, of: str | None = None) -> Row[Any]:
         """The cluster of that name that is not down."""
         with self.database.connect() as conn:
             cluster = clusters.find(conn, name)
-        if cluster is None:
+        if cluster is None or of not in (None, cluster.user):
             raise no_such_cluster(name)
         return cluster
 
-    def stop(self, name: str) -> None:
+    def stop(self, name: str, *, cause: str = "", of: str | None = None) -> None:
         """End the machines of a cluster. Its queue stays, and running jobs wait to start again."""
-        self.stop_cluster(self.get(name).id)
+        self.stop_cluster(self.get(name, of).id, cause=cause)
 
     def stop_cluster(self, cluster_id: int, *, cause: str = "") -> None:
         """`stop` by id. Changes nothing if the cluster is down."""
@@ -244,9 +254,9 @@ class ClusterService:
         if is_stopped:
             self._end_host(host, None if home is None else self.save_home_s)
 
-    def start(self, name: str) -> OfCluster:
+    def start(self, name: str, of: str | None = None) -> OfCluster:
         """Launch machines for a cluster that is stopped, or that has lost its machines."""
-        cluster = self.get(name)
+        cluster = self.get(name, of)
         self._want_up(cluster.id)
         self.ensure_host(cluster.id)
         return OfCluster(cluster.id, cluster.name)
@@ -260,16 +270,16 @@ class ClusterService:
                 starts = cluster.starts + 1
                 clusters.change(conn, cluster_id, wanted=UP, cause="", starts=starts, active_at=now, launched_at=now)
 
-    def down(self, name: str) -> int:
+    def down(self, name: str, *, cause: str = "", of: str | None = None) -> int:
         """End a cluster with its queue. Its jobs are cancelled; their logs stay readable under its name.
 
         Repeating it changes nothing. Returns the id of the cluster.
         """
         with self.database.connect() as conn:
-            cluster = clusters.find(conn, name, gone=True)
+            cluster = clusters.find(conn, name, gone=True, user=of)
         if cluster is None:
             raise no_such_cluster(name)
-        self.down_cluster(cluster.id)
+        self.down_cluster(cluster.id, cause=cause)
         return int(cluster.id)
 
     def down_cluster(self, cluster_id: int, *, cause: str = "") -> None:
@@ -296,9 +306,11 @@ class ClusterService:
         if host is not None and not host.cancelled and host.outcome is None:
             self.cancel([host.job_id], grace_s)
 
-    def autostop(self, name: str, seconds: float | None, wait_for: WaitFor, *, down: bool) -> None:
+    def autostop(
+        self, name: str, seconds: float | None, wait_for: WaitFor, *, down: bool, of: str | None = None
+    ) -> None:
         """Stop the cluster, or take it down, once it was idle for `seconds`; None: never."""
-        cluster = self.get(name)
+        cluster = self.get(name, of)
         with self.database.begin() as conn:
             now = self.clock.now()
             if clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now):
@@ -315,9 +327,11 @@ class ClusterService:
             if is_changed and options.autostop_s is not None:
                 clusters.set_wait_for(conn, cluster.id, options.wait_for)
 
-    def cancel_jobs(self, name: str, numbers: Collection[int] | None, *, everything: bool) -> dict[str, list[int]]:
+    def cancel_jobs(
+        self, name: str, numbers: Collection[int] | None, *, everything: bool, of: str | None = None
+    ) -> dict[str, list[int]]:
         """Cancel jobs by their numbers (none if there are none), all, or with `numbers` None the newest that runs."""
-        cluster = self.get(name)
+        cluster = self.get(name, of)
         with self.database.connect() as conn:
             known = clusters.numbered_jobs(conn, cluster.id)
             unfinished = set(clusters.unfinished_jobs(conn, cluster.id))
@@ -337,6 +351,11 @@ class ClusterService:
             "finished": [number for number in chosen if number in known and number not in cancelled],
             "unknown": [number for number in chosen if number not in known],
         }
+
+
+def _taken(name: str) -> RequestRejected:
+    message = f"the name {name} is in use by a cluster of another user"
+    return RequestRejected(message, where="name", fix="choose another name", status=409)
 
 
 def no_such_cluster(name: str) -> RequestRejected:

@@ -20,6 +20,8 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store import codec
+from perdure.controller.store.access import audit, budgets, owners, users
+from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
 from perdure.controller.store.records import clusters, jobs
@@ -41,6 +43,8 @@ class Submission:
     key: str | None  # the idempotency key: resubmitting with it returns the original job
     num_jobs: int = 1
     cluster: OnCluster | None = None  # None: a managed job
+    actor: Actor | None = None  # who submits it, for the audit log; None: the controller itself
+    uploads_of: str | None = None  # the user whose uploads it may use; None: all
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,7 @@ class SubmissionService:
             compiled = submission.cluster.adapt(compiled)
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
             if not self.has_upload(digest, now):  # the node would wait for it in vain
-                raise RequestRejected(
-                    f"there is no upload {digest[:12]}…", where="tasks", fix="upload it before you submit the job"
-                )
+                raise _no_upload(digest)
         return _Checked(submission, compiled, now)
 
     def _accept_batch(self, ready: Sequence[_Checked]) -> Sequence[Accepted | Exception]:
@@ -147,6 +149,8 @@ class SubmissionService:
                 conn, [checked.submission.key for checked in ready if checked.submission.key is not None]
             )
             new = [checked for checked in ready if checked.submission.key not in existing_keys]
+            for checked in new:
+                _require_own_uploads(conn, checked)
             columns = [self._columns(conn, checked) for checked in new]
             counts = [checked.submission.num_jobs for checked in new]
             ids = jobs.insert_batches(conn, list(zip(columns, counts, strict=True)))
@@ -205,6 +209,10 @@ class SubmissionService:
         note = TimelineEntry("job.submitted", data={"tasks": count, "user": checked.submission.user})
         for id in job_ids:
             jobs.append_timeline(writes, id, [note], checked.submitted_at)
+        if (actor := checked.submission.actor) is not None:
+            detail = {"name": name, "user": checked.submission.user, "num_jobs": len(job_ids)}
+            deed = Deed(actor, "job.submit", f"job {job_ids[0]}", detail=detail)
+            writes.add(audit.INSERT, deed.row(checked.submitted_at))
         views = tuple(codec.interned(task.view) for task in tasks)
         return Accepted(
             tuple(job_ids),
@@ -217,15 +225,43 @@ class SubmissionService:
 
     def _check_quota(self, conn: Connection, submissions: Sequence[Submission]) -> None:
         """Raises RequestRejected if a user would have too many jobs. The new jobs have rows already, but no tasks."""
-        limit = self.max_jobs_per_user
-        if limit is None:
-            return
         for user in sorted({submission.user for submission in submissions}):  # in this order: each count takes a lock
+            limits = users.limits_of(conn, user)
+            _require_budget(limits, self.clock.now())
+            limit, setting = self.max_jobs_per_user, "limits.max_jobs_per_user in config.yaml"
+            if limits.get("max_jobs") is not None:
+                limit, setting = limits["max_jobs"], f"it: perdure users update {user} --max-jobs N"
+            if limit is None:
+                continue
             unfinished = count_unfinished(conn, user)
             for submission in submissions:
                 if submission.user == user:
-                    _reject_over_quota(limit, submission, unfinished)
+                    _reject_over_quota(limit, setting, submission, unfinished)
                     unfinished += submission.num_jobs
+
+
+def _require_own_uploads(conn: Connection, checked: _Checked) -> None:
+    """Raises RequestRejected for an upload that the user has not sent: as for one that nobody has."""
+    user = checked.submission.uploads_of
+    if user is None:
+        return
+    digests = {digest for task in checked.compiled.tasks for digest in upload_digests(task.spec)}
+    for digest in sorted(digests - owners.owned_uploads(conn, digests, user)):
+        raise _no_upload(digest)
+
+
+def _require_budget(limits: Mapping[str, Any], now: float) -> None:
+    """Raises RequestRejected if the user's budget for this month is spent. `maintenance.budgets` finds that out."""
+    month = budgets.month_of(now)
+    if limits.get("budget_usd") is not None and limits["spent_month"] == month:
+        message = f"{limits['name']} has spent the budget of {limits['budget_usd']:g} USD for {month}"
+        fix = "wait for the next month, or have an administrator raise it: perdure users set-budget"
+        raise RequestRejected(message, where="user", fix=fix, status=429)
+
+
+def _no_upload(digest: str) -> RequestRejected:
+    fix = "upload it before you submit the job"
+    return RequestRejected(f"there is no upload {digest[:12]}…", where="tasks", fix=fix)
 
 
 def _check_size(submission: Submission) -> None:
@@ -243,7 +279,7 @@ def _check_size(submission: Submission) -> None:
         )
 
 
-def _reject_over_quota(limit: int, submission: Submission, unfinished: int) -> None:
+def _reject_over_quota(limit: int, setting: str, submission: Submission, unfinished: int) -> None:
     if unfinished + submission.num_jobs <= limit:
         return
     more = f"{submission.num_jobs} more" if submission.num_jobs > 1 else "one more"
@@ -251,7 +287,7 @@ def _reject_over_quota(limit: int, submission: Submission, unfinished: int) -> N
         f"{submission.user or 'this user'} has {unfinished} jobs that have not ended; with {more} there would be over "
         f"{limit}",
         where="user",
-        fix="wait until some have ended, cancel some, or raise limits.max_jobs_per_user in config.yaml",
+        fix=f"wait until some have ended, cancel some, or raise {setting}",
         status=429,
     )
 

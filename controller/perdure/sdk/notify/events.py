@@ -14,6 +14,8 @@ EVENTS = {
     "job.late": "the deadline can no longer be met",
     "job.stuck": "the job makes no progress",
     "job.budget_warning": "80 % of `max_cost` are spent",
+    "user.budget_warning": "a user's machines have cost 80 % of the user's budget for this month",
+    "user.budget_spent": "they have cost all of it: new jobs of the user are refused",
     "job.cancelling": "a user cancels the job",
     "job.succeeded": "the job has ended well",
     "job.failed": "the job has ended in any FAILED status",
@@ -23,5 +25,8 @@ EVENTS = {
 }
 """Each event with what it means."""
 
-DEFAULT_EVENTS = ("job.succeeded", "job.failed", "job.waiting", "job.late", "job.stuck", "job.budget_warning")
+DEFAULT_EVENTS = (
+    *("job.succeeded", "job.failed", "job.waiting", "job.late", "job.stuck", "job.budget_warning"),
+    *("user.budget_warning", "user.budget_spent"),
+)
 """Where no `when` is given."""

@@ -73,6 +73,14 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/api/v1/savings"): USERS,
     ("GET", "/api/v1/controllers"): USERS,
     ("GET", "/api/v1/nodes"): USERS,
+    ("GET", "/api/v1/whoami"): USERS,
+    ("GET", "/api/v1/users"): USERS,
+    ("POST", "/api/v1/users"): BAD_INPUT,
+    ("PATCH", "/api/v1/users/{name}"): NOT_THERE,
+    ("GET", "/api/v1/tokens"): USERS,
+    ("POST", "/api/v1/tokens"): BAD_INPUT,
+    ("DELETE", "/api/v1/tokens/{token_id}"): NOT_THERE,
+    ("GET", "/api/v1/audit"): USERS,
     ("GET", "/api/v1/controller"): USERS,
     ("POST", "/api/v1/controller/stop"): USERS,
     ("PUT", "/api/v1/controller/software"): NOT_NOW,
@@ -135,9 +143,10 @@ class Deployment:
             "/api/v1/uploads/{digest}": {"content": UPLOADED},
             "/api/v1/session": {"json": {"code": "x"}},
         }
-        body = bodies.get(path, {"json": {"tasks": []} if "cancel" not in path and "preempt" not in path else {}})
+        is_empty = "cancel" in path or "preempt" in path or method == "PATCH"
+        body = bodies.get(path, {"json": {} if is_empty else {"tasks": []}})
         return self.client.request(
-            method, url, headers=headers, **(body if method in ("PUT", "POST") else {})
+            method, url, headers=headers, **(body if method in ("PUT", "POST", "PATCH") else {})
         ).status_code
 
     def _upgrade(self, url: str, headers: dict[str, str]) -> int:
@@ -190,7 +199,7 @@ def routes(deployment: Deployment) -> set[tuple[str, str]]:
     """Every (method, path) that the application serves."""
     # These are served before routing.
     statuses = {("WEBSOCKET", path) for path in (CHANNEL, USER_STREAMS, NODE_STREAMS + "{stream_id}")}
-    for route in _flat(create_app(deployment.daemon.api_context).routes):
+    for route in flat_routes(create_app(deployment.daemon.api_context).routes):
         assert isinstance(route, Route), f"{route} is served, too"
         methods = route.methods or set()
         # Starlette serves HEAD wherever it serves GET, by the same function.
@@ -198,13 +207,14 @@ def routes(deployment: Deployment) -> set[tuple[str, str]]:
     return statuses
 
 
-def _flat(routes: Sequence[BaseRoute]) -> Iterator[BaseRoute]:
+def flat_routes(routes: Sequence[BaseRoute]) -> Iterator[Any]:
+    """The routes, also those of included routers."""
     for route in routes:
         inner: Any = getattr(
             route, "original_router", route
         )  # newer versions of FastAPI keep included routers as they are
         if getattr(inner, "routes", None):
-            yield from _flat(inner.routes)
+            yield from flat_routes(inner.routes)
         else:
             yield route
 

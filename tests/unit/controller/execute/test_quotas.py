@@ -116,3 +116,29 @@ def test_quotas__block_every_launch_before_the_first_refresh() -> None:
     reason = tracker.user_blocked_reason(launch(1))
     assert reason == "the usage is not known yet (limits.max_running_jobs_per_user)"
     assert tracker.blocked_reason("aws", launch(1, machines=0)) is None, "buckets need no machine"
+
+
+def test_user__with_a_limit_of_their_own() -> None:
+    tracker = QuotaTracker(Quotas(max_running_jobs_per_user=1))
+    usage = Usage({}, {1: "ada", 2: "bob"}, max_running={"ada": 2, "eve": 0})
+    tracker.refresh(usage, tracker.snapshot())
+    reasons = {user: tracker.user_blocked_reason(QueuedLaunch((9, 0, 1), user)) for user in ("ada", "bob", "eve")}
+    assert reasons == {
+        "ada": None,
+        "bob": "bob has 1 jobs running (limits.max_running_jobs_per_user)",
+        "eve": "eve has 0 jobs running (perdure users update --max-running-jobs)",
+    }
+
+
+def test_user__whose_budget_is_spent_recovers_and_begins_nothing() -> None:
+    tracker = QuotaTracker(Quotas())
+    tracker.refresh(Usage(blocked={"ada": "the budget is spent"}), tracker.snapshot())
+
+    def reason(user: str, *, has_run: bool) -> str | None:
+        return tracker.user_blocked_reason(QueuedLaunch((1, 0, 1), user, has_run=has_run))
+
+    assert reason("ada", has_run=False) == "the budget is spent"
+    assert reason("ada", has_run=True) is None
+    assert reason("bob", has_run=False) is None
+    tracker.refresh(Usage(), tracker.snapshot())
+    assert reason("ada", has_run=False) is None

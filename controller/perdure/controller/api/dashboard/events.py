@@ -15,8 +15,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from perdure.controller.api.auth import Session, User
-from perdure.controller.api.context import ApiContext
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.job_owners import JobOwnerCache
+from perdure.controller.api.auth import Reader, Session
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.submit.errors import Overloaded
@@ -28,51 +29,62 @@ router = APIRouter(
 MAX_FOLLOWERS = 500
 MIN_INTERVAL_S = 0.25
 HEARTBEAT_S = 10.0
+_CHECK_S = 1.0  # how often it is checked that a token is still valid
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @router.get("/events", response_class=StreamingResponse)
 async def events(
-    context: User,
+    caller: Reader,
     request: Request,
     session: Session,
     *,
     timeout_s: Annotated[float | None, Query(ge=0, description="end the stream after this time")] = None,
 ) -> StreamingResponse:
-    """Hints that jobs have changed: an event `jobs` with `{"ids": […]}`, or with `{"many": true}` for more than 200
-    jobs at once. `hello` is the first event; a comment is sent every 10 s without a hint."""
+    """Hints that jobs have changed which the caller may see: an event `jobs` with `{"ids": […]}`, or with
+    `{"many": true}` for more than 200 jobs at once. `hello` is the first event; a comment is sent every 10 s without a
+    hint. The stream ends when the caller's token is revoked or expires."""
+    context = caller.context
     if context.job_updates.num_feeds >= MAX_FOLLOWERS:
         raise Overloaded(f"{MAX_FOLLOWERS} browsers follow this controller already", status=503)
     sessions: BrowserSessions = request.app.state.browser_sessions
-    hints = _hints(context, sessions, session, math.inf if timeout_s is None else timeout_s)
+    hints = _hints(caller, sessions, session, math.inf if timeout_s is None else timeout_s)
     return StreamingResponse(hints, media_type="text/event-stream", headers=_HEADERS)
 
 
 async def _hints(
-    context: ApiContext, sessions: BrowserSessions, session: BrowserSession | None, timeout_s: float
+    caller: Caller, sessions: BrowserSessions, session: BrowserSession | None, timeout_s: float
 ) -> AsyncIterator[bytes]:
     """Ends after `timeout_s`, with the session, and when the server stops."""
     loop = asyncio.get_running_loop()
-    ends_at = loop.time() + timeout_s
+    ends_at, context = loop.time() + timeout_s, caller.context
+    owners, silent_since = JobOwnerCache(context.database), loop.time()
     with context.job_updates.subscribe_all() as feed:
         yield _event("hello", {"controller": context.controller_id, "started_at": context.started_at})
         while (left_s := ends_at - loop.time()) > 0:
-            changed = await feed.wait(min(HEARTBEAT_S, left_s))
-            if feed.is_closed or not await _goes_on(sessions, session):
+            changed = await feed.wait(min(HEARTBEAT_S if not caller.token_id else _CHECK_S, left_s))
+            if feed.is_closed or not await _goes_on(caller, sessions, session):
                 return
+            if changed and caller.sees is not None:
+                # Nothing is sent for the jobs of others, so that their pace does not show, either.
+                changed = frozenset(await owners.owned(changed, caller.sees))
             if changed is None:
                 yield _event("jobs", {"many": True})
             elif changed:
                 yield _event("jobs", {"ids": sorted(changed)})
-            else:
+            elif loop.time() >= silent_since + HEARTBEAT_S - MIN_INTERVAL_S:
                 yield b":\n\n"
+            else:
+                await asyncio.sleep(MIN_INTERVAL_S)
+                continue
+            silent_since = loop.time()
             await asyncio.sleep(MIN_INTERVAL_S)
 
 
-async def _goes_on(sessions: BrowserSessions, session: BrowserSession | None) -> bool:
-    """Whether the follower may still follow. A caller with the token has no session."""
+async def _goes_on(caller: Caller, sessions: BrowserSessions, session: BrowserSession | None) -> bool:
+    """Whether the follower may still follow. A caller with a token has no session."""
     if session is None:
-        return True
+        return caller.is_valid()
     await sessions.refresh()
     return sessions.is_valid(session)
 

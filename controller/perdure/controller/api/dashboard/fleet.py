@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import and_, literal_column, select
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.auth import Reader
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.engine.database import database_now
@@ -36,8 +36,9 @@ _NODES = (
 
 
 @router.get("/controllers", responses=json_response(list[responses.ControllerLease]))
-def controllers(context: User) -> list[dict[str, Any]]:
+def controllers(caller: Reader) -> list[dict[str, Any]]:
     """The controllers that share the database. `is_alive`: it holds its lease, and so its jobs."""
+    context = caller.context
     with context.database.connect() as conn:
         now = context.clock.now()
         alive = set(conn.scalars(select(Controller.c.id).where(Controller.c.lease_until >= database_now(conn, now))))
@@ -57,14 +58,17 @@ def controllers(context: User) -> list[dict[str, Any]]:
 
 @router.get("/nodes", responses=json_response(responses.NodePage))
 def nodes(
-    context: User,
+    caller: Reader,
     *,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, le=_MAX_ID, description="only nodes of jobs with lower ids")] = None,
 ) -> dict[str, Any]:
     """The machines of attempts that are not over, those of the newest jobs first. `limit` counts jobs; `next` is the
     `before` of the next page, null on the last one."""
+    context = caller.context
     page = _JOBS if before is None else _JOBS.where(Attempt.c.job_id < before)
+    if caller.sees is not None:
+        page = page.where(Attempt.c.job_id.in_(select(Job.c.id).where(Job.c.user == caller.sees)))
     with context.database.connect() as conn:
         ids = list(conn.scalars(page.limit(limit)))
         rows = conn.execute(_NODES.where(Node.c.job_id.in_(ids))).mappings().all()

@@ -10,9 +10,10 @@ from fastapi import APIRouter
 from pydantic import Field
 from sqlalchemy import select
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.objects import VisibleJob, no_such_job
+from perdure.controller.api.auth import Reader
 from perdure.controller.api.dashboard import responses
-from perdure.controller.api.routes.jobs import JobId, RequestBody, no_such_job
+from perdure.controller.api.routes.jobs import RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.runtime.security.keyring import Keyring, UnknownKey
 from perdure.controller.store.records.jobs import Task
@@ -32,9 +33,10 @@ class YamlBody(RequestBody):
 
 
 @router.get("/jobs/{job_id}/spec", responses=json_response(responses.JobSpec) | error_responses(404))
-def job_spec(context: User, job_id: JobId) -> dict[str, Any]:
+def job_spec(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
     """The tasks of a job as they were submitted: as YAML, and as what `POST /jobs` takes. Values of secrets are left
     out; `secrets` has their names until the job has ended."""
+    context = caller.context
     with context.database.connect() as conn:
         rows = conn.execute(_TASKS.where(Task.c.job_id == job_id)).all()
     if not rows:
@@ -54,7 +56,7 @@ def job_spec(context: User, job_id: JobId) -> dict[str, Any]:
 
 
 @router.post("/tasks", responses=json_response(responses.ParsedTasks))
-def parse_tasks(_: User, body: YamlBody) -> dict[str, Any]:
+def parse_tasks(_: Reader, body: YamlBody) -> dict[str, Any]:
     """The tasks of a YAML text, as `POST /plan` and `POST /jobs` take them. Changes nothing. Files on the user's
     computer cannot be uploaded in this way; use `perdure jobs launch` for a task that names some."""
     try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection, func, select
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.auth import Reader
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.reconcile.market_state import Observations
@@ -27,10 +27,11 @@ _Words = Annotated[str, Query(max_length=200)]
 
 @router.get("/market", responses=json_response(responses.MarketTable))
 def market(
-    context: User, *, cloud: _Words = "", region: _Words = "", accelerator: _Words = "", instance_type: _Words = ""
+    caller: Reader, *, cloud: _Words = "", region: _Words = "", accelerator: _Words = "", instance_type: _Words = ""
 ) -> dict[str, Any]:
     """Offers by zone and instance type, the cheapest first: prices, whether the spot offer is avoided now and why, when
     it was last tried, and how many machines it lost within a day. At most 500 rows; `total` counts all that match."""
+    context = caller.context
     now = context.clock.now()
     view = context.compiler.market.view()
     wanted = {"cloud": cloud, "region": region, "accelerator": accelerator, "instance_type": instance_type}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from perdure.controller.api.access.caller import anybody
 from perdure.controller.api.dashboard.assets import PAGE, Asset, load_assets
 from perdure.controller.submit.errors import RequestRejected
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(anybody)])
 
 PATHS = ("/", "/jobs", "/jobs/{job_id:int}", "/launch", "/market", "/savings", "/nodes", "/controllers")
 """The addresses of views. All get the same page, whose script shows the view."""

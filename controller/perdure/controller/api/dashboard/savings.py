@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.auth import Reader
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.schemas import error_responses, json_response
-from perdure.controller.store.queries.expenses import Amounts, Spending, SpendingLedger, SpendingReport, add_up
+from perdure.controller.store.queries.expenses import Amounts, Spending, SpendingLedgers, SpendingReport, add_up
 from perdure.controller.store.queries.job_listing import iso
 
 router = APIRouter(prefix="/api/v1", tags=["savings"], responses=error_responses(400, 401, 503))
@@ -20,13 +20,14 @@ _DAY_S = 86_400.0
 
 
 @router.get("/savings", responses=json_response(responses.Savings))
-def savings(context: User, request: Request, days: Annotated[int, Query(ge=1, le=365)] = 7) -> dict[str, Any]:
+def savings(caller: Reader, request: Request, days: Annotated[int, Query(ge=1, le=365)] = 7) -> dict[str, Any]:
     """What the jobs cost that ended in the last `days`, and what unfinished ones have cost so far (up to 30 s old).
 
     `is_complete` is false while the controller has not added up all of that time: call again. `lost_s` is the work of a
     machine that had to be done again, of tasks that report checkpoints; `lost_usd` what it had cost.
     """
-    ledger: SpendingLedger = request.app.state.spending
+    ledgers: SpendingLedgers = request.app.state.spending
+    context, ledger = caller.context, ledgers.of(caller.sees)
     now = context.clock.now()
     with context.database.connect() as conn:
         report = ledger.report(conn, now - days * _DAY_S, now)

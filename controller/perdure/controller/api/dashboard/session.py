@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.auth import Session, User
+from perdure.controller.api.access.caller import Caller, anybody
+from perdure.controller.api.auth import Reader, Session, address_of
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.dashboard.sign_in import CODE_S, MAX_CODE_CHARS, BrowserSession, BrowserSessions
 from perdure.controller.api.gate import SIGN_IN
 from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.store.access import audit
+from perdure.controller.store.access.audit import Actor
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import api_types
@@ -26,21 +29,24 @@ class SignInBody(BaseModel):
 
 
 @router.post("/codes", status_code=201, responses=json_response(api_types.SignInCode, status=201))
-def create_code(context: User, request: Request) -> dict[str, Any]:
-    """A code that signs one browser in, once, within a minute. Put it into the fragment of the dashboard's address
-    (`/#login=CODE`), which browsers send to no server."""
-    with context.database.begin() as conn:
-        return {"code": _sessions(request).create_code(conn), "valid_s": CODE_S}
+def create_code(caller: Reader, request: Request) -> dict[str, Any]:
+    """A code that signs one browser in as the caller, once, within a minute. Put it into the fragment of the address of
+    the dashboard (`/#login=CODE`), which browsers send to no server."""
+    with caller.context.database.begin() as conn:
+        return {"code": _sessions(request).create_code(conn, caller.token_id), "valid_s": CODE_S}
 
 
-@router.post("", status_code=201, responses=json_response(responses.SignedIn, status=201))
+@router.post(
+    "", status_code=201, responses=json_response(responses.SignedIn, status=201), dependencies=[Depends(anybody)]
+)
 async def sign_in(request: Request, response: Response, body: SignInBody) -> dict[str, Any]:
     """Trade a code for a cookie, which is valid together with the header `Perdure-CSRF`: its value is `csrf`."""
     sessions = _sessions(request)
     if not sessions.is_same_origin(request.headers):
         raise RequestRejected("this request comes from another site", where="Origin", status=401)
-    session = await run_in_threadpool(_redeem, sessions, body.code)
+    session = await run_in_threadpool(_redeem, sessions, body.code, address_of(request))
     if session is None:
+        sessions.context.access.deny(Actor("", address=address_of(request)), "session.sign_in", reason="wrong code")
         raise RequestRejected(
             "this sign-in link was used before, or is older than a minute",
             where="code",
@@ -52,7 +58,7 @@ async def sign_in(request: Request, response: Response, body: SignInBody) -> dic
 
 
 @router.get("", responses=json_response(responses.BrowserSignIn))
-async def show(_: User, request: Request, response: Response, session: Session) -> dict[str, Any]:
+async def show(_: Reader, request: Request, response: Response, session: Session) -> dict[str, Any]:
     """The browser's session, which this call prolongs; without times for a caller that uses the token."""
     if session is None:
         return {"signed_in_at": None, "valid_until": None}
@@ -62,22 +68,26 @@ async def show(_: User, request: Request, response: Response, session: Session) 
 
 
 @router.delete("", responses=json_response(responses.BrowserSignIn))
-async def sign_out(_: User, request: Request, response: Response, session: Session) -> dict[str, Any]:
+async def sign_out(caller: Reader, request: Request, response: Response, session: Session) -> dict[str, Any]:
     """End the browser's session. A copy of its cookie is worthless from then on, within 5 s at other controllers."""
     if session is not None:
-        await run_in_threadpool(_end, _sessions(request), session)
+        await run_in_threadpool(_end, _sessions(request), session, caller)
     response.headers["Set-Cookie"] = _sessions(request).clear_cookie()
     return {"signed_in_at": None, "valid_until": None}
 
 
-def _redeem(sessions: BrowserSessions, code: str) -> BrowserSession | None:
+def _redeem(sessions: BrowserSessions, code: str, address: str) -> BrowserSession | None:
     with sessions.context.database.begin() as conn:
-        return sessions.redeem(conn, code)
+        session = sessions.redeem(conn, code)
+        if session is not None and (caller := sessions.caller(session, address)) is not None:
+            audit.record(conn, caller.deed("session.sign_in"), sessions.context.clock.now())
+        return session
 
 
-def _end(sessions: BrowserSessions, session: BrowserSession) -> None:
+def _end(sessions: BrowserSessions, session: BrowserSession, caller: Caller) -> None:
     with sessions.context.database.begin() as conn:
         sessions.end(conn, session)
+        audit.record(conn, caller.deed("session.sign_out"), sessions.context.clock.now())
 
 
 def _sessions(request: Request) -> BrowserSessions:

@@ -1,9 +1,10 @@
 """Signs browsers in: a one-time code is traded for a cookie, which is valid together with a value that the page keeps.
 
-- A **code** is created for somebody who holds the user token, and works once, within a minute, at any controller of the
-  database. The database stores its digest.
-- The **cookie** is signed, not stored. It names the controller and the user token, so it ends when the token changes.
-  Browsers send it to every port of a host, and scripts cannot read it.
+- A **code** is created for somebody who holds a token, and works once, within a minute, at any controller of the
+  database. The database stores its digest, and the id of the token.
+- The **cookie** is signed, not stored. It names the controller and the token, so it ends when the token is revoked or
+  expires, and with the controller's own token, when that changes. Browsers send it to every port of a host, and scripts
+  cannot read it.
 - The **page value** is returned at sign-in only, and the page keeps it in the storage of its origin, which includes the
   port. A request counts only with both: another server on this computer, which is sent the cookie, cannot use it, and
   neither can another site, which can cause requests with the cookie but cannot add the header.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy import Connection
 
+from perdure.controller.api.access.caller import Caller, caller_of_token
 from perdure.controller.api.context import ApiContext
 from perdure.controller.runtime.security.keyring import TOKEN_FILE
 from perdure.controller.store.engine.database import UNAVAILABLE
@@ -39,6 +41,7 @@ _CODE_BYTES = 16
 _ENDED_TTL_S = 5.0
 _CODES, _ENDED = "sign_in_code.", "signed_out."
 _COOKIE_PURPOSE, _PAGE_PURPOSE = "browser cookie", "browser page"
+_ID_SEPARATOR = "~"  # between the id of a token and the rest of a session's id
 _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -49,6 +52,12 @@ class BrowserSession:
     id: str
     signed_in_at: float
     valid_until: float
+
+    @property
+    def token_id(self) -> str:
+        """The id of the token that it was signed in with; empty for the controller's own token."""
+        token_id, separator, _ = self.id.partition(_ID_SEPARATOR)
+        return token_id if separator else ""
 
 
 @dataclass
@@ -71,24 +80,31 @@ class BrowserSessions:
         listen = self.context.settings.listen
         return listen.certificate is not None or listen.trust_proxy_tls
 
-    def create_code(self, conn: Connection) -> str:
-        """A code that signs one browser in."""
+    def create_code(self, conn: Connection, token_id: str = "") -> str:
+        """A code that signs one browser in, as the user of a token; the empty id is the controller's own token's."""
         now = self.context.clock.now()
         for prefix in (_CODES, _ENDED):
-            for name, until in facts.with_prefix(conn, prefix).items():
-                if float(until) <= now:
+            for name, value in facts.with_prefix(conn, prefix).items():
+                if float(value.partition(" ")[0]) <= now:
                     facts.remove(conn, name)
         code = secrets.token_urlsafe(_CODE_BYTES)
-        facts.set(conn, _CODES + _digest(code), repr(now + self._scaled(CODE_S)))
+        facts.set(conn, _CODES + _digest(code), f"{now + self._scaled(CODE_S)!r} {token_id}".strip())
         return code
 
     def redeem(self, conn: Connection, code: str) -> BrowserSession | None:
         """A new session for a code, which is void from now on; None if it is unknown, used or expired."""
-        until = facts.remove(conn, _CODES + _digest(code))
+        value = facts.remove(conn, _CODES + _digest(code))
         now = self.context.clock.now()
-        if until is None or float(until) <= now:
+        if value is None or float(value.partition(" ")[0]) <= now:
             return None
-        return BrowserSession(secrets.token_urlsafe(_CODE_BYTES), now, now + self._scaled(IDLE_S))
+        token_id = value.partition(" ")[2]
+        id = (token_id + _ID_SEPARATOR if token_id else "") + secrets.token_urlsafe(_CODE_BYTES)
+        session = BrowserSession(id, now, now + self._scaled(IDLE_S))
+        return session if self.caller(session) is not None else None
+
+    def caller(self, session: BrowserSession, address: str = "") -> Caller | None:
+        """Whom a session stands for; None once its token is no longer valid."""
+        return caller_of_token(self.context, session.token_id, address)
 
     def renew(self, session: BrowserSession) -> BrowserSession:
         """The session with a later end, but not beyond `MAX_AGE_S` after the sign-in."""
@@ -137,7 +153,8 @@ class BrowserSessions:
         return is_own and headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
     def is_valid(self, session: BrowserSession) -> bool:
-        return session.id not in self._ended and self.context.clock.now() < session.valid_until
+        is_current = session.id not in self._ended and self.context.clock.now() < session.valid_until
+        return is_current and self.caller(session) is not None
 
     def page_value(self, session: BrowserSession) -> str:
         return self.context.keyring.sign(_PAGE_PURPOSE, session.id)

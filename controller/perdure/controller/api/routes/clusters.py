@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from perdure.controller.api.auth import User
-from perdure.controller.api.context import ApiContext
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.routes.jobs import RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.queries import clusters as queries
@@ -23,6 +24,7 @@ from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
 from perdure.controller.submit.clusters import LaunchOptions, OfCluster, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 from perdure.sdk.connection import api_types
 
 router = APIRouter(prefix="/api/v1", tags=["clusters"], responses=error_responses(400, 401, 503))
@@ -66,12 +68,15 @@ class CancelJobsBody(RequestBody):
 @router.post(
     "/clusters", status_code=201, responses=json_response(api_types.OnCluster, status=201) | error_responses(409, 429)
 )
-def launch(context: User, body: LaunchClusterBody) -> dict[str, Any]:
+def launch(caller: Runner, body: LaunchClusterBody) -> dict[str, Any]:
     """Create a cluster, or use the one of that name, and queue a job on it. Repeating it with `key` does it once."""
     options = LaunchOptions(
         body.setup, body.job, body.idle_s, body.down, body.wait_for, body.recover, body.command, body.limit_s
     )
-    return _of_cluster(context.cluster_service.launch(body.name, body.task, body.user, body.key, options))
+    record(caller, "cluster.launch", f"cluster {body.name or ''}".strip())
+    key = caller.key_for(body.key) or ""
+    service = caller.context.cluster_service
+    return _of_cluster(service.launch(body.name, body.task, _requester(caller, body), key, options))
 
 
 @router.post(
@@ -79,28 +84,31 @@ def launch(context: User, body: LaunchClusterBody) -> dict[str, Any]:
     status_code=201,
     responses=json_response(api_types.OnCluster, status=201) | error_responses(404, 409, 429),
 )
-def execute(context: User, name: Name, body: ClusterJobBody) -> dict[str, Any]:
+def execute(caller: Runner, name: Name, body: ClusterJobBody) -> dict[str, Any]:
     """Queue a job on a cluster, without `setup` and without new machines. Repeating it with `key` does it once."""
-    service = context.cluster_service
-    return _of_cluster(service.exec(name, body.task, body.user, body.key, body.limit_s))
+    service, key = caller.context.cluster_service, caller.key_for(body.key) or ""
+    return _of_cluster(service.exec(name, body.task, _requester(caller, body), key, body.limit_s))
 
 
 @router.get("/clusters", responses=json_response(api_types.ClusterList))
-def list_clusters(context: User, name: Annotated[list[str] | None, Query(max_length=1000)] = None) -> dict[str, Any]:
+def list_clusters(caller: Reader, name: Annotated[list[str] | None, Query(max_length=1000)] = None) -> dict[str, Any]:
     """The clusters that are not down, oldest first. `name`: whole names or patterns; repeatable."""
+    context = caller.context
     with context.database.connect() as conn:
-        rows = [row for row in clusters.active(conn) if not name or _matches(row.name, name)]
+        own = [row for row in clusters.active(conn) if caller.sees in (None, row.user)]
+        rows = [row for row in own if not name or _matches(row.name, name)]
         return {"now": iso(context.clock.now()), "clusters": queries.describe(conn, rows)}
 
 
 @router.get("/clusters/{name}/jobs", responses=json_response(api_types.ClusterQueue) | error_responses(404))
 def queue(
-    context: User, name: Name, number: Annotated[list[int] | None, Query(max_length=_MAX_NUMBERS)] = None
+    caller: Reader, name: Name, number: Annotated[list[int] | None, Query(max_length=_MAX_NUMBERS)] = None
 ) -> dict[str, Any]:
     """The jobs of a cluster, newest first, also after it is down. `number`: only these; repeatable."""
+    context = caller.context
     now = context.clock.now()
     with context.database.connect() as conn:
-        row = clusters.find(conn, name, gone=True)
+        row = clusters.find(conn, name, gone=True, user=caller.sees)
         if row is None:
             raise no_such_cluster(name)
         (cluster,) = queries.describe(conn, [row])
@@ -109,52 +117,76 @@ def queue(
 
 
 @router.post("/clusters/{name}/cancel", responses=json_response(api_types.CancelledJobs) | error_responses(404))
-def cancel(context: User, name: Name, body: CancelJobsBody) -> dict[str, Any]:
+def cancel(caller: Runner, name: Name, body: CancelJobsBody) -> dict[str, Any]:
     """Cancel jobs by number, all of them, or by default the newest one that runs. An empty list cancels nothing."""
-    return context.cluster_service.cancel_jobs(name, body.numbers, everything=body.all)
+    _record(caller, "cluster.cancel", name, numbers=(body.numbers or [])[:100], all=body.all)
+    service = caller.context.cluster_service
+    return service.cancel_jobs(name, body.numbers, everything=body.all, of=caller.changes)
 
 
 @router.post("/clusters/{name}/stop", responses=json_response(api_types.Cluster) | error_responses(404, 409))
-def stop(context: User, name: Name) -> dict[str, Any]:
+def stop(caller: Runner, name: Name) -> dict[str, Any]:
     """End the machines of a cluster; its queue stays, and running jobs wait to start again."""
-    cluster_id = context.cluster_service.get(name).id
-    context.cluster_service.stop(name)
-    return _describe(context, cluster_id)
+    cluster_id = _record(caller, "cluster.stop", name)
+    caller.context.cluster_service.stop(name, of=caller.changes)
+    return _describe(caller, cluster_id)
 
 
 @router.post("/clusters/{name}/start", responses=json_response(api_types.Cluster) | error_responses(404, 409))
-def start(context: User, name: Name) -> dict[str, Any]:
+def start(caller: Runner, name: Name) -> dict[str, Any]:
     """Launch machines for a cluster that is stopped, or has lost them."""
-    return _describe(context, context.cluster_service.start(name).cluster_id)
+    _record(caller, "cluster.start", name)
+    return _describe(caller, caller.context.cluster_service.start(name, caller.changes).cluster_id)
 
 
 @router.post("/clusters/{name}/down", responses=json_response(api_types.Cluster) | error_responses(404))
-def down(context: User, name: Name) -> dict[str, Any]:
+def down(caller: Runner, name: Name) -> dict[str, Any]:
     """End a cluster: its jobs are cancelled, and its machines end. Its queue and logs stay readable."""
-    return _describe(context, context.cluster_service.down(name))
+    _record(caller, "cluster.down", name, gone=True)
+    return _describe(caller, caller.context.cluster_service.down(name, of=caller.changes))
 
 
 @router.post("/clusters/{name}/autostop", responses=json_response(api_types.Cluster) | error_responses(404))
-def autostop(context: User, name: Name, body: AutostopBody) -> dict[str, Any]:
+def autostop(caller: Runner, name: Name, body: AutostopBody) -> dict[str, Any]:
     """Stop a cluster, or take it down, once it was idle for `idle_s` seconds; null: never.
 
     `wait_for`: what keeps it from being idle, jobs and sessions of users, jobs alone, or nothing.
     """
-    cluster_id = context.cluster_service.get(name).id
-    context.cluster_service.autostop(name, body.idle_s, body.wait_for, down=body.down)
-    return _describe(context, cluster_id)
+    cluster_id = _record(caller, "cluster.autostop", name, idle_s=body.idle_s, down=body.down)
+    service = caller.context.cluster_service
+    service.autostop(name, body.idle_s, body.wait_for, down=body.down, of=caller.changes)
+    return _describe(caller, cluster_id)
 
 
 @router.get("/cluster-ids/{cluster_id}", responses=json_response(api_types.Cluster) | error_responses(404))
-def show(context: User, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
+def show(caller: Reader, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A cluster by its id, also after it is down."""
-    return _describe(context, cluster_id)
+    return _describe(caller, cluster_id)
 
 
-def _describe(context: ApiContext, cluster_id: int) -> dict[str, Any]:
-    with context.database.connect() as conn:
+def _requester(caller: Caller, body: ClusterJobBody) -> Requester:
+    has_users = caller.context.access.has_users
+    return Requester(caller.user_for(body.user), caller.actor, caller.changes, for_owner=has_users)
+
+
+def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:
+    """Record in the audit log what the caller is about to do with a cluster of theirs. Returns its id.
+
+    Raises RequestRejected (404).
+    """
+    with caller.context.database.connect() as conn:
+        row = clusters.find(conn, name, gone=gone, user=caller.changes)
+    if row is None:
+        caller.context.access.deny(caller.actor, action, f"cluster {name}", "no cluster of this user")
+        raise no_such_cluster(name)
+    record(caller, action, f"cluster {name}", **detail)
+    return int(row.id)
+
+
+def _describe(caller: Caller, cluster_id: int) -> dict[str, Any]:
+    with caller.context.database.connect() as conn:
         row = clusters.get(conn, cluster_id)
-        if row is None:
+        if row is None or caller.sees not in (None, row.user):
             raise no_such_cluster(str(cluster_id))
         return queries.describe(conn, [row])[0]
 

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
-from perdure.controller.api.auth import Context, User
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.access.caller import anybody
+from perdure.controller.api.auth import Admin, Context, Operator, Reader
 from perdure.controller.api.gpu_rows import annotate_price_age, gpu_rows
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.account_checks import Checkable
@@ -30,7 +32,7 @@ CATALOG_WAIT_S = 10.0
 """How long a request waits for the first price list of a cloud."""
 
 
-@router.get("/healthz", responses=error_responses(503))
+@router.get("/healthz", responses=error_responses(503), dependencies=[Depends(anybody)])
 async def healthz(context: Context) -> dict[str, str]:
     """Whether this controller can serve calls and keeps up with its jobs. Needs no token.
 
@@ -50,10 +52,11 @@ async def healthz(context: Context) -> dict[str, str]:
 
 
 @router.get("/api/v1/controller", responses=json_response(api_types.ControllerInfo) | _ERRORS)
-def controller(context: User) -> dict[str, Any]:
-    """The controller's version and address, and the number of tasks by status."""
+def controller(caller: Reader) -> dict[str, Any]:
+    """The controller's version and address, and the number of tasks by status, of those that the caller may see."""
+    context = caller.context
     with context.database.connect() as conn:
-        counts = context.counts.by_status(conn, context.clock.now())
+        counts = context.counts.by_status(conn, context.clock.now(), caller.sees)
     return {
         "version": version("perdure"),
         "id": context.controller_id,
@@ -87,16 +90,17 @@ def _probes(prober: Prober | None) -> dict[str, Any] | None:
 
 
 @router.post("/api/v1/controller/stop", responses=_ERRORS)
-def stop(context: User) -> dict[str, str]:
+def stop(caller: Admin) -> dict[str, str]:
     """End the daemon. Running jobs go on."""
-    context.request_stop()
+    record(caller, "controller.stop")
+    caller.context.request_stop()
     return {"status": "stopping"}
 
 
 @router.get("/api/v1/clouds", responses=json_response(list[api_types.Cloud]) | _ERRORS)
-def list_clouds(context: User) -> list[dict[str, Any]]:
+def list_clouds(caller: Reader) -> list[dict[str, Any]]:
     """Every cloud, and whether it can be used."""
-    clouds = []
+    context, clouds = caller.context, []
     for name, cloud in sorted(context.clouds.items()):
         reason, regions = context.compiler.market.unusable(cloud), set[str]()
         if reason is None:
@@ -126,13 +130,12 @@ def _ensure_fetched(cloud: Cloud) -> None:
 @router.get(
     "/api/v1/clouds/{name}/findings", responses=json_response(list[api_types.Finding]) | error_responses(401, 404, 503)
 )
-def findings(context: User, name: str) -> list[dict[str, Any]]:
+def findings(caller: Operator, name: str) -> list[dict[str, Any]]:
     """The results of checking a cloud account. That calls the cloud, which takes seconds. Empty if the cloud has no
     account to check, or cannot be used."""
-    if (cloud := context.clouds.get(name)) is None:
-        raise RequestRejected(
-            f"there is no cloud {name!r}", fix=f"clouds: {', '.join(sorted(context.clouds))}", status=404
-        )
+    clouds = caller.context.clouds
+    if (cloud := clouds.get(name)) is None:
+        raise RequestRejected(f"there is no cloud {name!r}", fix=f"clouds: {', '.join(sorted(clouds))}", status=404)
     if not isinstance(cloud, Checkable) or cloud.unusable() is not None:
         return []
     return [asdict(finding) for finding in cloud.check()]
@@ -140,7 +143,7 @@ def findings(context: User, name: str) -> list[dict[str, Any]]:
 
 @router.get("/api/v1/gpus", responses=json_response(list[api_types.Gpu]) | _ERRORS)
 def gpus(
-    context: User,
+    caller: Reader,
     *,
     name: Annotated[str, Query(max_length=200, description="the name of one accelerator")] = "",
     count: Annotated[float | None, Query(gt=0, description="accelerators per machine")] = None,
@@ -152,6 +155,7 @@ def gpus(
     `priced_at`: when the cloud published the price. `catalog_month`: the month of the built-in price table that is used
     until then.
     """
+    context = caller.context
     offers: list[Offer] = []
     for candidate in context.clouds.values():
         if cloud in ("", candidate.name) and candidate.unusable() is None:

@@ -5,22 +5,26 @@ A launch is handed to `submit.batching`; listings come from `store.queries.job_l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
+from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.protocol import Interruptible
 from perdure.controller.peers import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.access import audit, owners
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
@@ -39,10 +43,7 @@ from perdure.sdk.spec.problems import describe
 
 router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=error_responses(400, 401, 503))
 
-# The highest id that the database can hold. Ids begin at 1.
-_MAX_ID = 2**63 - 1
-JobId = Annotated[int, Path(ge=0, le=_MAX_ID, description="the job's id")]
-ListedId = Annotated[int, Field(ge=0, le=_MAX_ID)]
+ListedId = Annotated[int, Field(ge=0, le=MAX_ID)]
 _LAUNCHING = (Status.STARTING, Status.RECOVERING)
 _RESPONSE_FIELDS = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MAX_TASKS, _MAX_IDS = 1_000, 10_000
@@ -69,9 +70,13 @@ class LaunchBody(JobBody):
     num_jobs: int = Field(1, ge=1, le=_MAX_IDS)
 
 
-def submission(body: LaunchBody) -> Submission:
-    """The submission that a launch request describes."""
-    return Submission(body.name, body.tasks, body.user, body.key, body.num_jobs)
+def submission(body: LaunchBody, caller: Caller | None = None) -> Submission:
+    """The submission that a launch request describes. A named user's `user` is that of the token. `caller`: None in
+    simulations, where the request says who calls."""
+    if caller is None:
+        return Submission(body.name, body.tasks, body.user, body.key, body.num_jobs)
+    user, key = caller.user_for(body.user), caller.key_for(body.key)
+    return Submission(body.name, body.tasks, user, key, body.num_jobs, actor=caller.actor, uploads_of=caller.changes)
 
 
 class PlanBody(JobBody):
@@ -92,53 +97,69 @@ class PreemptBody(RequestBody):
 
 
 @router.post("/plan", responses=json_response(api_types.Plan))
-def plan(context: User, body: PlanBody) -> dict[str, Any]:
+def plan(caller: Reader, body: PlanBody) -> dict[str, Any]:
     """The offers that a launch would try, in order, and what they cost. Changes nothing.
 
     `forecast`: include the expected cost and end, which takes some seconds.
     """
+    context = caller.context
     return plans.plan(context.compiler, body.name, body.tasks, context.clock.now(), with_forecast=body.forecast)
 
 
 @router.post("/jobs", status_code=201, responses=json_response(api_types.Submitted, status=201) | error_responses(429))
-async def launch(context: User, body: LaunchBody) -> JSONResponse:
+async def launch(caller: Runner, body: LaunchBody) -> JSONResponse:
     """Accept one job, or `num_jobs` identical ones. Resubmitting with the same `key` returns the original job.
 
     503 with `Retry-After`: the controller is overloaded.
     """
-    accepted = await context.submission_batcher.submit(submission(body))
+    accepted = await caller.context.submission_batcher.submit(submission(body, caller))
     return JSONResponse({name: getattr(accepted, name) for name in _RESPONSE_FIELDS}, 201)
 
 
 @router.get("/jobs", responses=json_response(api_types.JobPage))
 def queue(
-    context: User,
+    caller: Reader,
     *,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
-    before: Annotated[int | None, Query(ge=0, le=_MAX_ID)] = None,
+    before: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
     skip_finished: bool = False,
     status: str = "",
     name: str | None = None,
     ids: str | None = None,
+    user: Annotated[str | None, Query(max_length=200)] = None,
 ) -> JSONResponse:
-    """Jobs, newest first, with all their tasks. `name`: an exact name, or a pattern with `*`, `?` or `[a-z]`."""
+    """Jobs, newest first, with all their tasks. `name`: an exact name, or a pattern with `*`, `?` or `[a-z]`.
+
+    `counts` and `total` are those of all jobs that the caller may see.
+    """
+    context = caller.context
     _require_name(name)
+    if caller.sees is not None and user not in (None, caller.sees):
+        ids = ""  # those of somebody else
     exact_name, glob = (None, _glob(name)) if name is not None and globs.is_glob(name) else (name, None)
     filter_ = Filter(
-        limit, before, skip_finished, _statuses(status), exact_name, None if ids is None else _ids(ids), glob
+        limit,
+        before,
+        skip_finished,
+        _statuses(status),
+        exact_name,
+        None if ids is None else _ids(ids),
+        glob,
+        user=user if caller.sees is None else caller.sees,
     )
     with context.database.connect() as conn:
         ids_shown = search.find_ids(conn, filter_)
         tasks = _with_blocked_reasons(context, queries.describe(conn, ids_shown, context.clock.now()))
-        counts = context.counts.by_status(conn, context.clock.now())
+        counts = context.counts.by_status(conn, context.clock.now(), caller.sees)
     now = queries.iso(context.clock.now())
     # Serialized here, in a worker thread: a long page would block the event loop.
     return JSONResponse({"now": now, "jobs": tasks, "counts": counts, "total": sum(counts.values())})
 
 
 @router.get("/jobs/{job_id}", responses=json_response(api_types.JobDetail) | error_responses(404))
-def show(context: User, job_id: JobId) -> dict[str, Any]:
+def show(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
     """A job with its tasks, attempts and timeline."""
+    context = caller.context
     now = context.clock.now()
     with context.database.connect() as conn:
         tasks = _with_blocked_reasons(context, queries.describe(conn, [job_id], now))
@@ -152,12 +173,14 @@ def show(context: User, job_id: JobId) -> dict[str, Any]:
 
 
 @router.post("/jobs/cancel", responses=json_response(api_types.Cancelled) | error_responses(409))
-def cancel(context: User, body: CancelBody) -> dict[str, Any]:
-    """Cancel jobs: by id, by name, or all. The response is sent once a message to the owner of each job is recorded.
+def cancel(caller: Runner, body: CancelBody) -> dict[str, Any]:
+    """Cancel jobs: by id, by name, or all, of those that the caller may cancel. The response is sent once a message to
+    the owner of each job is recorded.
 
     An empty list of ids cancels nothing. A job that holds the machines of a cluster is refused with 409: its cluster is
     stopped or ended instead.
     """
+    context, of = caller.context, caller.changes
     if sum([body.ids is not None, body.name is not None, body.all]) != 1:
         raise RequestRejected("say which jobs", where="ids", fix="give exactly one of ids, name and all")
     _require_name(body.name)
@@ -168,19 +191,23 @@ def cancel(context: User, body: CancelBody) -> dict[str, Any]:
     if not body.graceful:
         grace_s = 0.0
     with context.database.connect() as conn:
-        for id, name in clusters.held_by(conn, body.ids or ()).items():
+        own = body.ids or () if of is None else owners.owned_jobs(conn, body.ids or (), of)
+        for id, name in clusters.held_by(conn, own).items():
             message = f"job {id} holds the machines of the cluster {name}"
             raise RequestRejected(message, where="ids", fix=f"run: perdure down {name}", status=409)
         unfinished = Filter(
-            limit=None, skip_finished=True, name=body.name, ids=None if body.ids is None else tuple(body.ids)
+            limit=None, skip_finished=True, name=body.name, ids=None if body.ids is None else tuple(body.ids), user=of
         )
         to_cancel = search.find_ids(conn, unfinished)
         matching = [] if body.all else search.find_ids(conn, replace(unfinished, skip_finished=False))
-        to_cancel = sorted({*to_cancel, *search.jobs_with_kept_machines(conn, None if body.all else matching)})
+        to_cancel = sorted({*to_cancel, *search.jobs_with_kept_machines(conn, None if body.all else matching, of)})
     event = events.CancelRequested(grace_s * context.time_scale.speed)
     if to_cancel:
         with context.database.begin() as conn:
             peer_messages.send_to_owners(conn, to_cancel, event, context.clock.now())
+            audit.record(
+                conn, caller.deed("job.cancel", jobs_text(to_cancel), ids=to_cancel[:100]), context.clock.now()
+            )
         failpoint("cancel.recorded")
         with suppress(*UNAVAILABLE):  # then the messages are read a little later
             context.peer_inbox.poll()
@@ -194,8 +221,9 @@ def cancel(context: User, body: CancelBody) -> dict[str, Any]:
 
 
 @router.post("/jobs/{job_id}/preempt", responses=json_response(api_types.Preempted) | error_responses(404, 409))
-def preempt(context: User, job_id: JobId, body: PreemptBody) -> dict[str, Any]:
+def preempt(caller: Runner, job_id: ChangeableJob, body: PreemptBody) -> dict[str, Any]:
     """Simulate an interruption of one node of a job."""
+    context = caller.context
     attempt = _running_attempt(context, job_id)
     node = next((n for n in attempt.nodes if n.rank == body.node), None)
     if node is None or node.instance_id is None:
@@ -206,6 +234,8 @@ def preempt(context: User, job_id: JobId, body: PreemptBody) -> dict[str, Any]:
         raise RequestRejected(
             f"the cloud {attempt.offer.cloud} cannot simulate a preemption", where="job_id", status=409
         )
+    with context.database.begin() as conn:
+        audit.record(conn, caller.deed("job.preempt", f"job {job_id}", node=body.node), context.clock.now())
     try:
         cloud.interrupt(attempt.offer.region, node.instance_id, notice_s=body.notice_s)
     except Exception as error:
@@ -247,8 +277,9 @@ def _running_attempt(context: ApiContext, job_id: int) -> AttemptView:
     return live[-1]
 
 
-def no_such_job(job_id: int) -> RequestRejected:
-    return RequestRejected(f"there is no job {job_id}", where="job_id", fix="see `perdure jobs queue -a`", status=404)
+def jobs_text(ids: Sequence[int]) -> str:
+    """`job 7`, or `3 jobs, 5 to 9`: the target of an entry of the audit log."""
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs, {min(ids)} to {max(ids)}"
 
 
 def _statuses(text: str) -> tuple[str, ...]:
@@ -277,7 +308,7 @@ def _glob(pattern: str) -> Glob:
 def _ids(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if not (word.isascii() and word.isdecimal() and len(word) <= len(str(_MAX_ID)) and int(word) <= _MAX_ID):
+        if not (word.isascii() and word.isdecimal() and len(word) <= len(str(MAX_ID)) and int(word) <= MAX_ID):
             raise RequestRejected(
                 f"{describe(word)} is not a job id", where="ids", fix="give whole numbers, separated by commas"
             )

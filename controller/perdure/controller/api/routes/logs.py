@@ -12,9 +12,10 @@ from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Row
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.objects import VisibleJob, no_such_job
+from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.routes.jobs import JobId, no_such_job
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript, start_of_tail
 from perdure.controller.store.queries import job_listing, search
@@ -38,8 +39,8 @@ _PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_NOTICE)
 
 @router.get("/jobs/{job_id}/logs", response_class=StreamingResponse)
 async def job_logs(
-    context: User,
-    job_id: JobId,
+    caller: Reader,
+    job_id: VisibleJob,
     *,
     task: Annotated[int | None, Query(ge=0)] = None,
     follow: bool = False,
@@ -47,28 +48,29 @@ async def job_logs(
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """The transcript from byte `offset`, or its last `tail` lines (0: all); with `follow`, new output as it appears."""
+    context = caller.context
     reader = _TranscriptReader(context, job_id, task)
     if not await run_in_threadpool(reader.exists):
         raise no_such_job(job_id)
     if tail:
         offset = await run_in_threadpool(_start_of_tail, _TranscriptReader(context, job_id, task), tail)
     headers = {"Perdure-Offset": str(offset)}
-    return StreamingResponse(_stream(context, reader, offset, follow), media_type="text/plain", headers=headers)
+    return StreamingResponse(_stream(caller, reader, offset, follow), media_type="text/plain", headers=headers)
 
 
 @router.get("/controller/logs", response_class=StreamingResponse)
 async def controller_logs(
-    context: User, follow: bool = False, tail: Annotated[int, Query(ge=0, le=_MAX_TAIL_LINES)] = 0
+    caller: Operator, follow: bool = False, tail: Annotated[int, Query(ge=0, le=_MAX_TAIL_LINES)] = 0
 ) -> StreamingResponse:
     """The controller's log; with `follow`, new lines as they appear."""
-    path = context.settings.home / "controller.log"
+    path = caller.context.settings.home / "controller.log"
     if not path.exists():
         raise RequestRejected("the controller has not written a log yet", status=404)
 
     async def lines() -> AsyncIterator[bytes]:
         with path.open("rb") as file:
             yield b"".join(deque(file, maxlen=tail or None))
-            while follow:
+            while follow and caller.is_valid():
                 await asyncio.sleep(_POLL_INTERVAL_S)
                 if data := file.read():
                     yield data
@@ -167,14 +169,15 @@ def _start_of_tail(reader: _TranscriptReader, count: int) -> int:
     return start_of_tail(reader.read_new(), count)
 
 
-async def _stream(context: ApiContext, reader: _TranscriptReader, skip: int, follow: bool) -> AsyncIterator[bytes]:
-    """The transcript without its first `skip` bytes; with `follow`, new output until the job ends.
+async def _stream(caller: Caller, reader: _TranscriptReader, skip: int, follow: bool) -> AsyncIterator[bytes]:
+    """The transcript without its first `skip` bytes; with `follow`, new output until the job ends, or the token of the
+    caller is revoked or expires.
 
     New output alone costs no query of the job: only its bytes are read, or taken from a buffer.
     """
-    with context.job_updates.subscribe(reader.job_id, _POLL_INTERVAL_S) as subscription:
+    with caller.context.job_updates.subscribe(reader.job_id, _POLL_INTERVAL_S) as subscription:
         has_changed = True
-        while True:
+        while caller.is_valid():
             has_ended = has_changed and await run_in_threadpool(reader.refresh)
             async for data in _new_data(reader, has_changed):
                 if skip < len(data):

@@ -9,6 +9,7 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from perdure.controller.api.access.caller import authenticate_token, declared
 from perdure.controller.api.auth import Context
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import bearer
@@ -22,12 +23,13 @@ log = structlog.get_logger(__name__)
 router = APIRouter(tags=["controller"])
 
 
+@declared("a scraper, or permission: READ")
 async def require_scraper(request: Request, context: Context) -> ApiContext:
     """The context, for a user, or for a scraper that `listen.metrics` admits. Raises RequestRejected (401)."""
     token = bearer(request.headers.get("authorization", ""))
     access = context.settings.listen.metrics
     address = request.client.host if request.client else ""
-    if context.keyring.is_user_token(token) or _is_scraper(access, token, address):
+    if _is_scraper(access, token, address) or authenticate_token(context, token, address) is not None:
         return context
     raise RequestRejected(
         "the token is missing or wrong",

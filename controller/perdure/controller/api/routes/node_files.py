@@ -16,7 +16,9 @@ from perdure.controller.api.routes.uploads import Digest, validate_digest
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.submit.errors import RequestRejected
 
-router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=error_responses(400, 401, 503))
+# Nodes have no roles, so nothing is 403.
+_ERRORS = {status: response for status, response in error_responses(400, 401, 503).items() if status != 403}
+router = APIRouter(prefix="/agent/v1", tags=["agents"], responses=_ERRORS)
 
 _FILE = raw_response("application/octet-stream") | error_responses(404)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.auth import Runner
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.api.tunnel import names
 from perdure.controller.runtime.security.host_keys import derive_host_key
@@ -20,10 +20,12 @@ NodeName = Annotated[
 
 
 @router.get("/nodes/{name}", responses=json_response(api_types.NodeAddress) | error_responses(404, 409))
-def node(context: User, name: NodeName) -> dict[str, Any]:
-    """The node that a name stands for now. 409: the job or the cluster has no machine now."""
+def node(caller: Runner, name: NodeName) -> dict[str, Any]:
+    """The node that a name stands for now, which the caller may enter. 409: the job or the cluster has no machine
+    now."""
+    context = caller.context
     with context.database.connect() as conn:
-        named = names.resolve(conn, name)
+        named = names.resolve(conn, name, caller.enters)
     (job_id, task_index, generation), rank = named.place
     return {
         "name": named.name,

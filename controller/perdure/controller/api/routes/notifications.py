@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.maintenance.notify.delivery import Delivered
 from perdure.controller.store.queries import job_listing
@@ -28,15 +29,15 @@ class TestRequest(BaseModel):
 
 @router.get("", responses=json_response(list[api_types.Notification]) | error_responses(400, 401, 503))
 def list_notifications(
-    context: User,
+    caller: Reader,
     *,
     limit: Annotated[int, Query(ge=1, le=_MAX_LISTED)] = 50,
     channel: Annotated[str | None, Query(max_length=200)] = None,
     job_id: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> list[dict[str, Any]]:
     """The newest notifications first, with the answer of their receiver or the last error."""
-    with context.database.connect() as conn:
-        rows = notifications.latest(conn, limit, channel=channel, job_id=job_id)
+    with caller.context.database.connect() as conn:
+        rows = notifications.latest(conn, limit, channel=channel, job_id=job_id, user=caller.sees)
     return [
         {
             "event_id": row.event_id,
@@ -54,9 +55,10 @@ def list_notifications(
 
 
 @router.post("/test", responses=json_response(api_types.NotificationTest) | error_responses(400, 401, 404, 503))
-def test_channel(context: User, body: TestRequest) -> dict[str, Any]:
+def test_channel(caller: Operator, body: TestRequest) -> dict[str, Any]:
     """Send a test message to a channel of config.yaml now, and wait for the result."""
-    sender = context.notifications
+    sender = caller.context.notifications
+    record(caller, "notify.test", body.channel)
     result = sender.send_test(body.channel) if sender is not None else None
     if result is None:
         known = ", ".join(sender.channel_names if sender is not None else ()) or "none"

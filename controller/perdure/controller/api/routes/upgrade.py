@@ -7,7 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.auth import Admin
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import api_types
@@ -22,12 +23,12 @@ _BUNDLE = {"application/octet-stream": {"schema": {"type": "string", "format": "
     responses=json_response(api_types.Installed) | error_responses(400, 401, 409, 413, 503),
     openapi_extra={"requestBody": {"required": True, "content": _BUNDLE}},
 )
-async def upgrade_software(context: User, request: Request) -> dict[str, Any]:
+async def upgrade_software(caller: Admin, request: Request) -> dict[str, Any]:
     """Install a software bundle and restart with it. Running jobs go on. A bundle that is rejected changes nothing."""
     from perdure.controller.hosting import upgrade  # rarely needed, and 2 MiB of memory
     from perdure.controller.hosting.installer import CannotInstall
 
-    software = upgrade.software_folder()
+    context, software = caller.context, upgrade.software_folder()
     if software is None:
         raise RequestRejected(
             "this controller was not created by `perdure controller up`",
@@ -35,6 +36,7 @@ async def upgrade_software(context: User, request: Request) -> dict[str, Any]:
             status=409,
         )
     body = await request.body()
+    await run_in_threadpool(record, caller, "controller.upgrade")
     try:
         result = await run_in_threadpool(upgrade.install_upgrade, context.settings.home, software, body)
     except CannotInstall as error:

@@ -13,9 +13,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.auth import Runner
 from perdure.controller.api.schemas import Responses, error_responses
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.access import owners
 from perdure.controller.store.blobs import TEMP_PREFIX
 from perdure.controller.submit.errors import RequestRejected
 
@@ -31,9 +33,9 @@ _TAR_GZ = {"application/gzip": {"schema": {"type": "string", "format": "binary"}
 
 
 @router.head("/{digest}", response_class=Response, responses=_HAVE | _MISSING)
-def has_upload(context: User, digest: Digest) -> Response:
-    """200 if the upload is stored, which also renews it; 404 if it has to be sent."""
-    return Response(status_code=200 if context.blobs.touch(validate_digest(digest), context.clock.now()) else 404)
+def has_upload(caller: Runner, digest: Digest) -> Response:
+    """200 if the caller has stored the upload, which also renews it; 404 if it has to be sent."""
+    return Response(status_code=200 if _touch(caller, validate_digest(digest)) else 404)
 
 
 @router.put(
@@ -43,10 +45,11 @@ def has_upload(context: User, digest: Digest) -> Response:
     responses=_HAVE | error_responses(413),
     openapi_extra={"requestBody": {"required": True, "content": _TAR_GZ}},
 )
-async def upload(context: User, digest: Digest, request: Request) -> Response:
+async def upload(caller: Runner, digest: Digest, request: Request) -> Response:
     """Store the body if its digest is correct. It is written to a temporary file and renamed, so that no partial upload
-    is ever visible."""
-    if await run_in_threadpool(context.blobs.touch, validate_digest(digest), context.clock.now()):
+    is ever visible. Somebody else's upload has to be sent, too: who knows only the digest does not get the file."""
+    context = caller.context
+    if await run_in_threadpool(_touch, caller, validate_digest(digest)):
         return Response(status_code=200)
     max_bytes = context.settings.max_upload_bytes
     if is_longer(request.headers.get("content-length", "0"), max_bytes):
@@ -67,11 +70,24 @@ async def upload(context: User, digest: Digest, request: Request) -> Response:
             raise RequestRejected("the uploaded bytes do not match the digest", where="digest", fix="send it again")
         failpoint("upload.storing")
         await run_in_threadpool(context.blobs.put, digest, Path(temporary))
-        await run_in_threadpool(context.blobs.touch, digest, context.clock.now())
+        await run_in_threadpool(_touch, caller, digest, is_new=True)
     finally:
         Path(temporary).unlink(missing_ok=True)
     failpoint("upload.stored")
     return Response(status_code=201)
+
+
+def _touch(caller: Caller, digest: str, *, is_new: bool = False) -> bool:
+    """Renew an upload. False if it is not stored, or if a named user has not sent it; `is_new`: it was just sent."""
+    context = caller.context
+    if is_new and caller.token_id:
+        with context.database.begin() as conn:
+            owners.add_upload(conn, digest, caller.name)
+    if caller.changes is not None:
+        with context.database.connect() as conn:
+            if not owners.owned_uploads(conn, [digest], caller.changes):
+                return False
+    return context.blobs.touch(digest, context.clock.now())
 
 
 def is_longer(content_length: str, max_bytes: int) -> bool:

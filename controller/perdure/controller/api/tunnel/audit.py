@@ -28,10 +28,11 @@ class EntryAudit:
         self._clock = clock
         self._recorded_at: dict[tuple[Place, StreamKind, str], float] = {}
 
-    def record(self, named: NamedNode, kind: StreamKind, user: str) -> None:
+    def record(self, named: NamedNode, kind: StreamKind, user: str) -> bool:
+        """Returns whether an entry was written."""
         now, key = self._clock.now(), (named.place, kind, user)
         if now - self._recorded_at.get(key, -REPEAT_AFTER_S) < REPEAT_AFTER_S:
-            return
+            return False
         if len(self._recorded_at) >= _MAX_REMEMBERED:
             self._recorded_at.clear()
         self._recorded_at[key] = now
@@ -40,3 +41,4 @@ class EntryAudit:
         data: dict[str, object] = {"user": user, "how": str(kind)}
         entry = TimelineEntry("node.entered", task_index, generation, rank, message=message, data=data)
         self._inbox.submit(JobEvent(job_id, notes=(entry,)))
+        return True

@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 from starlette.websockets import WebSocketDisconnect
 
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.access.caller import Caller
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.server.sockets import StreamSocket
 from perdure.controller.api.tunnel import names
@@ -42,6 +44,7 @@ from perdure.controller.submit.errors import RequestRejected
 log = structlog.get_logger(__name__)
 
 MAX_STREAMS_PER_NODE, MAX_STREAMS = 32, 1000
+_CHECK_S = 1.0  # how often it is checked that a user's token is still valid
 OPEN_TIMEOUT_S = 10.0  # for the first frame, for the node's call, and for its answer
 # Of an error frame. MISDIRECTED: another controller holds the node's connection, so a new call may reach it.
 MISDIRECTED, CONFLICT, TOO_MANY, TIMED_OUT, UNAVAILABLE_STATUS = 421, 409, 429, 504, 503
@@ -67,12 +70,12 @@ class StreamBroker:
         self._expected: dict[str, _Expected] = {}
         self._open: Counter[Place] = Counter()  # streams by node
 
-    async def serve_user(self, socket: StreamSocket) -> None:
-        """Serve a user, who is authenticated, until the stream ends."""
+    async def serve_user(self, socket: StreamSocket, caller: Caller) -> None:
+        """Serve a user, who is authenticated, until the stream ends, or the user's token is revoked or expires."""
         await socket.accept()
         with contextlib.suppress(OSError, WebSocketDisconnect, RuntimeError):  # the user has gone
             try:
-                await self._serve_user(socket)
+                await self._serve_user(socket, caller)
             except RequestRejected as rejected:
                 await _send_error(socket, rejected)
             except InvalidFrame as error:
@@ -99,18 +102,19 @@ class StreamBroker:
             await socket.close()
         return True
 
-    async def _serve_user(self, user: StreamSocket) -> None:
+    async def _serve_user(self, user: StreamSocket, caller: Caller) -> None:
         request = parse_open(await receive_text(user, OPEN_TIMEOUT_S))
-        named = await asyncio.to_thread(self._resolve, request.name)
+        named = await asyncio.to_thread(self._resolve, request.name, caller.enters)
         async with self._stream(named, user) as node:
             await send_frame(node, self._request_frame(request, named))
             answer = await _answer(node, named)
             if isinstance(answer, ErrorFrame):
                 raise RequestRejected(answer.message, where=named.name, fix=answer.fix, status=CONFLICT)
-            self._audit.record(named, request.kind, request.user)
+            if self._audit.record(named, request.kind, caller.user_for(request.user)):
+                await asyncio.to_thread(record, caller, "node.enter", named.name, how=str(request.kind))
             await send_frame(user, self._opened_frame(request, named))
             with self._recorded_use(request.kind, named) as on_data:
-                await self._relay(user, node, named, on_data)
+                await while_valid(caller, self._relay(user, node, named, on_data))
 
     @contextlib.contextmanager
     def _recorded_use(self, kind: StreamKind, named: NamedNode) -> Iterator[Callable[[], None]]:
@@ -139,9 +143,9 @@ class StreamBroker:
         if last is None:
             log.debug("stream.ended", place=named.place)
 
-    def _resolve(self, name: str) -> NamedNode:
+    def _resolve(self, name: str, user: str | None) -> NamedNode:
         with self._context.database.connect() as conn:
-            return names.resolve(conn, name)
+            return names.resolve(conn, name, user)
 
     @contextlib.asynccontextmanager
     async def _stream(self, named: NamedNode, user: StreamSocket) -> AsyncIterator[StreamSocket]:
@@ -216,6 +220,20 @@ class StreamBroker:
             frame["user"] = names.login_user(named.cloud)
             frame["host_key"] = derive_host_key(self._context.keyring, self._context.controller_id, named.host).public
         return frame
+
+
+async def while_valid(caller: Caller, stream: Coroutine[Any, Any, None]) -> None:
+    """Await the stream as long as the caller's token is valid. Raises what the stream raises, and RequestRejected."""
+    running = asyncio.create_task(stream)
+    try:
+        while not running.done():
+            if not caller.is_valid():
+                raise RequestRejected("your token was revoked, or has expired", where="Authorization", status=401)
+            await asyncio.wait([running], timeout=_CHECK_S)
+        running.result()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def _answer(node: StreamSocket, named: NamedNode) -> OpenedFrame | ErrorFrame:

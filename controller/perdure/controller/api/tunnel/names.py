@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from perdure.controller.clouds import registry
+from perdure.controller.store.access import owners
 from perdure.controller.store.records import clusters, jobs
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.submit.errors import RequestRejected
@@ -44,7 +45,7 @@ class NamedNode:
         return self.place[0][0]
 
 
-Resolver = Callable[[Connection, str], NamedNode | None]
+Resolver = Callable[[Connection, str, str | None], NamedNode | None]
 
 
 def node_name(job_id: int, rank: int) -> str:
@@ -65,21 +66,25 @@ def login_user(cloud: str) -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def resolve(conn: Connection, name: str) -> NamedNode:
-    """The node that `name` stands for now. Raises RequestRejected: 404 for an unknown name, 409 without a machine."""
+def resolve(conn: Connection, name: str, user: str | None = None) -> NamedNode:
+    """The node that `name` stands for now. `user`: whose nodes may be named; None: those of everybody.
+
+    Raises RequestRejected: 404 for an unknown name and for another user's, 409 without a machine.
+    """
     for resolver in RESOLVERS:
-        if (node := resolver(conn, name)) is not None:
+        if (node := resolver(conn, name, user)) is not None:
             return node
     raise RequestRejected(f"{name[:80]!r} is no name of a node", where="name", fix=_NAMES, status=404)
 
 
-def resolve_job(conn: Connection, name: str) -> NamedNode | None:
+def resolve_job(conn: Connection, name: str, user: str | None = None) -> NamedNode | None:
     """The node of a job's name: `17`, `job-17`, `job-17-worker1`."""
     match = _JOB.fullmatch(name)
     if match is None:
         return None
     job_id, rank = int(match[1]), int(match[2] or 0)
-    view = jobs.load(conn, [job_id]).get(job_id)
+    is_visible = user is None or owners.owned_jobs(conn, [job_id], user)
+    view = jobs.load(conn, [job_id]).get(job_id) if is_visible else None
     if view is None:
         raise RequestRejected(f"there is no job {job_id}", where="name", fix="see `perdure jobs queue -a`", status=404)
     task_index, attempt = _live_attempt(view)
@@ -90,11 +95,11 @@ def resolve_job(conn: Connection, name: str) -> NamedNode | None:
     return NamedNode(node_name(job_id, rank), place, attempt.offer.cloud, len(attempt.nodes), str(job_id))
 
 
-def resolve_cluster(conn: Connection, name: str) -> NamedNode | None:
+def resolve_cluster(conn: Connection, name: str, user: str | None = None) -> NamedNode | None:
     """The node of a cluster's name: `dev`, `dev-worker1`. Its machines are those of the job that holds them."""
-    cluster, rank = clusters.find(conn, name), 0
+    cluster, rank = clusters.find(conn, name, user=user), 0
     if cluster is None and (match := _CLUSTER_NODE.fullmatch(name)) is not None:
-        cluster, rank = clusters.find(conn, match[1]), int(match[2])
+        cluster, rank = clusters.find(conn, match[1], user=user), int(match[2])
     if cluster is None:
         return None
     if cluster.wanted != clusters.UP:

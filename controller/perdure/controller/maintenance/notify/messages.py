@@ -23,6 +23,8 @@ _TITLES = {
     "job.late": "will miss its deadline",
     "job.stuck": "is stuck",
     "job.budget_warning": "has spent most of its budget",
+    "user.budget_warning": "has spent most of the budget of this month",
+    "user.budget_spent": "has spent the budget of this month",
     "job.cancelling": "is being cancelled",
     "job.succeeded": "succeeded",
     "job.failed": "failed",
@@ -36,15 +38,23 @@ def single(notification: Notification) -> Message:
     body = notification.body
     title = title_of(body)
     data = body.get("data", {})
-    return Message(
-        notification.event_id, notification.kind, title, _text(body), body, thread=f"job-{data.get('job_id', '')}"
-    )
+    return Message(notification.event_id, notification.kind, title, _text(body), body, thread=_thread(data))
 
 
 def title_of(body: dict[str, Any]) -> str:
     data = body.get("data", {})
     what = _TITLES.get(str(body.get("type")), str(body.get("type")))
+    if _is_of_user(body):
+        return f"User {data.get('user')} {what}"
     return f"Job {data.get('job_id')} ({data.get('job_name')}) {what}"
+
+
+def _is_of_user(body: dict[str, Any]) -> bool:
+    return str(body.get("type")).startswith("user.")
+
+
+def _thread(data: dict[str, Any]) -> str:
+    return f"job-{data['job_id']}" if data.get("job_id") else f"user-{data.get('user', '')}"
 
 
 def digest(notifications: Sequence[Notification]) -> Message:
@@ -75,5 +85,5 @@ def _text(body: dict[str, Any]) -> str:
             lines.append(f"{name}: {data[field]}")
     if data.get("recovery_count"):
         lines.append(f"recoveries: {data['recovery_count']}")
-    lines.append(f"perdure jobs show {data.get('job_id')}")
+    lines.append("perdure users list" if _is_of_user(body) else f"perdure jobs show {data.get('job_id')}")
     return "\n".join(line for line in lines if line)

@@ -80,11 +80,13 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class RetentionSettings:
-    """How many days after its end a job's timeline, its logs, and the whole job are deleted. None: never."""
+    """How many days after its end a job's timeline, its logs, and the whole job are deleted, and after how many days an
+    entry of the audit log. None: never."""
 
     events_days: float | None = None
     logs_days: float | None = None
     jobs_days: float | None = None
+    audit_days: float | None = 400.0
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,13 @@ SETTINGS_KEYS = (
     _days("retention.events_days", "its timeline is"),
     _days("retention.logs_days", "its logs are"),
     _days("retention.jobs_days", "the job with all its data is"),
+    ConfigKey(
+        "retention.audit_days",
+        "number, or null (never)",
+        "400",
+        "How long after it was written an entry of the audit log is deleted.",
+        "days",
+    ),
     ConfigKey(
         "default_store",
         f"one of {', '.join(STORES)}",

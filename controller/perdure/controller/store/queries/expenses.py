@@ -26,6 +26,7 @@ BUDGET_S = 0.15
 LIVE_TTL_S = 30.0
 """How long the costs of unfinished tasks are kept: ten thousand take a tenth of a second."""
 TOP_JOBS = 20
+_MAX_LEDGERS = 100
 
 _NOW: BindParameter[float] = bindparam("now")
 _BEGUN = func.coalesce(Node.c.launched_at, Attempt.c.booted_at)
@@ -120,9 +121,10 @@ class SpendingReport:
 
 
 class SpendingLedger:
-    """Adds up for one daemon. Safe to use from any thread."""
+    """Adds up for one daemon: the jobs of everybody, or of one user. Safe to use from any thread."""
 
-    def __init__(self, timer: Callable[[], float] = monotonic) -> None:
+    def __init__(self, timer: Callable[[], float] = monotonic, user: str | None = None) -> None:
+        self._user = user
         self._hours: dict[float, Spending] = {}
         self._unfinished: tuple[float, Spending] | None = None
         self._lock = threading.Lock()
@@ -140,14 +142,30 @@ class SpendingLedger:
                 if end not in self._hours:
                     if self._timer() > give_up_at:
                         break
-                    self._hours[end] = _read(conn, _HAS_ENDED, now, after=end - HOUR_S, until=end)
+                    self._hours[end] = self._read(conn, _HAS_ENDED, now, after=end - HOUR_S, until=end)
                 hours[end] = self._hours[end]
                 end -= HOUR_S
             self._hours = {at: spent for at, spent in self._hours.items() if at > now - 366 * 86_400.0}
-            recent = _read(conn, _HAS_ENDED, now, after=newest, until=now)
+            recent = self._read(conn, _HAS_ENDED, now, after=newest, until=now)
             if self._unfinished is None or self._timer() > self._unfinished[0] + LIVE_TTL_S:
-                self._unfinished = (self._timer(), _read(conn, _IS_LIVE, now))
+                self._unfinished = (self._timer(), self._read(conn, _IS_LIVE, now))
             return SpendingReport(end, end <= oldest, hours, recent, self._unfinished[1])
+
+    def _read(self, conn: Connection, which: ColumnElement[bool], now: float, **bounds: float) -> Spending:
+        return _read(conn, which if self._user is None else which & (Job.c.user == self._user), now, **bounds)
+
+
+class SpendingLedgers:
+    """The ledger of everybody, and of each user who asked for theirs."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[str | None, SpendingLedger] = {None: SpendingLedger()}
+
+    def of(self, user: str | None) -> SpendingLedger:
+        """The ledger of a user; None: of everybody."""
+        if user not in self._ledgers and len(self._ledgers) > _MAX_LEDGERS:
+            self._ledgers = {None: self._ledgers[None]}
+        return self._ledgers.setdefault(user, SpendingLedger(user=user))
 
 
 def _read(conn: Connection, which: ColumnElement[bool], now: float, **bounds: float) -> Spending:

@@ -28,7 +28,8 @@ _IS_MANAGED = Job.c.id.not_in(_OF_CLUSTERS)  # by id: an index on names does not
 class Filter:
     """Which managed jobs to list; those of clusters are only found by `ids`. At most one of `name` and `glob` is given.
 
-    `before`: only jobs with lower ids. None for `name`, `ids` or `glob` sets no condition; empty `ids` match no job.
+    `before`: only jobs with lower ids. None for `name`, `ids`, `glob` or `user` sets no condition; empty `ids` match no
+    job.
     """
 
     limit: int | None = 50
@@ -38,6 +39,7 @@ class Filter:
     name: str | None = None
     ids: tuple[int, ...] | None = None
     glob: Glob | None = None
+    user: str | None = None
 
 
 def find_ids(conn: Connection, wanted: Filter) -> list[int]:
@@ -54,13 +56,16 @@ def find_ids(conn: Connection, wanted: Filter) -> list[int]:
         return _by_glob(conn, wanted, wanted.glob, statuses)
     if wanted.ids is not None or not statuses:
         return _ids(conn, _by_job(conn, wanted))
+    if wanted.user is not None and not _are_many(conn, select(Job.c.id).where(Job.c.user == wanted.user)):
+        return _ids(conn, _by_job(conn, wanted))
     if wanted.name is not None and _is_rarer(conn, wanted.name, statuses):
         return _ids(conn, _by_job(conn, wanted))
     return _ids(conn, _by_status(conn, wanted, statuses))
 
 
-def jobs_with_kept_machines(conn: Connection, among: Sequence[int] | None) -> list[int]:
-    """The ids of jobs that have failed and whose machines are kept: of all jobs, or of those `among`."""
+def jobs_with_kept_machines(conn: Connection, among: Sequence[int] | None, user: str | None = None) -> list[int]:
+    """The ids of jobs that have failed and whose machines are kept: of all jobs, or of those `among`; with `user`, only
+    that user's."""
     query = (
         select(Attempt.c.job_id)
         .join(Job, Job.c.id == Attempt.c.job_id)
@@ -68,6 +73,8 @@ def jobs_with_kept_machines(conn: Connection, among: Sequence[int] | None) -> li
         .where(Job.c.finalized.is_(False))
         .distinct()
     )
+    if user is not None:
+        query = query.where(Job.c.user == user)
     return list(conn.execute(query if among is None else query.where(Attempt.c.job_id.in_(among))).scalars())
 
 
@@ -140,6 +147,8 @@ def _conditions(wanted: Filter, id: ColumnElement[int] = Job.c.id) -> list[Colum
         conditions.append(_has_task(Job.c.id, _LIVE))
     if wanted.statuses:
         conditions.append(_has_task(Job.c.id, wanted.statuses))
+    if wanted.user is not None:
+        conditions.append(Job.c.user == wanted.user)
     return conditions
 
 
@@ -152,6 +161,8 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
             newest = newest.where(Task.c.job_id < wanted.before)
         if wanted.name is not None:
             newest = newest.where(exists().where(Job.c.id == Task.c.job_id, Job.c.name == wanted.name))
+        if wanted.user is not None:
+            newest = newest.where(exists().where(Job.c.id == Task.c.job_id, Job.c.user == wanted.user))
         if wanted.glob is not None:
             named = _matches(conn, Job.c.name + "", wanted.glob)
             newest = newest.where(exists().where(Job.c.id == Task.c.job_id, named))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, Engine, bindparam, func, select
 
+from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.access import budgets, users
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
 from perdure.recovery.statuses import AttemptState, Status
 
@@ -54,6 +56,10 @@ class Usage:
     users: dict[int, str] = field(default_factory=dict)
     #: The attempts, of those in question, whose launch has no outcome yet.
     requested: frozenset[AttemptKey] = frozenset()
+    #: User → how many of their jobs may have machines, where it is not what config.yaml says.
+    max_running: dict[str, int] = field(default_factory=dict)
+    #: User → why no new job of theirs may begin.
+    blocked: dict[str, str] = field(default_factory=dict)
 
 
 def read_usage(conn: Connection, launches: Collection[AttemptKey]) -> Usage:
@@ -74,11 +80,14 @@ def count_unfinished(conn: Connection, user: str) -> int:
     return int(conn.execute(_OF_USER, {"user": user}).scalar_one())
 
 
-def usage_reader(database: Engine) -> Callable[[Collection[AttemptKey]], Usage]:
-    """`read_usage` in a connection of its own."""
+def usage_reader(database: Engine, clock: Clock, *, always: bool = True) -> Callable[[Collection[AttemptKey]], Usage]:
+    """`read_usage` in a connection of its own, with the limits of users. Without `always`, machines and jobs are only
+    counted if a user has a limit on them."""
 
     def read_now(reserved: Collection[AttemptKey]) -> Usage:
         with database.connect() as conn:
-            return read_usage(conn, reserved)
+            max_running, blocked = users.running_limits(conn), budgets.blocked(conn, clock.now())
+            usage = read_usage(conn, reserved) if always or max_running else Usage()
+            return replace(usage, max_running=max_running, blocked=blocked)
 
     return read_now

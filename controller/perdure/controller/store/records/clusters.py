@@ -228,12 +228,14 @@ def record_use(conn: Connection, job_id: int, at: float) -> None:
         conn.execute(update(Cluster).where(Cluster.c.id == row.id, Cluster.c.active_at < at).values(active_at=at))
 
 
-def find(conn: Connection, name: str, *, gone: bool = False) -> Row[Any] | None:
-    """The cluster `name`; with `gone`, or else the newest one of that name that is down."""
-    active = conn.execute(select(Cluster).where(Cluster.c.active_name == name)).first()
+def find(conn: Connection, name: str, *, gone: bool = False, user: str | None = None) -> Row[Any] | None:
+    """The cluster `name`; with `gone`, or else the newest one of that name that is down. `user`: only that user's."""
+    own = () if user is None else (Cluster.c.user == user,)
+    active = conn.execute(select(Cluster).where(Cluster.c.active_name == name, *own)).first()
     if active is not None or not gone:
         return active
-    return conn.execute(select(Cluster).where(Cluster.c.name == name).order_by(Cluster.c.id.desc()).limit(1)).first()
+    named = select(Cluster).where(Cluster.c.name == name, *own)
+    return conn.execute(named.order_by(Cluster.c.id.desc()).limit(1)).first()
 
 
 def find_by_key(conn: Connection, key: str) -> Row[Any] | None:

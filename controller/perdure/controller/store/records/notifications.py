@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, exists, func, or_, select, update
 
 from perdure.controller.store.engine.database import insert_into
+from perdure.controller.store.records.jobs import Job
 from perdure.controller.store.tables import NotificationRow
 
 Notifications = NotificationRow.__table__  # type: ignore[attr-defined]
@@ -146,13 +147,17 @@ def count_pending(conn: Connection) -> int:
     return int(conn.execute(select(func.count()).select_from(Notifications).where(_PENDING)).scalar_one())
 
 
-def latest(conn: Connection, limit: int, *, channel: str | None = None, job_id: int | None = None) -> list[Any]:
-    """The newest rows first."""
+def latest(
+    conn: Connection, limit: int, *, channel: str | None = None, job_id: int | None = None, user: str | None = None
+) -> list[Any]:
+    """The newest rows first; with `user`, only those about that user's jobs."""
     wanted = select(Notifications).order_by(Notifications.c.id.desc()).limit(limit)
     if channel is not None:
         wanted = wanted.where(Notifications.c.channel == channel)
     if job_id is not None:
         wanted = wanted.where(Notifications.c.job_id == job_id)
+    if user is not None:
+        wanted = wanted.where(exists().where(Job.c.id == Notifications.c.job_id, Job.c.user == user))
     return list(conn.execute(wanted))
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from perdure.controller.api.access.caller import ALL, Caller
+from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.store.logs.followers import MAX_CHANGED_IDS, JobUpdates
@@ -23,13 +25,14 @@ def follow(
     dashboard: Dashboard,
     scenario: Callable[[JobUpdates, Callable[[], Awaitable[Event]]], Awaitable[None]],
     session: BrowserSession | None = None,
+    of: Callable[[ApiContext], Caller] = lambda context: Caller(context, "admin", ALL),
 ) -> None:
-    """Run a scenario with a follower whose `hello` was received."""
+    """Run a scenario with a follower whose `hello` was received. `of`: who follows."""
 
     async def run() -> None:
         updates = JobUpdates()
         context = replace(dashboard.daemon.api_context, job_updates=updates)
-        stream = events._hints(context, BrowserSessions(context), session, 3600.0)
+        stream = events._hints(of(context), BrowserSessions(context), session, 3600.0)
         parsed = _events(stream)
 
         async def next_event() -> Event:

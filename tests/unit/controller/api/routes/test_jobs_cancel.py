@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import OperationalError
 
+from perdure.controller.api.access.caller import ALL, Caller
 from perdure.controller.api.routes import jobs as api
 from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.store.records.peer_messages import PeerMessages
@@ -29,7 +30,7 @@ def cancel(world: World, database: Engine | SimpleNamespace, *ids: int) -> dict[
         settings=SimpleNamespace(timeouts=SimpleNamespace(drain_timeout_s=0.0)),
         time_scale=SimpleNamespace(speed=1.0),
     )
-    return api.cancel(context, api.CancelBody(ids=list(ids)))
+    return api.cancel(Caller(context, "admin", ALL), api.CancelBody(ids=list(ids)))
 
 
 def message_count(world: World) -> int:

@@ -136,10 +136,10 @@ def test_default_store__must_be_configured(tmp_path: Path) -> None:
         settings(tmp_path, "default_store: r2\n")
 
 
-def test_retention__keeps_everything_by_default(tmp_path: Path) -> None:
-    assert settings(tmp_path).retention == RetentionSettings(None, None, None)
-    result = settings(tmp_path, "retention: {events_days: 90, logs_days: 1.5, jobs_days: null}")
-    assert result.retention == RetentionSettings(90, 1.5, None)
+def test_retention__keeps_all_of_jobs_by_default(tmp_path: Path) -> None:
+    assert settings(tmp_path).retention == RetentionSettings(None, None, None, 400.0)
+    result = settings(tmp_path, "retention: {events_days: 90, logs_days: 1.5, jobs_days: null, audit_days: null}")
+    assert result.retention == RetentionSettings(90, 1.5, None, None)
 
 
 def test_has_outdated_config__after_a_change_of_the_file(tmp_path: Path) -> None:

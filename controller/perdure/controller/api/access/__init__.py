@@ -1,0 +1,1 @@
+"""Who calls, what they may do, and whose things they may see or change."""

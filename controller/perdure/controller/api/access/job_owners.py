@@ -1,0 +1,37 @@
+"""Which of the jobs that have changed are a user's, for streams of hints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from sqlalchemy import Engine
+
+from perdure.controller.store.access import owners
+from perdure.controller.store.engine.database import UNAVAILABLE
+
+_MAX_CACHED = 10_000
+
+
+class JobOwnerCache:
+    """Remembers whose jobs are, since that never changes. For one follower, on the event loop."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+        self._owners: dict[int, str] = {}
+
+    async def owned(self, job_ids: Collection[int], user: str) -> set[int]:
+        """Those of the jobs that are the user's; none while the database is unavailable."""
+        unknown = [job_id for job_id in job_ids if job_id not in self._owners]
+        if unknown:
+            if len(self._owners) > _MAX_CACHED:
+                self._owners.clear()
+            try:
+                self._owners.update(await asyncio.to_thread(self._read, unknown))
+            except UNAVAILABLE:
+                return set()
+        return {job_id for job_id in job_ids if self._owners.get(job_id) == user}
+
+    def _read(self, job_ids: Collection[int]) -> dict[int, str]:
+        with self._database.connect() as conn:
+            return owners.job_owners(conn, job_ids)

@@ -1,0 +1,137 @@
+"""The calls of the controller's API about users, tokens and the audit log, and their responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+from urllib.parse import quote
+
+from perdure.sdk.connection.client import ApiError, Client, user_name
+from perdure.sdk.connection.responses import expect_list
+
+ROLES = ("viewer", "user", "operator", "admin")
+DEFAULT_DAYS = 90.0
+"""How long a token is valid, unless another time is given."""
+
+
+class WhoAmI(TypedDict):
+    """Whom a token belongs to, and what it allows. `token`: its id; empty for the controller's own token."""
+
+    user: str
+    role: str
+    token: str
+    token_role: str
+    expires_at: str | None
+    has_users: bool
+    sees_all: bool
+    permissions: list[str]
+    budget_usd: float | None
+    spent_usd: float | None
+
+
+class User(TypedDict):
+    """A user. Limits that are None are those of config.yaml; a budget is USD per calendar month. `spent_usd`: of this
+    month; None where only one user was changed."""
+
+    name: str
+    role: str
+    created_at: str
+    disabled_at: str | None
+    max_jobs: int | None
+    max_running_jobs: int | None
+    budget_usd: float | None
+    budget_action: str
+    spent_usd: float | None
+
+
+class Token(TypedDict):
+    """A token, without its secret."""
+
+    id: str
+    user: str
+    label: str
+    role: str
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    revoked_at: str | None
+
+
+class NewToken(Token):
+    """A token that was just created. `token` is shown this once."""
+
+    token: str
+
+
+class AuditEntry(TypedDict):
+    """Who did what, to what, and whether it was allowed."""
+
+    id: int
+    at: str
+    user: str
+    token: str
+    address: str
+    action: str
+    target: str
+    outcome: str
+    detail: dict[str, Any]
+
+
+# Every function raises what `Client` raises.
+
+
+def whoami(client: Client) -> WhoAmI:
+    """Whom the client's token belongs to, and what it allows."""
+    return client.call(WhoAmI, "GET", "/whoami")
+
+
+def own_name(client: Client) -> str:
+    """The user whose jobs the client launches: that of the token, or as long as there are no named users, that of this
+    computer."""
+    try:
+        me = whoami(client)
+    except ApiError as error:
+        if error.status != 404:  # a controller of an older version
+            raise
+        return user_name()
+    return me["user"] if me["has_users"] else user_name()
+
+
+def list_users(client: Client) -> list[User]:
+    """All users, by name. For administrators."""
+    return expect_list(User, client._call("GET", "/users"), client.endpoint.url)
+
+
+def create_user(client: Client, name: str, changes: Mapping[str, Any]) -> User:
+    """Add a user. `changes`: the role and limits, as in `change_user`."""
+    return client.call(User, "POST", "/users", body={"name": name, **changes})
+
+
+def change_user(client: Client, name: str, changes: Mapping[str, Any]) -> User:
+    """Change `role`, `disabled`, `max_jobs`, `max_running_jobs`, `budget_usd` or `budget_action` of a user."""
+    return client.call(User, "PATCH", f"/users/{quote(name, safe='')}", body=dict(changes))
+
+
+def list_tokens(client: Client, user: str | None = None) -> list[Token]:
+    """The tokens of a user, or all that the caller may see."""
+    return expect_list(Token, client._call("GET", "/tokens", query={"user": user}), client.endpoint.url)
+
+
+def create_token(
+    client: Client, user: str, *, label: str = "", role: str | None = None, days: float | None = DEFAULT_DAYS
+) -> NewToken:
+    """Create a token of a user. Not repeated if the connection breaks: a token may then exist that nobody knows."""
+    body = {"user": user, "label": label, "role": role, "days": days}
+    made = client._call_once("POST", "/tokens", body=body)
+    return client._expect(NewToken, made)
+
+
+def revoke_token(client: Client, token_id: str) -> Token:
+    """Revoke a token."""
+    return client.call(Token, "DELETE", f"/tokens/{quote(token_id, safe='')}")
+
+
+def audit_log(client: Client, **wanted: Any) -> list[AuditEntry]:
+    """Entries of the audit log, the newest first. `wanted`: `limit`, `before`, `user`, `action`, `outcome` and
+    `since_s`."""
+    return expect_list(AuditEntry, client._call("GET", "/audit", query=wanted), client.endpoint.url)
