@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh haproxy boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -24,26 +24,26 @@ help: ## this list
 demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after a minute of installing)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net ssh postgres azurite prometheus chromium ## the tests that every change must pass (under 8 minutes on 2 cores)
+test: $(INSTALLED) fuse net ssh haproxy postgres azurite prometheus chromium ## the tests that every change must pass (under 8 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not long and not api"
 
-test-api: $(INSTALLED) fuse ssh ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
+test-api: $(INSTALLED) fuse ssh haproxy ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
 	$(PYTEST) -m "api and not long"
 
-test-slow: $(INSTALLED) fuse net ssh postgres azurite containers chromium ## whole examples on the local cloud, and the demo
+test-slow: $(INSTALLED) fuse net ssh haproxy postgres azurite containers chromium ## whole examples on the local cloud, and the demo
 	$(PYTEST) -m slow
 
 test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)
 	$(BIN)/pytest -n 0 -m boot
 
-test-long: $(INSTALLED) fuse net ssh boot postgres azurite frameworks ray ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
+test-long: $(INSTALLED) fuse net ssh haproxy boot postgres azurite frameworks ray ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
 
 test-cloud: $(INSTALLED) ## one job on a real account, for money, up to a cap: PERDURE_REAL_CLOUD=aws|gcp|azure; see tests/cloud
 	@test -n "$$PERDURE_REAL_CLOUD" || { echo "this buys machines: set PERDURE_REAL_CLOUD to aws, gcp or azure, and see tests/cloud/test_real_clouds.py" >&2; exit 1; }
 	$(BIN)/pytest -n 0 -s tests/cloud
 
-test-all: $(INSTALLED) fuse net ssh boot postgres azurite containers frameworks ray prometheus chromium ## every test
+test-all: $(INSTALLED) fuse net ssh haproxy boot postgres azurite containers frameworks ray prometheus chromium ## every test
 	$(PYTEST)
 
 check: $(INSTALLED) ## lint, format, types, import rules, shell
@@ -105,6 +105,9 @@ net:
 
 ssh:
 	@scripts/ensure-ssh.sh
+
+haproxy:
+	@scripts/ensure-haproxy.sh
 
 boot:
 	@scripts/ensure-boot.sh

@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
         (
             "guides/training.md",
             "guides/clusters.md",
+            "guides/services.md",
             "guides/schedules.md",
             "guides/dashboard.md",
             "guides/checkpoints.md",

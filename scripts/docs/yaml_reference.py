@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.sdk.spec import file_mount_fields, resource_fields, task_fields
+from perdure.sdk.spec import file_mount_fields, resource_fields, schema_service, task_fields
 from perdure.sdk.spec.field_types import Field, Items, OneOf, Record, Table, Validator
 
 _SKYPILOT = "Perdure accepts this mapping so that a task written for SkyPilot runs unchanged, and does not act on it."
@@ -29,6 +29,12 @@ SECTIONS: tuple[tuple[str, str, Record], ...] = (
     ("Upload", "What the client puts in place of a local path before it submits a task. Files do not contain it.",
      file_mount_fields.UPLOADED),
     ("runtime", "`runtime`: see [What a machine offers](../guides/machines.md).", task_fields.RUNTIME),
+    ("service", "A service. [Services](../guides/services.md) explains it; `perdure serve up` starts it.",
+     schema_service.SERVICE),
+    ("readiness_probe", "How the agent of a replica finds out whether it is ready.", schema_service.PROBE),
+    ("replica_policy", "How many replicas there are. The names and formulas are SkyServe's.", schema_service.POLICY),
+    ("load_balancer", "Settings of the proxy.", schema_service.LOAD_BALANCER),
+    ("tls", "The certificate of the endpoint.", schema_service.TLS),
     ("notify", "`notify` with events. [Notifications](../guides/notifications.md) explains channels.",
      task_fields.NOTIFY),
     ("Pipeline header", "The first document of a pipeline, if the job has a name of its own.", task_fields.HEADER),

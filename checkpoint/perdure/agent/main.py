@@ -37,13 +37,14 @@ from perdure.agent.paths import NodePaths
 from perdure.agent.state_file import StateFile, read_json, write_json
 from perdure.agent.storage.fetch import Fetcher
 from perdure.agent.storage.node_storage import NodeStorage
-from perdure.agent.tunnel.dialer import StreamDialer
+from perdure.agent.tunnel.dialer import MAX_REPLICA_SESSIONS, MAX_SESSIONS, StreamDialer
 from perdure.agent.tunnel.session import SessionContext
 from perdure.agent.usage.usage_stream import UsageStream
 from perdure.agent.workload import machine
 from perdure.agent.workload.container.task_container import TaskContainer
 from perdure.agent.workload.environment import WORKDIR, home_dir, node_path, workload_env
 from perdure.agent.workload.library import library_dir
+from perdure.agent.workload.readiness import ReadinessStream
 from perdure.agent.workload.tools.templates import link_templates
 from perdure.agent.workload.tools.toolbox import Toolbox, uv_artifact
 
@@ -143,18 +144,28 @@ class Agent:
         checkpoints = CheckpointStream(self._paths.checkpoints, on_growth=storage.checkpoints_changed)
         usage = UsageStream(self._paths.root, log)
         outbox = Outbox(
-            Report(ip=self._config.node_ip or self._client.own_address()),
+            Report(ip=self._node_ip()),
             notices=[file.state.notice] if file.state.notice else [],
             sizes=lambda: {"logs": {"size": logs.size()}, "checkpoints": {"seq": checkpoints.newest_seq()}},
         )
         host = self._slot_host(spec, outbox)
+        own_streams: list[SlotHost | ReadinessStream] = [] if host is None else [host]
+        if spec.probe is not None:
+            readiness = ReadinessStream(spec.probe, self._node_ip(), lambda: outbox.report.phase == "running", log)
+            own_streams.append(readiness)
+            readiness.start()
         library = library_dir(self._paths.root)
         container = self._container(spec)
-        dialer = StreamDialer(self._client, self._session_context(spec, desired, library, container), log=log)
+        dialer = StreamDialer(
+            self._client,
+            self._session_context(spec, desired, library, container),
+            log=log,
+            max_sessions=MAX_SESSIONS if spec.probe is None else MAX_REPLICA_SESSIONS,
+        )
         channel = Channel(
             self._client,
             outbox,
-            (logs, checkpoints, dialer, usage) if host is None else (logs, checkpoints, dialer, usage, host),
+            (logs, checkpoints, dialer, usage, *own_streams),
             on_directive=desired.apply_directive,
             on_revoked=desired.revoke,
             log=log,
@@ -167,6 +178,7 @@ class Agent:
             paths=self._paths,
             library=library,
             end_sessions=dialer.end_all,
+            open_streams=dialer.num_service_streams,
             before_end=lambda: (checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S), logs.wait_sent(STREAM_SEND_TIMEOUT_S)),
             log=log,
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
@@ -258,7 +270,11 @@ class Agent:
             return container.enter() if container is not None and container.is_running else []
 
         home = home_dir(os.environ)
-        return SessionContext(env, (str(home / WORKDIR), str(home), "/"), library, self._paths.sessions, enter)
+        folders = (str(home / WORKDIR), str(home), "/")
+        return SessionContext(env, folders, library, self._paths.sessions, enter, self._node_ip())
+
+    def _node_ip(self) -> str:
+        return self._config.node_ip or self._client.own_address()
 
     def _shutdown_s(self, spec: NodeSpec) -> float:
         """How long a drain may take after SIGTERM: less than the time until SIGKILL, so that its end is reported."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.agent.workload.container.image_name import ContainerSpec
+from perdure.agent.workload.readiness import ProbeSettings
 
 PROTOCOL = 1
 
@@ -52,6 +53,7 @@ class NodeSpec:
     hooks: tuple[Hook, ...] = ()
     python: str | None = None  # the version of Python that the task wants; None: the image's
     container: ContainerSpec | None = None  # what the scripts run in
+    probe: ProbeSettings | None = None  # of a replica of a service: how to find out whether it is ready
     is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
     home: dict[str, Any] | None = None  # of a host: the folder of a bucket that keeps its home, as one of `mounts`
 
@@ -85,6 +87,7 @@ class NodeSpec:
             ),
             python=(raw.get("runtime") or {}).get("python"),
             container=ContainerSpec.parse(raw["container"]) if raw.get("container") else None,
+            probe=ProbeSettings.parse(raw["probe"]) if raw.get("probe") else None,
             is_host=bool(raw.get("host", False)),
             home=raw.get("home"),
         )

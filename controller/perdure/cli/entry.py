@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.cli import interrupt
+from perdure.cli.output import interrupt
 
 
 def main() -> None:

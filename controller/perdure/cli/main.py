@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from perdure.cli import interrupt
 from perdure.cli.lazy import LazyCommand, LazyGroup
+from perdure.cli.output import interrupt
 
 COMMANDS = {
     "launch": LazyCommand("perdure.cli.clusters.launch:launch", "Launch machines that stay, and run a task on them."),
@@ -22,6 +22,7 @@ COMMANDS = {
     "down": LazyCommand("perdure.cli.clusters.lifecycle:down", "End clusters."),
     "autostop": LazyCommand("perdure.cli.clusters.lifecycle:autostop", "Stop idle clusters by themselves."),
     "jobs": LazyCommand("perdure.cli.jobs.group:jobs", "Launch, list, inspect and cancel jobs."),
+    "serve": LazyCommand("perdure.cli.serve.group:serve", "Start, list, update and end services."),
     "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine."),
     "port-forward": LazyCommand(
         "perdure.cli.jobs.enter.port_forward:port_forward", "Forward local ports to a machine."
@@ -47,13 +48,11 @@ COMMANDS = {
 }
 
 
-_NO_SERVICES = "services are not supported yet"
 # Commands of SkyPilot, and what to do here instead.
 ELSEWHERE = {
     "show-gpus": "use `perdure gpus`",
     "cost-report": "use `perdure jobs queue`, whose COST column has the cost of each job",
     "optimize": "use `perdure jobs launch --dryrun`",
-    "serve": _NO_SERVICES,
     "storage": "buckets belong to your account; use the tools of the cloud",
     "volumes": "volumes are not supported; use `file_mounts` with a bucket",
     "api": "use `perdure controller`",

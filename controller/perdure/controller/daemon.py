@@ -10,6 +10,7 @@ import structlog
 from perdure.controller.api.access.registry import REFRESH_S, AccessRegistry
 from perdure.controller.api.app import application
 from perdure.controller.api.context import ApiContext
+from perdure.controller.api.serve.services import build_services
 from perdure.controller.api.server.http import Server
 from perdure.controller.api.server.listen_socket import open_listen_socket
 from perdure.controller.buckets.configured import build_storage
@@ -41,9 +42,11 @@ from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.notice_queue_consumer import make_consumers
 from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
-from perdure.controller.peers import membership, peer_messages
+from perdure.controller.peers import membership
+from perdure.controller.peers.cancellation import JobCancellation
 from perdure.controller.peers.home import database_check, watermark
 from perdure.controller.peers.ownership import JobOwnership
 from perdure.controller.peers.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
@@ -207,7 +210,7 @@ class Daemon:
             intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
-            on_job_changed=partial(_publish_job, job_updates, queue),
+            on_job_changed=partial(_publish_job, job_updates, queue, sessions.readiness),
             speed=time_scale.speed,
             recoveries_per_hour=bounds.recoveries_per_hour,
         )
@@ -233,9 +236,8 @@ class Daemon:
                 if isinstance(self._logs, SqlLogStore)
                 else lambda _process_id: False,
             )
-        compiler = Compiler(keyring, market, storage, notify)
-        max_jobs = settings.quotas.max_jobs_per_user
-        submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, max_jobs)
+        compiler, quota = Compiler(keyring, market, storage, notify), settings.quotas.max_jobs_per_user
+        submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, quota)
         self._prober = probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
@@ -247,11 +249,22 @@ class Daemon:
         self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
         accept = partial(accept_and_adopt, submissions, inbox, member.watermark.record_job)
         grace_s, speed = settings.timeouts.drain_timeout_s, time_scale.speed
-        cancel = partial(peer_messages.cancel_jobs, database, clock, self._peer_inbox, grace_s, speed)
+        cancel = JobCancellation(database, clock, self._peer_inbox, grace_s, speed).cancel
         one = partial(accept_one, accept)
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
         self._budgets = BudgetWatch(
             database, clock, notify, member.controller_id, self._notifications.wake, cancel, cluster_service
+        )
+        self._services = services = build_services(
+            settings,
+            database=database,
+            clock=clock,
+            keyring=keyring,
+            submissions=submissions,
+            accept=one,
+            cancel=cancel,
+            readiness=sessions.readiness,
+            logs=logs,
         )
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
@@ -280,6 +293,7 @@ class Daemon:
             submissions=submissions,
             submission_batcher=SubmissionBatcher(accept, inbox.backlog),
             cluster_service=cluster_service,
+            services=services,
             blobs=blobs,
             counts=TaskCounter(),
             controller_id=member.controller_id,
@@ -330,6 +344,7 @@ class Daemon:
         for consumer in self._notice_consumers:
             consumer.stop()
         self._cluster_queue.stop()
+        self._services.watch.stop()
         self.reconciler.stop()
         if self._peers is not None:
             self._peers.stop()
@@ -348,6 +363,7 @@ class Daemon:
         self._pools.refresh_usage()  # before the first launch
         self.reconciler.start(self.api_context.submission_batcher.user_priority)
         self._cluster_queue.start()
+        self._services.watch.start()
         adopted = self._ownership.start()
         if self._peers is not None:
             self._peers.start(self.settings.database_address)
@@ -400,9 +416,10 @@ class Daemon:
             self._server.should_exit = True
 
 
-def _publish_job(updates: JobUpdates, queue: SlotGrants, job_id: int) -> None:
+def _publish_job(updates: JobUpdates, queue: SlotGrants, readiness: NodeReadiness, job_id: int) -> None:
     updates.publish_job(job_id)
     queue.job_changed(job_id)
+    readiness.on_change(job_id)
 
 
 def _count_set_aside(reconciler: Reconciler, outbox: Outbox | None) -> int:

@@ -1,4 +1,4 @@
-"""The Python SDK: tasks, resources, storage, clusters, and `jobs` to launch and follow managed jobs.
+"""The Python SDK: tasks, resources, storage, clusters, `jobs` for managed jobs, and `serve` for services.
 
     from perdure import sdk
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from perdure.sdk import jobs as jobs
+    from perdure.sdk import serve as serve
     from perdure.sdk.clusters import autostop as autostop
     from perdure.sdk.clusters import cancel as cancel
     from perdure.sdk.clusters import down as down
@@ -71,7 +72,6 @@ _ELSEWHERE = {
     "api_start": "run `perdure controller start`",
     "api_stop": "run `perdure controller stop`",
     "api_login": "set PERDURE_ENDPOINT and PERDURE_TOKEN",
-    "serve": "services are not supported yet",
     "storage_ls": "buckets belong to your account: use the cloud's own tools",
     "storage_delete": "buckets belong to your account: use the cloud's own tools",
     "endpoints": "nothing listens on a job's machines",
@@ -84,6 +84,7 @@ _ELSEWHERE = {
 
 __all__ = [  # noqa: PLE0604  # names of `_HOMES`
     "jobs",
+    "serve",
     *_HOMES,
 ]
 
@@ -91,8 +92,8 @@ __all__ = [  # noqa: PLE0604  # names of `_HOMES`
 if not TYPE_CHECKING:  # for a type checker, a name that does not exist is an error
 
     def __getattr__(name: str) -> Any:
-        if name == "jobs":
-            return import_module("perdure.sdk.jobs")
+        if name in ("jobs", "serve"):
+            return import_module(f"perdure.sdk.{name}")
         if name == "__version__":
             from importlib.metadata import version
 

@@ -137,11 +137,12 @@ def prepare(
     name: str | None = None,
     *,
     ignore: Collection[str] = (),
+    kept: Collection[str] = (),
     on_read: Callable[[int], object] = lambda _: None,
 ) -> Iterator[PreparedJob]:
     """Pack a job's local files into a temporary folder that lives as long as the block.
 
-    `on_read` receives the size of each block that is read from them.
+    `on_read` receives the size of each block that is read from them. `kept`: unsupported fields that are sent anyway.
 
     Raises TaskError for a local path that does not exist or an unsupported field that is not in `ignore`, UploadError
     for a path that cannot be read.
@@ -154,7 +155,8 @@ def prepare(
         raise TaskError([Problem("name", f"has {len(job_name)} characters", f"give one of at most {MAX_NAME_CHARS}")])
     task_or_dag = task_or_dag.ignoring(ignore)
     tasks = task_or_dag.tasks if isinstance(task_or_dag, Dag) else [task_or_dag]
-    if problems := [problem for task in tasks for problem in (*task.unsupported, *task.check_local_paths())]:
+    unsupported = [field for task in tasks for field in task.unsupported if field.option not in kept]
+    if problems := [*unsupported, *(problem for task in tasks for problem in task.check_local_paths())]:
         raise TaskError(problems)
     with uploads.pack_tasks([task.to_yaml_config() for task in tasks], on_read) as packed:
         stated = frozenset(warning.subject for task in tasks for warning in task.warning_details)

@@ -27,13 +27,15 @@ from perdure.agent.workload.stage import Stage
 FLUSH_SHARE, FLUSH_MIN_S = 0.25, 2.0
 NOTHING_TO_FLUSH_S = 0.5
 FLUSH_OVERTIME_S = 1.0
+STREAMS_SHARE, STREAMS_MAX_S = 0.25, 5.0  # of a drain, kept for stopping a program whose streams have not ended
 
 
 class Drain:
     """Ends the workload of a node within the time that is left, and flushes its files. Used by `Supervisor`'s thread.
 
     `stages`: `run`, then `setup`. `stage_env`: the environment of a stage, by its name. `notice_path`: the file that
-    announces the end to the workload. `enter_phase` reports a phase of the node.
+    announces the end to the workload. `enter_phase` reports a phase of the node. `open_streams`: how many requests of a
+    service are open.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Drain:
         notice_path: Path,
         enter_phase: Callable[[str], None],
         slot_host: SlotHost | None,
+        open_streams: Callable[[], int],
     ) -> None:
         self._spec = spec
         self._desired = desired
@@ -59,6 +62,7 @@ class Drain:
         self._notice_path = notice_path
         self._enter_phase = enter_phase
         self._slot_host = slot_host
+        self._open_streams = open_streams
 
     def stop_workload(self) -> Outcome:
         """Stop the workload gracefully, but kill it when the time left is needed for flushing.
@@ -66,6 +70,8 @@ class Drain:
         `run` first: the background processes of `setup` serve it. Hooks before that, while it still runs.
         """
         self._storage.cancel_prepare()
+        if self._spec.probe is not None:
+            self._desired.wait_for(self._streams_have_ended, drainable=False)
         self.run_hooks(PREEMPTION)
         if self._slot_host is not None:
             self._slot_host.drain(self._desired, self._slots_kill_at)
@@ -153,6 +159,14 @@ class Drain:
             max(FLUSH_MIN_S, FLUSH_SHARE * whole_s) if self._spec.mounts or self._spec.home else NOTHING_TO_FLUSH_S
         )
         return deadline - min(reserve_s, whole_s / 2)
+
+    def _streams_have_ended(self) -> bool:
+        """Whether a replica has answered its callers, or has only the time left that it needs to stop."""
+        started_at = self._desired.state.drain_started_at
+        assert started_at is not None
+        kill_at = self._kill_at()
+        reserve_s = min(STREAMS_MAX_S, STREAMS_SHARE * max(0.0, kill_at - started_at))
+        return not self._run_stage.is_alive() or not self._open_streams() or clock.now() >= kill_at - reserve_s
 
     def _slots_kill_at(self) -> float:
         """When the jobs of a cluster must be killed: more time than for a drain is time to save the home."""

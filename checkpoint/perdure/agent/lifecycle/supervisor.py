@@ -44,8 +44,9 @@ class Supervisor:
     """Runs one node from its start to `ended`.
 
     `before_end` is called once, right before `ended` is reported. `end_sessions` ends the sessions of users, and gives
-    them the reason. `is_orphaned`: whether no controller has answered for `power_off_after_s`. `slot_host`: of a node
-    of a cluster, which runs the cluster's jobs instead of `run`.
+    them the reason. `open_streams`: how many requests of a service are open. `is_orphaned`: whether no controller has
+    answered for `power_off_after_s`. `slot_host`: of a node of a cluster, which runs the cluster's jobs instead of
+    `run`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Supervisor:
         library: Path,
         before_end: Callable[[], object],
         end_sessions: Callable[[str], object],
+        open_streams: Callable[[], int] = lambda: 0,
         log: Callable[[str], None],
         is_orphaned: Callable[[], bool] = lambda: False,
         slot_host: SlotHost | None = None,
@@ -95,6 +97,7 @@ class Supervisor:
             notice_path=self._notice_path,
             enter_phase=self._enter_phase,
             slot_host=slot_host,
+            open_streams=open_streams,
         )
         self._replaced_mounts: dict[str, list[str]] = {}  # stage that had begun before → paths mounted again under it
 

@@ -16,31 +16,43 @@ from perdure.agent.link.client import ControllerClient, ControllerRejected, Toke
 from perdure.agent.link.stream_copy import parse_control
 from perdure.agent.link.websocket import Disconnected, WebSocket
 from perdure.agent.tunnel.command import serve_command
-from perdure.agent.tunnel.forward import serve_port
+from perdure.agent.tunnel.forward import serve_port, serve_service_port
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
 from perdure.agent.tunnel.sshd import serve_ssh
 
 MAX_SESSIONS = 64
+MAX_REPLICA_SESSIONS = 2048  # of a node of a service, which has one for each connection of a caller
 OPEN_TIMEOUT_S = 10.0
 RETRY_PAUSE_S = 0.1
+SERVICE = "service"
 _ID = re.compile("[0-9a-f]{32}")
 _KINDS: Mapping[str, Callable[[Session, Mapping[str, Any], SessionContext], None]] = {
     "exec": serve_command,
     "ssh": serve_ssh,
     "port": serve_port,
+    SERVICE: serve_service_port,  # a connection of a service's caller
 }
 
 
 class StreamDialer:
     """Serves the streams of this node. To the channel, it is a stream that has no position."""
 
-    def __init__(self, client: ControllerClient, context: SessionContext, *, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: ControllerClient,
+        context: SessionContext,
+        *,
+        log: Callable[[str], None],
+        max_sessions: int = MAX_SESSIONS,
+    ) -> None:
+        self._max_sessions = max_sessions
         self._client = client
         self._context = context
         self._log = log
         self._lock = threading.Lock()
         self._sessions: dict[str, Session | None] = {}  # by id; None while the connection is being opened
         self._used_at = time.monotonic()
+        self._of_service: set[str] = set()  # the ids of the open streams that carry requests of a service
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
         """Nothing is resumed: streams do not depend on the channel once they are open."""
@@ -54,7 +66,7 @@ class StreamDialer:
         if message.get("type") != "open_stream" or not isinstance(stream_id, str) or not _ID.fullmatch(stream_id):
             return
         with self._lock:
-            if stream_id in self._sessions or len(self._sessions) >= MAX_SESSIONS:
+            if stream_id in self._sessions or len(self._sessions) >= self._max_sessions:
                 self._log("a stream was not opened: there are too many")
                 return
             self._sessions[stream_id] = None
@@ -66,6 +78,10 @@ class StreamDialer:
             times = [session.used_at for session in self._sessions.values() if session is not None]
             self._used_at = max([self._used_at, *times])
             return self._used_at
+
+    def num_service_streams(self) -> int:
+        """How many streams that carry requests of a service are open."""
+        return len(self._of_service)
 
     def end_all(self, reason: str) -> None:
         """End the sessions that are open, because the job ends here. A machine that is kept may get later ones."""
@@ -90,6 +106,7 @@ class StreamDialer:
         finally:
             self.used_at()
             with self._lock:
+                self._of_service.discard(stream_id)
                 del self._sessions[stream_id]
 
     def _connect(self, stream_id: str) -> WebSocket | None:
@@ -115,6 +132,8 @@ class StreamDialer:
             request = {**parse_control(message), "id": stream_id}
             with self._lock:
                 self._sessions[stream_id] = session
+                if request.get("kind") == SERVICE:
+                    self._of_service.add(stream_id)
             serve = _KINDS.get(str(request.get("kind")))
             if serve is None:
                 raise SessionRefused("this machine's agent does not support this kind of session")

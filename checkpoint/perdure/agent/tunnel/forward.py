@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,15 @@ from perdure.agent.link.stream_copy import send_all, write_all
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
 
 CONNECT_TIMEOUT_S = 5.0
-_ADDRESSES = ("127.0.0.1", "::1")
+_LOOPBACK = ("127.0.0.1", "::1")
+
+
+def serve_service_port(session: Session, request: Mapping[str, Any], context: SessionContext) -> None:
+    """As `serve_port`, to a program that may also listen at the node's own address.
+
+    On the local cloud, machines share a network, so programs that use the same port listen at different addresses.
+    """
+    _serve(session, _connect(int(request["port"]), (context.node_ip, *_LOOPBACK)))
 
 
 def serve_port(session: Session, request: Mapping[str, Any], _context: SessionContext) -> None:
@@ -19,7 +27,11 @@ def serve_port(session: Session, request: Mapping[str, Any], _context: SessionCo
 
     Raises SessionRefused, Disconnected.
     """
-    link = _connect(int(request["port"]))
+    _serve(session, _connect(int(request["port"]), _LOOPBACK))
+
+
+def _serve(session: Session, link: socket.socket) -> None:
+    """Copy in both directions. Raises Disconnected."""
     session.at_end(link.close)
     link.setblocking(False)
     session.touch()
@@ -44,9 +56,10 @@ def _end_input(link: socket.socket) -> None:
         link.shutdown(socket.SHUT_WR)
 
 
-def _connect(port: int) -> socket.socket:
+def _connect(port: int, addresses: Sequence[str]) -> socket.socket:
+    """A connection to the first of `addresses` that accepts it. Raises SessionRefused."""
     reason = ""
-    for address in _ADDRESSES:
+    for address in filter(None, addresses):
         try:
             return socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
         except OSError as error:

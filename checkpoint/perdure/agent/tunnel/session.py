@@ -37,7 +37,8 @@ class SessionContext:
 
     `env`: returns the environment of `run`. `folders`: a command starts in the first one that exists. `library`: the
     folder of the package `perdure`. `directory`: a folder of the agent that other users cannot read. `enter`: returns
-    the beginning of a command that runs in the job's container; empty if the job has none.
+    the beginning of a command that runs in the job's container; empty if the job has none. `node_ip`: the address of
+    the node.
     """
 
     env: Callable[[], Mapping[str, str]]
@@ -45,6 +46,7 @@ class SessionContext:
     library: Path
     directory: Path
     enter: Callable[[], Sequence[str]] = tuple
+    node_ip: str = ""
 
 
 def change_folder(folders: Sequence[str]) -> str:

@@ -65,6 +65,19 @@ def clusters(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
     return [CompletionItem(one["name"], help=one["status"]) for one in listed if one["name"].startswith(incomplete)]
 
 
+def services(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The services, with their statuses."""
+    from perdure.sdk import serve
+    from perdure.sdk.connection.endpoint import ClientError
+
+    client = _client()
+    try:
+        found = serve.status(client=client) if client else []
+    except ClientError:
+        return []
+    return [CompletionItem(one["name"], help=one["status"]) for one in found if one["name"].startswith(incomplete)]
+
+
 def statuses(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The statuses, also after a comma."""
     from perdure.recovery.statuses import Status

@@ -39,6 +39,7 @@ from perdure.controller.api.routes import (
     nodes,
     notifications,
     schedules,
+    services,
     upgrade,
     uploads,
     usage,
@@ -53,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 _MODULES: tuple[Any, ...] = (
     *(controller, metrics, notifications, upgrade, users, audit),
-    *(jobs, usage, nodes, clusters, logs, uploads, node_files),
+    *(jobs, schedules, usage, nodes, clusters, services, logs, uploads, node_files),
 )
 _DASHBOARD_MODULES: tuple[Any, ...] = (session, events, job_spec, market, savings, fleet)
 _DISK_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then try again"

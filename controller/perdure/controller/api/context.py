@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from perdure.controller.api.access.registry import AccessRegistry
+from perdure.controller.api.serve.services import Services
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.notify.sender import NotificationSender
@@ -67,6 +68,8 @@ class ApiContext:
     access: AccessRegistry = field(default_factory=AccessRegistry)
     #: What `/metrics` returns.
     metrics: DaemonMetrics = field(default_factory=DaemonMetrics)
+    #: None in simulations.
+    services: Services | None = None
     #: None in tests that send nothing.
     notifications: NotificationSender | None = None
     #: None in tests that schedule nothing.

@@ -17,7 +17,7 @@ from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.gate import NO_TOKEN, bearer, is_own_host
 from perdure.controller.api.server.sockets import NodeSocket, StreamSocket
-from perdure.controller.api.tunnel.broker import StreamBroker
+from perdure.controller.api.tunnel.broker import StreamBroker, ends_stream
 from perdure.controller.runtime.batcher import Batcher
 from perdure.controller.store.access.roles import AccessRight
 from perdure.controller.store.engine.database import UNAVAILABLE
@@ -44,7 +44,9 @@ class WebSocketEndpoints:
         self._app = app
         self._context = context
         self._hosts = frozenset(hosts) | {"localhost"}
-        self._broker = StreamBroker(context)
+        self._broker = broker = StreamBroker(context)
+        if context.services is not None:
+            context.services.proxies.attach(broker.open_service, ends_stream)
         self._specs: Batcher[Place, dict[str, Any] | None] = Batcher("specs", self._build_specs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

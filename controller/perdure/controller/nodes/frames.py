@@ -200,6 +200,17 @@ class UsageFrame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
+class ReadinessFrame:
+    """Whether the program of a service's replica is ready. `failing_s`: for how long it has not been, by its probes."""
+
+    type: Literal["readiness"]
+    ready: bool
+    status: Annotated[int, Field(ge=0, le=999)] | None = None
+    message: Message = ""
+    failing_s: Annotated[float, Field(ge=0.0, le=1e9)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class HeartbeatFrame:
     type: Literal["heartbeat"]
 
@@ -217,13 +228,11 @@ class LogFrame:
     data: bytes
 
 
-NodeFrame = HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UsageFrame | UnknownFrame
+KnownFrame = HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UsageFrame | ReadinessFrame
+NodeFrame = KnownFrame | UnknownFrame
 
 _KNOWN: TypeAdapter[NodeFrame] = TypeAdapter(
-    Annotated[
-        HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | HeartbeatFrame | UsageFrame,
-        Field(discriminator="type"),
-    ]
+    Annotated[KnownFrame, Field(discriminator="type")],
 )
 _LOG_HEADER = re.compile(rb'\{"offset": ?([0-9]{1,19})\}')
 

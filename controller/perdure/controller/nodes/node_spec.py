@@ -111,6 +111,7 @@ class NodeSpecBuilder:
             "container": container,
             "host": spec.get("host", False),
             "home": self._home(conn, row) if spec.get("host") else None,
+            "probe": resolve_secrets(spec["probe"], secrets) if "probe" in spec else None,
         }
 
     def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from perdure.controller.nodes.frames import (
     NodeFrame,
     NodeReport,
     NoticeFrame,
+    ReadinessFrame,
     ReportFrame,
     UnknownFrame,
     UsageFrame,
@@ -38,6 +39,7 @@ from perdure.controller.nodes.idle_timeout import IdleTimeout
 from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
 from perdure.controller.nodes.node_usage import NodeUsage
 from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.nodes.rejected_frames import RejectedFrames
 from perdure.controller.reconcile.inbox import ReconcilerInbox, clamp_notice_deadline
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
@@ -109,6 +111,7 @@ class NodeSessions:
         #: Nodes that have reported a rebalance recommendation: the timeline has it once, however often they do.
         self._at_risk: set[Place] = set()
         self.usage = NodeUsage(inbox, clock.now, time_scale.speed)
+        self.readiness = NodeReadiness(clock.now, time_scale)
         #: The invalid frames of all nodes.
         self.rejected_frames = RejectedFrames(monotonic)
 
@@ -217,6 +220,7 @@ class NodeSessions:
             return
         del self._connections[place]
         self.usage.forget(place)
+        self.readiness.forget(place)
         self._ranks[place[0]].discard(place[1])
         if not self._ranks[place[0]]:
             del self._ranks[place[0]]
@@ -281,6 +285,8 @@ class NodeSessions:
                 await self._on_checkpoint(connection, frame)
             case UsageFrame():
                 self.usage.on_usage(connection.place, frame)
+            case ReadinessFrame():
+                self.readiness.on_report(connection.place, frame)
             case HeartbeatFrame():
                 pass
             case UnknownFrame():

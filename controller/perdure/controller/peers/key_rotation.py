@@ -24,6 +24,8 @@ from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.records import facts
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Task
+from perdure.controller.store.services import records
+from perdure.controller.store.services.records import Services, Versions
 from perdure.controller.store.tables import ControllerRow
 from perdure.recovery.statuses import AttemptState
 
@@ -136,7 +138,23 @@ def _reseal_all(conn: Connection, keyring: Keyring) -> int:
                 changed.append({"key_job": job_id, "key_index": index, "sealed": keyring.reseal(bytes(sealed))})
         conn.execute(_RESEAL, changed)
         count += len(changed)
-    return count + _reseal_clusters(conn, keyring) + _reseal_schedules(conn, keyring)
+    return count + _reseal_clusters(conn, keyring) + _reseal_schedules(conn, keyring) + _reseal_services(conn, keyring)
+
+
+def _reseal_services(conn: Connection, keyring: Keyring) -> int:
+    """The tokens and certificates of services, and the tasks of their versions."""
+    count = 0
+    for row in conn.execute(select(Services.c.id, Services.c.secrets).where(Services.c.secrets.is_not(None))).all():
+        with _naming(f"service {row.id}"):
+            records.change(conn, row.id, secrets=keyring.reseal(bytes(row.secrets)))
+            count += 1
+    query = select(Versions.c.service_id, Versions.c.version, Versions.c.config).where(Versions.c.config.is_not(None))
+    for row in conn.execute(query).all():
+        with _naming(f"service {row.service_id}"):
+            config = keyring.reseal(bytes(row.config))
+            records.change_version(conn, row.service_id, row.version, config=config)
+            count += 1
+    return count
 
 
 def _reseal_clusters(conn: Connection, keyring: Keyring) -> int:

@@ -6,7 +6,6 @@ job by then reads the message, and deletes it in the transaction that records th
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
@@ -23,7 +22,7 @@ from sqlalchemy import Connection, Engine
 from perdure.controller.reconcile.failed_events import EventSetAside, set_aside_entry
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent, complete
 from perdure.controller.runtime.clock import Clock
-from perdure.controller.store.engine.database import UNAVAILABLE, is_transient
+from perdure.controller.store.engine.database import is_transient
 from perdure.controller.store.records import peer_messages
 from perdure.controller.store.records.peer_messages import PeerMessage
 from perdure.recovery import events
@@ -90,24 +89,6 @@ def send_to_owners(conn: Connection, job_ids: Sequence[int], event: events.Event
         peer_messages.enqueue_for_all(conn, job_ids, body, now)
     else:
         peer_messages.enqueue_each(conn, [(id, body) for id in job_ids], now)
-
-
-def cancel_jobs(
-    database: Engine,
-    clock: Clock,
-    inbox: InboxReader,
-    default_grace_s: float,
-    speed: float,
-    job_ids: Sequence[int],
-    grace_s: float | None,
-) -> None:
-    """Cancel jobs, which may belong to other controllers. `grace_s`: to save; None: the default. Raises what the
-    database raises."""
-    event = events.CancelRequested((default_grace_s if grace_s is None else grace_s) * speed)
-    with database.begin() as conn:
-        send_to_owners(conn, job_ids, event, clock.now())
-    with contextlib.suppress(*UNAVAILABLE):  # then the messages are read a little later
-        inbox.poll()
 
 
 class OutboxClosed(Exception):

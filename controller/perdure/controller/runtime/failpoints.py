@@ -78,10 +78,19 @@ ClusterFailpoint = Literal[
     "slot.granted",
     "slot.ended",
 ]
+ServiceFailpoint = Literal[
+    "service.created",
+    "service.updated",
+    "service.decided",
+    "service.downed",
+    "replica.launched",
+]
 FAILPOINTS: tuple[str, ...] = get_args(Failpoint)
 """Of a daemon."""
 CLUSTER_FAILPOINTS: tuple[str, ...] = get_args(ClusterFailpoint)
 """Of a daemon that has clusters."""
+SERVICE_FAILPOINTS: tuple[str, ...] = get_args(ServiceFailpoint)
+"""Of a daemon that has services."""
 COMMAND_FAILPOINTS: tuple[str, ...] = get_args(CommandFailpoint)
 """Of commands that change a home."""
 NOTIFICATION_FAILPOINTS: tuple[str, ...] = get_args(NotificationFailpoint)
@@ -103,7 +112,9 @@ class _Trigger:
 _trigger: _Trigger | None = None
 
 
-def failpoint(point: Failpoint | ClusterFailpoint | CommandFailpoint | NotificationFailpoint) -> None:
+def failpoint(
+    point: Failpoint | ClusterFailpoint | ServiceFailpoint | CommandFailpoint | NotificationFailpoint,
+) -> None:
     """Mark that execution is at `point`. Kills the process if that failpoint is enabled and this is its nth visit."""
     if _trigger is not None:
         _trigger.hit(point)

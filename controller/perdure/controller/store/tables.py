@@ -14,6 +14,7 @@ from sqlmodel import Field, SQLModel
 
 from perdure.controller.store.access_tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
 from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
+from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
 
 # With the tables below: importing this module imports the whole schema.
 __all__ = [
@@ -22,6 +23,9 @@ __all__ = [
     "ClusterRow",
     "ClusterSlotRow",
     "JobScheduleRow",
+    "ReplicaRow",
+    "ServiceRow",
+    "ServiceVersionRow",
     "TokenRow",
     "UploadOwnerRow",
     "UserRow",
@@ -66,6 +70,7 @@ class JobRow(SQLModel, table=True):
         Index("ix_job_cluster", "cluster_id", "cluster_job", sqlite_where=text("cluster_id IS NOT NULL")),
         Index("ix_job_sweep", "sweep_id", sqlite_where=text("sweep_id IS NOT NULL")),
         Index("ix_job_user", "user", "id"),
+        Index("ix_job_service", "service_id", sqlite_where=text("service_id IS NOT NULL")),
         {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)
@@ -89,6 +94,8 @@ class JobRow(SQLModel, table=True):
     #: The job's number on its cluster, from 1; None for the job that holds the cluster's machines.
     cluster_job: int | None = None
     sweep_id: int | None = None  # the first of the jobs that were launched together; None: it was launched alone
+    #: The service that the job is a replica of; None for any other.
+    service_id: int | None = None
 
 
 class TaskRow(SQLModel, table=True):

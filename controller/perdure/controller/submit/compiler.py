@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
 from perdure.sdk.requirements import recovery as recovery_of
 from perdure.sdk.spec.problems import TaskError, describe
 from perdure.sdk.spec.resource_fields import HOOK_EVENTS
-from perdure.sdk.spec.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
+from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _NO_WORK = (
     "the amount of work is unknown, so the task runs on-demand until its checkpoints report progress "
@@ -264,22 +264,30 @@ def upload_digests(spec: Mapping[str, Any]) -> list[str]:
     return digests + [digest for bucket in spec["buckets"] for digest in bucket["uploads"]]
 
 
-def parse_tasks(configs: Sequence[Mapping[str, Any]]) -> list[Task]:
-    """Parse and check the tasks of a submission. Raises RequestRejected."""
+def parse_tasks(configs: Sequence[Mapping[str, Any]], *, ignored: Collection[str] = ()) -> list[Task]:
+    """Parse and check the tasks of a submission. Raises RequestRejected.
+
+    `ignored`: fields that are acted on elsewhere, although a job with them is refused.
+    """
     if not configs:
         raise RequestRejected("the job has no task", where="tasks", fix="give at least one")
     try:
         tasks = [Task.from_yaml_config(dict(config)) for config in configs]
     except TaskError as error:
-        first = error.problems[0]
-        if len(error.problems) == 1:
-            fix = first.fix or "correct the task and launch it again"
-            raise RequestRejected(first.message, where=first.field or None, fix=fix) from error
-        raise RequestRejected(str(error), where=first.field, fix="correct the task and launch it again") from error
-    for field in (field for task in tasks for field in task.unsupported):
+        raise rejection_of(error) from error
+    for field in (field for task in tasks for field in task.unsupported if field.option not in ignored):
         fix = f"leave the field out; `perdure jobs launch` does it with --ignore {field.option}"
         raise RequestRejected(field.message, where=field.field, fix=fix)
     return tasks
+
+
+def rejection_of(error: TaskError) -> RequestRejected:
+    """The problems of a task as the rejection of a request."""
+    first = error.problems[0]
+    if len(error.problems) > 1:
+        return RequestRejected(str(error), where=first.field, fix="correct the task and launch it again")
+    fix = first.fix or "correct the task and launch it again"
+    return RequestRejected(first.message, where=first.field or None, fix=fix)
 
 
 def _job_name(name: str | None, task_names: Sequence[str | None]) -> str:

@@ -29,6 +29,7 @@ from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
 
@@ -42,7 +43,8 @@ class Submission:
     user: str
     key: str | None  # the idempotency key: resubmitting with it returns the original job
     num_jobs: int = 1
-    cluster: OnCluster | None = None  # None: a managed job
+    cluster: OnCluster | None = None  # None: a managed job, or a replica
+    service: OfService | None = None  # None: a managed job, or one of a cluster
     actor: Actor | None = None  # who submits it, for the audit log; None: the controller itself
     uploads_of: str | None = None  # the user whose uploads it may use; None: all
 
@@ -97,6 +99,10 @@ class SubmissionService:
             raise result
         return result
 
+    def check(self, submission: Submission) -> tuple[str, ...]:
+        """The warnings of a submission. Raises RequestRejected if it could not be accepted now. Stores nothing."""
+        return self._check(submission).compiled.warnings
+
     def accept_all(self, submissions: Sequence[Submission]) -> list[Accepted | Exception]:
         """`accept` for each: the result or the exception, in the same order."""
         checked = [self._capture(self._check, submission) for submission in submissions]
@@ -116,6 +122,8 @@ class SubmissionService:
         compiled = self.compiler.compile(submission.name, submission.configs, now)
         if submission.cluster is not None:
             compiled = submission.cluster.adapt(compiled)
+        if submission.service is not None:
+            compiled = submission.service.adapt(compiled)
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
             if not self.has_upload(digest, now):  # the node would wait for it in vain
                 raise _no_upload(digest)
@@ -181,7 +189,7 @@ class SubmissionService:
         return Accepted(tuple(job_ids), compiled.name, jobs.task_ids(conn, job_ids[0]), compiled.warnings, claims)
 
     def _columns(self, conn: Connection, checked: _Checked) -> dict[str, Any]:
-        cluster = checked.submission.cluster
+        cluster, service = checked.submission.cluster, checked.submission.service
         return {
             "name": checked.compiled.name,
             "user": checked.submission.user,
@@ -190,6 +198,7 @@ class SubmissionService:
             "submitted_at": checked.submitted_at,
             "idempotency_key": checked.submission.key,
             "owner": self.owner,
+            "service_id": service.service_id if service else None,
             "cluster_id": cluster.cluster_id if cluster else None,
             "cluster_job": clusters.take_number(conn, cluster.cluster_id) if cluster and cluster.is_job else None,
         }

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from perdure.sdk.spec.problems import InvalidValue, describe
-from perdure.sdk.spec.quantities import plain
+from perdure.sdk.spec.values.quantities import plain
 
 # GB of memory of each GPU, from its vendor's data sheet. A name without the memory is the smallest model.
 _NVIDIA_MEMORY = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.sdk.spec import buckets, quantities
+from perdure.sdk.spec import buckets
 from perdure.sdk.spec.field_types import (
     FLAG,
     NO_EFFECT,
@@ -21,6 +21,7 @@ from perdure.sdk.spec.field_types import (
 )
 from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
 from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.values import quantities
 
 Config = dict[str, Any]
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.sdk.spec import variables
 from perdure.sdk.spec.field_types import validate
 from perdure.sdk.spec.problems import FieldPath, Problem, TaskError, UnsupportedField, describe
 from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.task_fields import TASK
+from perdure.sdk.spec.values import variables
 from perdure.sdk.spec.yaml_reader import Document
 
 Config = dict[str, Any]

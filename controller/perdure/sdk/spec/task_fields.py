@@ -31,10 +31,12 @@ from perdure.sdk.spec.field_types import (
 from perdure.sdk.spec.file_mount_fields import FILE_MOUNTS, UPLOADED
 from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
 from perdure.sdk.spec.resource_fields import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
+from perdure.sdk.spec.schema_service import SERVICE
 
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 
-_JOBS_ONLY = "Perdure runs jobs, not services or pools, so the task would run as a job"
+_NOT_A_JOB = "it describes a service, which `perdure serve up` starts; launched otherwise, the task would run as a job"
+_NO_POOLS = "Perdure has no pools, so the task would run as a job"
 _ONE_AFTER_ANOTHER = "accepted, but has no effect: the tasks of a job run one after another"
 _NAME = matching(
     r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?",
@@ -187,8 +189,8 @@ TASK_FIELDS = {
         "`docker.run_options`: options of `docker run` for `image_id: docker:…`. "
         "The other settings of SkyPilot's client have no effect.",
     ),
-    "service": Field(Table(TEXT, Anything(), nullable=True), "A service to deploy.", refused=_JOBS_ONLY),
-    "pool": Field(Table(TEXT, Anything(), nullable=True), "A pool of workers.", refused=_JOBS_ONLY),
+    "service": Field(SERVICE, "The service that `perdure serve up` starts.", refused=_NOT_A_JOB),
+    "pool": Field(Table(TEXT, Anything(), nullable=True), "A pool of workers.", refused=_NO_POOLS),
     "event_callback": Field(
         TEXT,
         "Shell commands that the controller runs when the job's status changes, with SkyPilot's variables such as "

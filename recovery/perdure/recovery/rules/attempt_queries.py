@@ -44,11 +44,16 @@ def immediately(now: float) -> float:
     return now - DRAIN_MARGIN_S
 
 
-def drain_deadline(attempt: AttemptView, timeouts: Timeouts, now: float) -> float:
-    """When the surviving nodes of a lost attempt must have stopped: at the first notice's deadline, if any."""
+def drain_deadline(attempt: AttemptView, timeouts: Timeouts, now: float, *, recovers: bool = True) -> float:
+    """When the surviving nodes of a lost attempt must have stopped: at the first notice's deadline, if any.
+
+    An attempt that nothing waits for, since its task does not recover, has the whole time of the notice.
+    """
     deadlines = [n.notice_deadline for n in attempt.nodes if n.notice_deadline is not None and n.gone_reason is None]
     default = now + timeouts.drain_timeout_s
-    return min([*deadlines, default]) if deadlines else default
+    if not deadlines:
+        return default
+    return min(*deadlines, default) if recovers else min(deadlines)
 
 
 def drain_overdue_at(attempt: AttemptView, view: View) -> float | None:

@@ -30,14 +30,16 @@ def handle_loss(task: TaskView, ctx: Context) -> TaskView | None:
     if reason is None:
         return None
     saves = attempt.state is AttemptState.RUNNING
-    until = drain_deadline(attempt, ctx.view.timeouts, ctx.now) if saves else immediately(ctx.now)
+    recovers = task.recovery.recovers
+    deadline = drain_deadline(attempt, ctx.view.timeouts, ctx.now, recovers=recovers)
+    until = deadline if saves else immediately(ctx.now)
     message = describe(reason)
     data: dict[str, object] = {"offer": attempt.offer.name, "was": attempt.state.value}
     ctx.out.append(
         TimelineEntry("attempt.lost", task.index, attempt.generation, reason=reason, message=message, data=data)
     )
     record_loss(attempt, reason, ctx)
-    if task.has_run and not task.recovery.recovers:
+    if task.has_run and not recovers:
         return conclude(task, Reason.NOT_RECOVERED, ctx, until=until, message=message)
     counts = meaning_of(reason).is_recovery and attempt.state in _HAD_BEGUN
     after = count_recovery(give_up_attempt(task, attempt, reason, until, ctx.now), ctx)

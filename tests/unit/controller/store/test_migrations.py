@@ -26,6 +26,7 @@ POSTGRESQL_INDEX_OPTIONS: dict[str, dict[str, Any]] = {
     "ix_notification_pending": {"where": text("done_at IS NULL")},
     "ix_job_cluster": {"where": text("cluster_id IS NOT NULL")},
     "ix_job_sweep": {"where": text("sweep_id IS NOT NULL")},
+    "ix_job_service": {"where": text("service_id IS NOT NULL")},
     "ix_job_name_id": {"ops": {"name": "text_pattern_ops"}},
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.recovery import actions, events
 from perdure.recovery.directive import Target, directive_for
+from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, NodePhase, Status
 from support.worlds.job_driver import TIMEOUTS, new_job
@@ -35,6 +36,14 @@ def test_later_notice__with_an_earlier_deadline_shortens_the_drain() -> None:
     driver.send(events.PreemptionNotice(0, 1, 1, deadline=driver.now + 10))
     assert directive_for(driver.task.attempts[0]).deadline == driver.now + 10, "the first machine that goes ends it"
     assert driver.task.recovery_count == 1
+
+
+def test_notice__gives_its_whole_time_to_a_task_that_does_not_recover() -> None:
+    driver = new_job(recovery=Recovery(recovers=False)).running()
+    driver.send(events.PreemptionNotice(0, 1, 0, deadline=driver.now + 120))
+    (attempt,) = driver.task.attempts
+    assert directive_for(attempt).deadline == driver.now + 120 > driver.now + TIMEOUTS.drain_timeout_s
+    assert driver.task.outcome is Reason.NOT_RECOVERED
 
 
 def test_next_attempt__runs_only_after_old_workload_has_stopped() -> None:

@@ -204,7 +204,7 @@ TASK_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("file_mounts_mapping: {a: b}", {"file_mounts_mapping": {"a": "b"}}),
     ("volume_mounts: [{path: /v}]", {"volume_mounts": [{"path": "/v"}]}),
     ("config: {aws: {1: [true, null]}}", {"config": {"aws": {"1": [True, None]}}}),
-    ("service: {replicas: 2}", {"service": {"replicas": 2}}),
+    ("service: {readiness_probe: /}", {"service": {"readiness_probe": {"path": "/"}}}),
     ("pool: {workers: 2}", {"pool": {"workers": 2}}),
     ("event_callback: echo", {"event_callback": "echo"}),
     ("notify: ops", {"notify": ["ops"]}),

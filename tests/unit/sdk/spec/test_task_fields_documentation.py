@@ -199,7 +199,7 @@ EXAMPLES = {
     "config.hooks.run": "config: {hooks: [{run: a}]}",
     "config.hooks.events": "config: {hooks: [{run: a, events: [preemption]}]}",
     "config.hooks.timeout": "config: {hooks: [{run: a, timeout: 5}]}",
-    "service": "service: {replicas: 1}",
+    "service": "service: {readiness_probe: /}",
     "pool": "pool: {workers: 1}",
     "event_callback": "event_callback: a",
     "notify": "notify: ops",

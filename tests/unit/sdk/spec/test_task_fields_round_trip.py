@@ -113,7 +113,10 @@ TASKS = st.fixed_dictionaries(
         "envs": st.dictionaries(VARIABLES, SCALARS, max_size=3),
         "secrets": st.dictionaries(VARIABLES, SCALARS, max_size=2),
         "config": st.dictionaries(NAMES, JSON, max_size=2),
-        "service": st.dictionaries(TEXTS, JSON, max_size=2),
+        "service": st.fixed_dictionaries(
+            {"readiness_probe": st.just("/up") | st.fixed_dictionaries({"path": st.just("/$A"), "post_data": JSON})},
+            optional={"replicas": st.integers(0, 9), "ports": st.integers(1, 9), "load_balancer": st.just({})},
+        ),
         "volumes": st.dictionaries(PATHS, TEXTS, max_size=2),
         "inputs": st.dictionaries(TEXTS, st.floats(0, 9), max_size=2),
         "event_callback": TEXTS,

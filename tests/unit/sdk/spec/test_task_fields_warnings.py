@@ -28,7 +28,7 @@ managed_secrets: [a]
 config:
   aws: {vpc_name: x}
   hooks: [{run: x}]
-service: {replicas: 1}
+service: {readiness_probe: /}
 pool: {workers: 1}
 event_callback: echo
 inputs: {a: 1}
@@ -73,7 +73,7 @@ def test_warnings__name_each_field_once_with_its_line() -> None:
 
 
 def test_warnings__skip_fields_that_are_turned_off() -> None:
-    task = Task.from_yaml_str("resources: {autostop: false, ports: []}\napi_server_access: false\nservice: {}\n")
+    task = Task.from_yaml_str("resources: {autostop: false, ports: []}\napi_server_access: false\n")
     assert task.warnings == ()
 
 
@@ -95,7 +95,7 @@ resources:
     - {infra: azure, image_id: {eastus: 'skypilot:gpu-ubuntu-2004'}}
 volumes: {/v: v}
 volume_mounts: [{path: /v}]
-service: {replicas: 1}
+service: {readiness_probe: /}
 pool: {workers: 1}
 config:
   hooks: [{run: a, events: [stop]}, {run: b, events: [stop, down]}, {run: c}]
@@ -146,7 +146,7 @@ def test_ignoring__drops_what_is_unsupported_and_nothing_else() -> None:
         "config": {"hooks": [{"run": "b", "events": ["stop", "down"]}, {"run": "c"}]},
     }
     assert kept.unsupported == ()
-    assert "line 12: service: ignored: Perdure runs jobs" in "\n".join(kept.warnings)
+    assert "line 12: service: ignored: it describes a service" in "\n".join(kept.warnings)
     assert len(task.unsupported) == 9, "the original does not change"
 
 

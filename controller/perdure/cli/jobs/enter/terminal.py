@@ -16,8 +16,8 @@ from typing import Any
 
 from perdure.agent.link.stream_copy import READ_BYTES, receive_all, send_control
 from perdure.agent.link.websocket import Disconnected
-from perdure.cli.interrupt import EXIT_INTERRUPTED
 from perdure.cli.jobs.enter.stream import Stream, StreamEnded, raise_if_last
+from perdure.cli.output.interrupt import EXIT_INTERRUPTED
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _RESIZE, _INTERRUPT = b"r", b"i"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 from sqlalchemy import Row
 
-from perdure.controller.api.auth import User
+from perdure.controller.api.auth import Operator
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.jobs import RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
@@ -37,49 +37,49 @@ class RunScheduleBody(RequestBody):
 
 
 @router.get("", responses=json_response(types.ScheduleList))
-def list_schedules(context: User) -> dict[str, Any]:
+def list_schedules(caller: Operator) -> dict[str, Any]:
     """The schedules, by name."""
-    with context.database.connect() as conn:
+    with caller.context.database.connect() as conn:
         return {"schedules": [_schedule(row) for row in job_schedules.list_all(conn)]}
 
 
 @router.put("/{name}", responses=json_response(types.SavedSchedule))
-def save_schedule(context: User, name: Name, body: ScheduleBody) -> dict[str, Any]:
+def save_schedule(caller: Operator, name: Name, body: ScheduleBody) -> dict[str, Any]:
     """Create a schedule, or replace the one of that name. It is not paused.
 
     `cron`: five fields. `missed`: whether one of the runs that were due while no controller worked is made up for.
     `overlaps`: whether a run begins although the job of the one before has not ended.
     """
     new = NewSchedule(name, body.cron, body.time_zone, body.tasks, body.user, body.missed, body.overlaps)
-    warnings = _service(context).save(new)
-    return {"schedule": _schedule(_service(context).find(name)), "warnings": list(warnings)}
+    warnings = _service(caller.context).save(new)
+    return {"schedule": _schedule(_service(caller.context).find(name)), "warnings": list(warnings)}
 
 
 @router.delete("/{name}", responses=json_response(types.ScheduleList) | error_responses(404))
-def remove_schedule(context: User, name: Name) -> dict[str, Any]:
+def remove_schedule(caller: Operator, name: Name) -> dict[str, Any]:
     """Remove a schedule. Its jobs go on. Returns those that are left."""
-    _service(context).remove(name)
-    return list_schedules(context)
+    _service(caller.context).remove(name)
+    return list_schedules(caller)
 
 
 @router.post("/{name}/pause", responses=json_response(types.Schedule) | error_responses(404))
-def pause_schedule(context: User, name: Name) -> dict[str, Any]:
+def pause_schedule(caller: Operator, name: Name) -> dict[str, Any]:
     """Launch nothing until it is resumed."""
-    _service(context).pause(name)
-    return _schedule(_service(context).find(name))
+    _service(caller.context).pause(name)
+    return _schedule(_service(caller.context).find(name))
 
 
 @router.post("/{name}/resume", responses=json_response(types.Schedule) | error_responses(404))
-def resume_schedule(context: User, name: Name) -> dict[str, Any]:
+def resume_schedule(caller: Operator, name: Name) -> dict[str, Any]:
     """Launch again, from now on."""
-    _service(context).resume(name)
-    return _schedule(_service(context).find(name))
+    _service(caller.context).resume(name)
+    return _schedule(_service(caller.context).find(name))
 
 
 @router.post("/{name}/run", responses=json_response(types.ScheduledRun) | error_responses(404, 429))
-def run_schedule(context: User, name: Name, body: RunScheduleBody) -> dict[str, Any]:
+def run_schedule(caller: Operator, name: Name, body: RunScheduleBody) -> dict[str, Any]:
     """Launch a job of the schedule now. Repeating it with the same `key` returns the same job."""
-    return {"job_id": _service(context).run_now(name, body.key).job_id}
+    return {"job_id": _service(caller.context).run_now(name, body.key).job_id}
 
 
 def _service(context: ApiContext) -> ScheduleService:

@@ -27,6 +27,7 @@ from perdure.controller.api.tunnel.names import NamedNode
 from perdure.controller.api.tunnel.relay import receive_text, relay, send_frame
 from perdure.controller.api.tunnel.stream_frames import (
     ErrorFrame,
+    ExitFrame,
     OpenedFrame,
     OpenFrame,
     StreamKind,
@@ -45,6 +46,8 @@ log = structlog.get_logger(__name__)
 
 MAX_STREAMS_PER_NODE, MAX_STREAMS = 32, 1000
 _CHECK_S = 1.0  # how often it is checked that a user's token is still valid
+MAX_SERVICE_STREAMS_PER_NODE, MAX_SERVICE_STREAMS = 2000, 10_000  # with those of users
+SERVICE_KIND = "service"
 OPEN_TIMEOUT_S = 10.0  # for the first frame, for the node's call, and for its answer
 # Of an error frame. MISDIRECTED: another controller holds the node's connection, so a new call may reach it.
 MISDIRECTED, CONFLICT, TOO_MANY, TIMED_OUT, UNAVAILABLE_STATUS = 421, 409, 429, 504, 503
@@ -105,11 +108,8 @@ class StreamBroker:
     async def _serve_user(self, user: StreamSocket, caller: Caller) -> None:
         request = parse_open(await receive_text(user, OPEN_TIMEOUT_S))
         named = await asyncio.to_thread(self._resolve, request.name, caller.enters)
-        async with self._stream(named, user) as node:
-            await send_frame(node, self._request_frame(request, named))
-            answer = await _answer(node, named)
-            if isinstance(answer, ErrorFrame):
-                raise RequestRejected(answer.message, where=named.name, fix=answer.fix, status=CONFLICT)
+        async with self._stream(named, user.lost(), MAX_STREAMS_PER_NODE, MAX_STREAMS) as node:
+            await _begin(node, named, self._request_frame(request, named))
             if self._audit.record(named, request.kind, caller.user_for(request.user)):
                 await asyncio.to_thread(record, caller, "node.enter", named.name, how=str(request.kind))
             await send_frame(user, self._opened_frame(request, named))
@@ -148,12 +148,22 @@ class StreamBroker:
             return names.resolve(conn, name, user)
 
     @contextlib.asynccontextmanager
-    async def _stream(self, named: NamedNode, user: StreamSocket) -> AsyncIterator[StreamSocket]:
-        """A new stream of a node. Raises RequestRejected, OSError if the user has gone."""
+    async def open_service(self, place: Place, port: int, gone: asyncio.Future[None]) -> AsyncIterator[StreamSocket]:
+        """A stream to the port of a replica. `gone`: done when the caller has gone. Raises RequestRejected, OSError."""
+        named = NamedNode(names.node_name(place[0][0], place[1]), place, "", 1, "")
+        async with self._stream(named, gone, MAX_SERVICE_STREAMS_PER_NODE, MAX_SERVICE_STREAMS) as node:
+            await _begin(node, named, {"kind": SERVICE_KIND, "port": port})
+            yield node
+
+    @contextlib.asynccontextmanager
+    async def _stream(
+        self, named: NamedNode, gone: asyncio.Future[None], max_of_node: int, max_in_all: int
+    ) -> AsyncIterator[StreamSocket]:
+        """A new stream of a node. Raises RequestRejected, OSError once `gone` is done."""
         place = named.place
-        if self._open[place] >= MAX_STREAMS_PER_NODE or self._open.total() >= MAX_STREAMS:
+        if self._open[place] >= max_of_node or self._open.total() >= max_in_all:
             raise RequestRejected(
-                f"too many streams are open: at most {MAX_STREAMS_PER_NODE} to a node, and {MAX_STREAMS} in all",
+                f"too many streams are open: at most {max_of_node} to a node, and {max_in_all} in all",
                 where=named.name,
                 fix="close some of them",
                 status=TOO_MANY,
@@ -167,7 +177,6 @@ class StreamBroker:
             if connection is None or connection.closed:
                 raise await asyncio.to_thread(self._not_connected, named)
             connection.send({"type": "open_stream", "id": stream_id})
-            gone = user.lost()
             awaited: list[asyncio.Future[Any]] = [expected.socket, gone]
             await asyncio.wait(awaited, timeout=OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
@@ -234,6 +243,19 @@ async def while_valid(caller: Caller, stream: Coroutine[Any, Any, None]) -> None
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def ends_stream(text: str) -> bool:
+    """Whether a control frame of a node is its last one. Raises InvalidFrame."""
+    return isinstance(parse_from_node(text), ExitFrame | ErrorFrame)
+
+
+async def _begin(node: StreamSocket, named: NamedNode, request: dict[str, Any]) -> None:
+    """Tell a node what its stream is for, and wait until it has begun. Raises RequestRejected."""
+    await send_frame(node, request)
+    answer = await _answer(node, named)
+    if isinstance(answer, ErrorFrame):
+        raise RequestRejected(answer.message, where=named.name, fix=answer.fix, status=CONFLICT)
 
 
 async def _answer(node: StreamSocket, named: NamedNode) -> OpenedFrame | ErrorFrame:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, union_all
 
 from perdure.controller.store.queries.globs import Glob
-from perdure.controller.store.records.jobs import Attempt, Job, Task
+from perdure.controller.store.records.jobs import IS_PART, Attempt, Job, Task
 from perdure.recovery.statuses import TERMINAL, AttemptState, Status
 
 MANY_ROWS = 10_000
@@ -20,13 +20,15 @@ _SCAN_COST = 2
 
 _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
 _Other = Task.alias()
-_OF_CLUSTERS = select(Job.c.id).where(Job.c.cluster_id.is_not(None))
-_IS_MANAGED = Job.c.id.not_in(_OF_CLUSTERS)  # by id: an index on names does not have the cluster
+_PARTS = select(Job.c.id).where(IS_PART)
+_IS_MANAGED = Job.c.id.not_in(_PARTS)  # by id: an index on names does not have the cluster
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which managed jobs to list; those of clusters are only found by `ids`. At most one of `name` and `glob` is given.
+    """Which managed jobs to list; those of clusters and services are only found by `ids`.
+
+    At most one of `name` and `glob` is given.
 
     `before`: only jobs with lower ids. None for `name`, `ids`, `glob` or `user` sets no condition; empty `ids` match no
     job.
@@ -156,7 +158,7 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
     """A query that follows the tasks of each status and merges their newest jobs."""
     parts = []
     for status in statuses:
-        newest = select(Task.c.job_id).where(Task.c.status == status, Task.c.job_id.not_in(_OF_CLUSTERS))
+        newest = select(Task.c.job_id).where(Task.c.status == status, Task.c.job_id.not_in(_PARTS))
         if wanted.before is not None:
             newest = newest.where(Task.c.job_id < wanted.before)
         if wanted.name is not None:

@@ -18,8 +18,9 @@ from perdure.controller.store.records.buckets import Buckets
 from perdure.controller.store.records.cluster_slots import Slot
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.intents import Intents
-from perdure.controller.store.records.jobs import Attempt, Job, Node, Task, TimelineEvent
+from perdure.controller.store.records.jobs import IS_PART, Attempt, Job, Node, Task, TimelineEvent
 from perdure.controller.store.records.peer_messages import PeerMessages
+from perdure.controller.store.services.records import Services
 from perdure.controller.store.tables import UnavailableOfferRow
 from perdure.recovery.statuses import TERMINAL
 
@@ -49,14 +50,18 @@ def ended_tasks(conn: Connection, status: str, after: Cursor, until: float, limi
 
 
 def finalized(conn: Connection, job_ids: Sequence[int], until: float) -> list[int]:
-    """The jobs, of these, that are finalized and whose tasks all ended before `until`, except of existing clusters."""
+    """The jobs, of these, that are finalized and whose tasks all ended before `until`.
+
+    Those of existing clusters and services are left out.
+    """
     return list(conn.execute(select(Job.c.id).where(*_is_expired(job_ids, until)).order_by(Job.c.id)).scalars())
 
 
 def _is_expired(job_ids: Sequence[int], until: float) -> tuple[ColumnElement[bool], ...]:
     late = exists().where(Task.c.job_id == Job.c.id, or_(Task.c.ended_at.is_(None), Task.c.ended_at >= until))
     in_use = exists().where(Cluster.c.id == Job.c.cluster_id, Cluster.c.active_name.is_not(None))
-    return (Job.c.id.in_(job_ids), Job.c.finalized, ~late, ~in_use)
+    in_service = exists().where(Services.c.id == Job.c.service_id, Services.c.active_name.is_not(None))
+    return (Job.c.id.in_(job_ids), Job.c.finalized, ~late, ~in_use, ~in_service)
 
 
 def removable(conn: Connection, job_ids: Sequence[int], until: float) -> list[int]:
@@ -89,9 +94,9 @@ def delete_jobs(conn: Connection, job_ids: Sequence[int], until: float) -> int:
     ids = removable(conn, job_ids, until)
     if not ids:
         return 0
-    of_clusters = set(conn.execute(select(Job.c.id).where(Job.c.id.in_(ids), Job.c.cluster_id.is_not(None))).scalars())
+    parts = set(conn.execute(select(Job.c.id).where(Job.c.id.in_(ids), IS_PART)).scalars())
     tasks = conn.execute(delete(Task).where(Task.c.job_id.in_(ids)).returning(Task.c.job_id, Task.c.status)).all()
-    counts.record_purged(conn, Counter(status for job_id, status in tasks if job_id not in of_clusters))
+    counts.record_purged(conn, Counter(status for job_id, status in tasks if job_id not in parts))
     conn.execute(delete(Slot).where(Slot.c.job_id.in_(ids)))
     for table in (TimelineEvent, Intents, Node, Attempt, PeerMessages, AgentConnections, UnavailableOffers):
         conn.execute(delete(table).where(table.c.job_id.in_(ids)))

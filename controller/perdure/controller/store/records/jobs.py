@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, bindparam, insert, select, update
+from sqlalchemy import BindParameter, Connection, bindparam, insert, or_, select, update
 
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
@@ -22,6 +22,9 @@ Task = TaskRow.__table__  # type: ignore[attr-defined]
 Attempt = AttemptRow.__table__  # type: ignore[attr-defined]
 Node = NodeRow.__table__  # type: ignore[attr-defined]
 TimelineEvent = EventRow.__table__  # type: ignore[attr-defined]
+
+IS_PART = or_(Job.c.cluster_id.is_not(None), Job.c.service_id.is_not(None))
+"""Whether a job is a part of a cluster or of a service. Users find it there, not among their managed jobs."""
 
 
 def _by_key(table: Any, *names: str) -> Any:

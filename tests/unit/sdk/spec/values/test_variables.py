@@ -18,7 +18,7 @@ def test_variables__are_replaced_in_the_fields_of_skypilot() -> None:
           /model/llama-${SIZE}b$EMPTY: s3://llama/llama-${SIZE}b
           ~/$USER_DIR: ~/$HOME_NOT_GIVEN/${USER_DIR}
           /bucket: {name: '${BUCKET}-$SIZE', source: ['./a-$SIZE']}
-        service: {replicas: $SIZE}
+        service: {readiness_probe: /v$SIZE}
         volumes: {/$SIZE: v}
         resources: {labels: {size: $SIZE}}
         setup: echo $SIZE ${BUCKET}
@@ -32,7 +32,7 @@ def test_variables__are_replaced_in_the_fields_of_skypilot() -> None:
         "~/me": "~/$HOME_NOT_GIVEN/me",
         "/bucket": {"name": "weights-7", "source": ["./a-7"], "mode": "MOUNT"},
     }
-    assert config["service"] == {"replicas": "7"}
+    assert config["service"] == {"readiness_probe": {"path": "/v7"}}
     assert config["volumes"] == {"/7": "v"}
     assert config["resources"] == {"labels": {"size": "$SIZE"}}
     assert config["setup"] == config["run"] == "echo $SIZE ${BUCKET}"

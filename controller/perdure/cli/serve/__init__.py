@@ -1,0 +1,1 @@
+"""`perdure serve`: services, whose replicas answer requests at one endpoint."""

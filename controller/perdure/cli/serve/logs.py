@@ -1,0 +1,45 @@
+"""`perdure serve logs`."""
+
+from __future__ import annotations
+
+import click
+
+from perdure.cli.completion import suggestions
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.recovery.statuses import EXIT_NOT_FINISHED, EXIT_NOT_FOUND
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  perdure serve logs mymodel 1               a replica, followed until it ends
+  perdure serve logs mymodel 1 --no-follow --tail 100
+  perdure serve logs mymodel --load-balancer the requests that the proxy has answered
+"""
+)
+@click.argument("name", shell_complete=suggestions.services)
+@click.argument("replica_id", type=click.IntRange(min=1), required=False)
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Follow the log until the replica ends.")
+@click.option("--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines.")
+@click.option("--load-balancer", is_flag=True, help="Show the log of the proxy: it has no headers and no queries.")
+@click.option("--controller", is_flag=True, hidden=True)
+def logs(name: str, replica_id: int | None, follow: bool, tail: int, load_balancer: bool, controller: bool) -> None:
+    """Show the log of a replica, also after it has ended. Ctrl-C leaves it running."""
+    from perdure.cli.client import connect
+    from perdure.sdk import serve
+
+    if controller:
+        raise Failure("the controller has one log\n  see `perdure controller logs`", EXIT_WRONG_INPUT)
+    if load_balancer == (replica_id is not None):
+        raise Failure("give the number of a replica, or --load-balancer", EXIT_WRONG_INPUT)
+    client = connect()
+    if replica_id is None:
+        return click.echo(serve.proxy_log(name, tail=tail or None, client=client), nl=False)
+    try:
+        code = serve.tail_logs(name, replica_id, follow=follow, tail=tail or None, client=client)
+    except KeyboardInterrupt:
+        click.echo(f"\nDetached; replica {replica_id} of {name} keeps running.", err=True)
+        raise SystemExit(EXIT_NOT_FINISHED) from None
+    if code == EXIT_NOT_FOUND:
+        raise Failure(f"{name} has no log of a replica {replica_id}\n  see `perdure serve status {name} -a`", code)
+    raise SystemExit(code)

@@ -1,0 +1,180 @@
+"""Routes for services: up, update, list, show, token, down, ending a replica, and the log of the proxy.
+
+`submit.services` does what they ask; the log of a replica is that of its job (`routes.logs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from perdure.controller.api.auth import Operator
+from perdure.controller.api.context import ApiContext
+from perdure.controller.api.routes.jobs import RequestBody
+from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.api.serve.services import Services
+from perdure.controller.store.queries import globs
+from perdure.controller.store.queries.globs import BadGlob
+from perdure.controller.store.queries.job_listing import iso
+from perdure.controller.store.services import records
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.services import StartedService, no_such_service
+from perdure.recovery.market.services.plan import UpdateMode
+from perdure.sdk.serve import types
+
+router = APIRouter(prefix="/api/v1", tags=["services"], responses=error_responses(400, 401, 503))
+
+_MAX_NUMBER = 2**31 - 1
+_MAX_TLS_CHARS, _MAX_LINES = 100_000, 100_000
+Name = Annotated[str, Path(max_length=200, description="the service's name")]
+Number = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="the replica's number")]
+Pem = Annotated[str, Field(max_length=_MAX_TLS_CHARS)]
+
+
+class TlsBody(RequestBody):
+    """The texts of the files of `service.tls`."""
+
+    key: Pem = ""
+    cert: Pem = ""
+
+
+class UpBody(RequestBody):
+    name: str | None = Field(None, max_length=200)
+    task: dict[str, Any]
+    user: str = Field("", max_length=200)
+    key: str = Field(min_length=1, max_length=200)
+    auth: bool = True
+    tls: TlsBody = TlsBody()
+
+
+class UpdateBody(RequestBody):
+    task: dict[str, Any]
+    user: str = Field("", max_length=200)
+    key: str = Field(min_length=1, max_length=200)
+    mode: Annotated[UpdateMode, Field(strict=False)] = UpdateMode.ROLLING
+
+
+@router.post(
+    "/services", status_code=201, responses=json_response(types.StartedService, status=201) | error_responses(409, 429)
+)
+def up(caller: Operator, body: UpBody) -> dict[str, Any]:
+    """Start a service. Repeating it with `key` does it once. `auth`: callers need a token."""
+    requests = _services(caller.context).requests
+    tls = {"key": body.tls.key, "cert": body.tls.cert}
+    started = requests.up(body.name, body.task, body.user, body.key, with_token=body.auth, tls=tls)
+    return _started(caller.context, started)
+
+
+@router.post(
+    "/services/{name}/update",
+    status_code=201,
+    responses=json_response(types.StartedService, status=201) | error_responses(404, 409, 429),
+)
+def update(caller: Operator, name: Name, body: UpdateBody) -> dict[str, Any]:
+    """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
+    return _started(caller.context, _services(caller.context).requests.update(name, body.task, body.key, body.mode))
+
+
+@router.get("/services", responses=json_response(types.ServiceList))
+def list_services(caller: Operator, name: Annotated[list[str] | None, Query(max_length=1000)] = None) -> dict[str, Any]:
+    """The services that are not down, oldest first. `name`: whole names or patterns; repeatable."""
+    now = caller.context.clock.now()
+    with caller.context.database.connect() as conn:
+        rows = [row for row in records.active(conn) if not name or _matches(row.name, name)]
+        return {"now": iso(now), "services": _services(caller.context).listing.describe(conn, rows, now)}
+
+
+@router.get("/services/{name}", responses=json_response(types.Service) | error_responses(404))
+def show(caller: Operator, name: Name) -> dict[str, Any]:
+    """A service, also the newest one of that name that is down."""
+    with caller.context.database.connect() as conn:
+        row = records.find(conn, name, gone=True)
+    if row is None:
+        raise no_such_service(name)
+    return _describe(caller.context, row.id)
+
+
+@router.get("/service-ids/{service_id}", responses=json_response(types.Service) | error_responses(404))
+def show_by_id(caller: Operator, service_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
+    """A service by its id."""
+    return _describe(caller.context, service_id)
+
+
+@router.get("/services/{name}/token", responses=json_response(types.ServiceToken) | error_responses(404))
+def token(caller: Operator, name: Name) -> dict[str, Any]:
+    """The endpoint of a service, and what its callers send as `Authorization: Bearer TOKEN`."""
+    row = _services(caller.context).requests.get(name)
+    return _access(caller.context, row.id)
+
+
+@router.post("/services/{name}/down", responses=json_response(types.Service) | error_responses(404))
+def down(caller: Operator, name: Name) -> dict[str, Any]:
+    """End a service and its replicas. Their logs stay readable."""
+    return _describe(caller.context, _services(caller.context).requests.down(name))
+
+
+@router.post(
+    "/services/{name}/replicas/{number}/terminate", responses=json_response(types.Service) | error_responses(404)
+)
+def terminate_replica(caller: Operator, name: Name, number: Number) -> dict[str, Any]:
+    """End one replica, once it has answered its requests. Another one takes its place if the service needs it."""
+    requests = _services(caller.context).requests
+    requests.terminate_replica(name, number)
+    return _describe(caller.context, requests.get(name).id)
+
+
+@router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404))
+def proxy_log(caller: Operator, name: Name, tail: Annotated[int, Query(ge=1, le=_MAX_LINES)] = 1000) -> dict[str, Any]:
+    """The last lines of the log of a service's proxy. It has no headers and no queries of requests."""
+    with caller.context.database.connect() as conn:
+        row = records.find(conn, name, gone=True)
+    if row is None:
+        raise no_such_service(name)
+    path = _services(caller.context).proxies.log_path(row.id)
+    if not path.exists():
+        return {"text": ""}
+    with path.open("rb") as file:
+        return {"text": b"".join(deque(file, maxlen=tail)).decode("utf-8", "replace")}
+
+
+def _services(context: ApiContext) -> Services:
+    assert context.services is not None
+    return context.services
+
+
+def _describe(context: ApiContext, service_id: int) -> dict[str, Any]:
+    with context.database.connect() as conn:
+        row = records.get(conn, service_id)
+        if row is None:
+            raise no_such_service(str(service_id))
+        return _services(context).listing.describe(conn, [row], context.clock.now())[0]
+
+
+def _started(context: ApiContext, started: StartedService) -> dict[str, Any]:
+    of_caller = {"service_id": started.service_id, "name": started.name, "version": started.version}
+    return {**of_caller, "warnings": list(started.warnings), **_access(context, started.service_id)}
+
+
+def _access(context: ApiContext, service_id: int) -> dict[str, str]:
+    services = _services(context)
+    with context.database.connect() as conn:
+        row = records.get(conn, service_id)
+        section = records.version(conn, service_id, row.version).section if row is not None else {}
+    if row is None or row.port is None:
+        raise RequestRejected("the service is down", where="name", fix="see `perdure serve status`", status=404)
+    return {"endpoint": services.listing.url_of(row, section) or "", "token": services.requests.endpoint_of(row).token}
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(name == pattern or (globs.is_glob(pattern) and _glob(pattern, name)) for pattern in patterns)
+
+
+def _glob(pattern: str, name: str) -> bool:
+    try:
+        return re.search(globs.parse(pattern).regex, name) is not None
+    except BadGlob as error:
+        raise RequestRejected(str(error), where="name", fix=error.fix) from error

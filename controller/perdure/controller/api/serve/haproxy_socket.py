@@ -1,0 +1,59 @@
+"""The runtime interface of HAProxy: commands over its admin socket, one connection per command."""
+
+from __future__ import annotations
+
+import csv
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 2.0
+_CHUNK = 64 * 1024
+
+
+class CommandFailed(Exception):
+    """HAProxy does not answer, or has rejected the command. The text is its answer."""
+
+
+@dataclass(frozen=True)
+class ServerCounts:
+    """Of one server, or of a whole backend (`server` is BACKEND): requests under way, and all so far."""
+
+    backend: str
+    server: str
+    current: int
+    total: int
+
+
+def run(admin: Path, command: str) -> str:
+    """The answer to a command. Raises CommandFailed."""
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(TIMEOUT_S)
+            link.connect(str(admin))
+            link.sendall(command.encode() + b"\n")
+            chunks = []
+            while chunk := link.recv(_CHUNK):
+                chunks.append(chunk)
+    except OSError as error:
+        raise CommandFailed(f"HAProxy does not answer: {error}") from error
+    return b"".join(chunks).decode("utf-8", "replace").strip()
+
+
+def change(admin: Path, command: str) -> None:
+    """A command that answers nothing if it succeeds. Raises CommandFailed."""
+    if answer := run(admin, command):
+        raise CommandFailed(f"{command}: {answer}")
+
+
+def counts(admin: Path) -> list[ServerCounts]:
+    """The load of all servers and backends. Raises CommandFailed."""
+    return list(_parse(run(admin, "show stat -1 6 -1")))
+
+
+def _parse(text: str) -> Iterator[ServerCounts]:
+    if not text.startswith("# "):
+        raise CommandFailed(f"show stat: {text[:200]}")
+    for row in csv.DictReader(text[2:].splitlines()):
+        yield ServerCounts(row["pxname"], row["svname"], int(row["scur"] or 0), int(row["stot"] or 0))

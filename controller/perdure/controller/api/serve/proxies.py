@@ -1,0 +1,240 @@
+"""The proxies of all services of a daemon: for each, a HAProxy and the sockets behind it.
+
+`maintenance.service_watch` says what it wants from its thread; the sockets live on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from perdure.controller.api.serve.haproxy_config import BACKEND, HOLD
+from perdure.controller.api.serve.proxy_process import ProxyProcess, find_haproxy, listen
+from perdure.controller.api.serve.upstreams import OpenStream, Upstreams
+from perdure.controller.maintenance.serve.proxy_state import ProxyReport, ProxySettings, ProxyState, ProxyTarget
+from perdure.controller.submit.errors import RequestRejected
+from perdure.recovery.market.services.scale import WINDOW_S, Traffic
+
+log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+FIRST_PORT, LAST_PORT = 30001, 32000
+"""SkyServe's first port, and as many as there may be services."""
+LOOP_TIMEOUT_S = 10.0
+NOT_INSTALLED = "install HAProxy 2.6 or newer on the controller's machine: apt install haproxy"
+
+
+@dataclass
+class _Proxy:
+    process: ProxyProcess
+    upstreams: Upstreams
+    folder: Path
+    slots: dict[int, int] = field(default_factory=dict)  # number of a replica → its slot
+    arrivals: deque[tuple[float, int]] = field(default_factory=deque)  # (time, requests since the one before)
+    total: int = 0  # requests that HAProxy has counted
+
+
+class ServiceProxies:
+    """`home`: of the daemon. `host`: the address on which endpoints listen."""
+
+    def __init__(self, home: Path, host: str) -> None:
+        self._logs = home / "services"
+        self._host = host
+        self._folder: Path | None = None
+        self._proxies: dict[int, _Proxy] = {}
+        self._problems: dict[int, str] = {}
+        self._listeners: dict[int, socket.socket] = {}  # by port; kept while the settings of a proxy change
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open_stream: OpenStream | None = None
+        self._ends_stream: Callable[[str], bool] = lambda _text: True
+
+    def attach(self, open_stream: OpenStream, ends_stream: Callable[[str], bool]) -> None:
+        """How streams to nodes are opened. On the event loop, before requests are served."""
+        self._loop = asyncio.get_running_loop()
+        self._open_stream, self._ends_stream = open_stream, ends_stream
+
+    def unsupported(self) -> str | None:
+        """Why there can be no proxies here, and what to do; None if there can."""
+        return None if find_haproxy() else NOT_INSTALLED
+
+    def find_port(self, used: Collection[int]) -> int:
+        """A free port for an endpoint, but none of `used`. Raises RequestRejected."""
+        for port in range(FIRST_PORT, LAST_PORT + 1):
+            if port not in used:
+                with suppress(OSError):
+                    listen(self._host, port).close()
+                    return port
+        fix = "end some services: perdure serve down NAME"
+        raise RequestRejected(f"no port from {FIRST_PORT} to {LAST_PORT} is free", fix=fix, status=409)
+
+    def log_path(self, service_id: int) -> Path:
+        """The log of a proxy."""
+        return self._logs / f"{service_id}.log"
+
+    def pid(self, service_id: int) -> int | None:
+        """The process of a proxy, if it runs."""
+        proxy = self._proxies.get(service_id)
+        return proxy.process.pid if proxy is not None else None
+
+    def start(self) -> None:
+        """Remove what an earlier daemon has left running. Before the first `apply`."""
+        self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record = self._logs / "sockets"
+        with suppress(OSError):
+            left = Path(record.read_text().strip())
+            _end_left(left)
+            shutil.rmtree(left, ignore_errors=True)
+        # The path of a unix socket has at most 107 characters, and that of the home may be longer.
+        self._folder = Path(tempfile.mkdtemp(prefix="perdure-serve-"))
+        record.write_text(str(self._folder))
+
+    def stop(self) -> None:
+        """End all proxies. Their services go on when the next daemon starts."""
+        with self._lock:
+            for service_id in list(self._proxies):
+                self._remove(service_id)
+            for listener in self._listeners.values():
+                listener.close()
+            self._listeners.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def apply(self, states: Sequence[ProxyState]) -> None:
+        """Have exactly these proxies, in these states. Repeating it changes nothing. Raises nothing."""
+        with self._lock:
+            wanted = {state.settings.service_id: state for state in states}
+            for service_id in [one for one in self._proxies if one not in wanted]:
+                self._remove(service_id)
+            ports = {state.settings.port for state in states}
+            for port in [port for port in self._listeners if port not in ports]:
+                self._listeners.pop(port).close()
+            for state in states:
+                try:
+                    self._apply(state)
+                    self._problems.pop(state.settings.service_id, None)
+                except (OSError, TimeoutError) as error:
+                    self._note_problem(state.settings, f"its proxy cannot be started: {error}")
+
+    def report(self, service_id: int, now: float) -> ProxyReport:
+        """What the proxy of a service reports now."""
+        proxy = self._proxies.get(service_id)
+        if proxy is None:
+            return ProxyReport(problem=self.problem(service_id))
+        counts = proxy.process.counts()
+        proxy.process.trim_log()
+        totals = {(one.backend, one.server): one for one in counts}
+        arrived = sum(one.total for one in counts if one.server == "BACKEND" and one.backend in (BACKEND, HOLD))
+        if arrived:
+            proxy.arrivals.append((now, arrived - proxy.total if arrived >= proxy.total else arrived))
+            proxy.total = arrived
+        while proxy.arrivals and proxy.arrivals[0][0] < now - WINDOW_S:
+            proxy.arrivals.popleft()
+        in_flight = {
+            number: totals[BACKEND, f"s{slot}"].current
+            for number, slot in list(proxy.slots.items())
+            if (BACKEND, f"s{slot}") in totals
+        }
+        of_backends = [totals[name, "BACKEND"].current for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
+        traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(of_backends))
+        return ProxyReport(traffic, in_flight, proxy.process.problem)
+
+    def problem(self, service_id: int) -> str:
+        """Why the proxy of a service does not run now; "" if it does. From any thread."""
+        proxy = self._proxies.get(service_id)
+        if proxy is None:
+            return self._problems.get(service_id, "its proxy is being started")
+        return proxy.process.problem
+
+    def _apply(self, state: ProxyState) -> None:
+        """Raises OSError, TimeoutError."""
+        settings = state.settings
+        proxy = self._proxies.get(settings.service_id)
+        if proxy is not None and proxy.process.settings != settings:
+            self._remove(settings.service_id)
+            proxy = None
+        if proxy is None:
+            proxy = self._proxies[settings.service_id] = self._create(settings)
+        slots = _assign(proxy.slots, state.targets, settings.max_targets)
+        proxy.slots = {target.number: slot for slot, target in slots.items()}
+        serving = {slot: target.weight for slot, target in slots.items() if target.in_rotation}
+        # A replica is known before it gets requests, and gets none before it is forgotten.
+        leaving = {slot: weight for slot, weight in serving.items() if slot in proxy.process.serving}
+        proxy.process.serve(leaving)
+        self._on_loop(proxy.upstreams.apply(slots, state.refusal))
+        proxy.process.serve(serving)
+
+    def _create(self, settings: ProxySettings) -> _Proxy:
+        """Raises OSError."""
+        program = find_haproxy()
+        if program is None:
+            raise OSError(NOT_INSTALLED)
+        if self._folder is None or self._open_stream is None:
+            raise OSError("the daemon is starting")
+        listener = self._listeners.get(settings.port)
+        if listener is None:
+            listener = self._listeners[settings.port] = listen(self._host, settings.port)
+        folder = self._folder / str(settings.service_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        upstreams = Upstreams(settings.name, folder, self._open_stream, self._ends_stream)
+        self._on_loop(upstreams.apply({}, ""))
+        process = ProxyProcess(program, settings, folder, listener, self.log_path(settings.service_id))
+        process.start()
+        return _Proxy(process, upstreams, folder)
+
+    def _remove(self, service_id: int) -> None:
+        proxy = self._proxies.pop(service_id)
+        proxy.process.stop()
+        with suppress(OSError, TimeoutError):
+            self._on_loop(proxy.upstreams.close())
+        shutil.rmtree(proxy.folder, ignore_errors=True)
+
+    def _on_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` on the event loop. Raises what it raises, TimeoutError, and OSError without a loop."""
+        if self._loop is None or self._loop.is_closed() or not self._loop.is_running():
+            work.close()
+            raise OSError("the daemon is not serving")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LOOP_TIMEOUT_S)
+
+    def _note_problem(self, settings: ProxySettings, problem: str) -> None:
+        if self._problems.get(settings.service_id) != problem:
+            log.error("proxy.failed", service=settings.name, why=problem)
+        self._problems[settings.service_id] = problem
+
+
+def _assign(known: dict[int, int], targets: Sequence[ProxyTarget], max_targets: int) -> dict[int, ProxyTarget]:
+    """Slot → target: a replica keeps its slot. Those beyond the slots get none until others have gone."""
+    wanted = {target.number: target for target in targets}
+    slots = {slot: wanted[number] for number, slot in known.items() if number in wanted}
+    free = (slot for slot in range(max_targets) if slot not in slots)
+    for number, target in sorted(wanted.items()):
+        if number not in known:
+            slot = next(free, None)
+            if slot is not None:
+                slots[slot] = target
+    return slots
+
+
+def _end_left(folder: Path) -> None:
+    """Kill the proxies of an earlier daemon, which was killed, by the folder that they were started with."""
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if any(word.startswith(f"{folder}/".encode()) and word.endswith(b"/haproxy.cfg") for word in words):
+                os.kill(int(process.name), signal.SIGKILL)

@@ -1,0 +1,228 @@
+"""One HAProxy as a supervised child: it is started again whenever it ends, and knows which replicas get requests.
+
+The daemon holds the listening socket, so that nobody is refused while HAProxy is away: connections wait in its queue.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from perdure.controller.api.serve import haproxy_config, haproxy_socket
+from perdure.controller.api.serve.haproxy_config import BACKEND, server_name
+from perdure.controller.api.serve.haproxy_socket import CommandFailed, ServerCounts
+from perdure.controller.maintenance.serve.proxy_state import ProxySettings
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 1024
+START_TIMEOUT_S = 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
+LASTING_S = 5.0  # a process that has lived for so long is started again at once
+MAX_LOG_BYTES = 8 * 1024 * 1024
+_POLL_S = 0.01
+_SEARCH_PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def find_haproxy() -> str | None:
+    """The path of HAProxy; None if it is not installed."""
+    return shutil.which("haproxy") or shutil.which("haproxy", path=_SEARCH_PATH)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket of an endpoint. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class ProxyProcess:
+    """`folder`: for its sockets and its configuration; nobody else can read it. `log_path`: of its output."""
+
+    def __init__(
+        self, program: str, settings: ProxySettings, folder: Path, listener: socket.socket, log_path: Path
+    ) -> None:
+        self.settings = settings
+        self._program = program
+        self._folder = folder
+        self._listener = listener
+        self._log_path = log_path
+        self._lock = threading.Lock()
+        self._wanted: dict[int, int] = {}  # slot → weight, of the replicas that get requests
+        self._applied: dict[int, int] = {}  # the same, as HAProxy knows it
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_up = False
+        self._is_stopped = threading.Event()
+        self._problem = "its proxy is being started"
+        # Its own thread starts HAProxy and waits for it: the kernel ends HAProxy with the thread that started it.
+        self._thread = threading.Thread(target=self._run, name=f"proxy {settings.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, and wait for that."""
+        self._is_stopped.set()
+        self._signal()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def problem(self) -> str:
+        """Why it does not run; "" if it does."""
+        return "" if self._is_up else self._problem
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def serve(self, weights: Mapping[int, int]) -> None:
+        """Send requests to exactly these slots, with these weights. Requests under way go on in any case."""
+        with self._lock:
+            self._wanted = dict(weights)
+            self._sync()
+
+    @property
+    def serving(self) -> Mapping[int, int]:
+        """Slot → weight, of the replicas that get requests."""
+        return self._wanted
+
+    def counts(self) -> list[ServerCounts]:
+        """The load of all servers; empty while it does not run."""
+        if not self._is_up:
+            return []
+        try:
+            return haproxy_socket.counts(self._admin)
+        except CommandFailed as error:
+            log.info("proxy.no_answer", service=self.settings.name, error=str(error))
+            return []
+
+    def trim_log(self) -> None:
+        """Keep the log bounded: the older half is in a second file."""
+        with suppress(OSError):
+            if self._log_path.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(self._log_path, self._log_path.with_suffix(".log.1"))
+                os.truncate(self._log_path, 0)  # it is opened for appending
+
+    @property
+    def _admin(self) -> Path:
+        return self._folder / "admin.sock"
+
+    def _sync(self) -> None:
+        """Tell HAProxy what has changed. Call with the lock. What fails is done when it has started again."""
+        if not self._is_up or self._wanted == self._applied:
+            return
+        commands = []
+        for slot in self._applied.keys() - self._wanted.keys():
+            commands.append(f"set server {BACKEND}/{server_name(slot)} state maint")
+        for slot, weight in self._wanted.items():
+            if self._applied.get(slot) != weight:
+                commands.append(f"set server {BACKEND}/{server_name(slot)} weight {weight}")
+            if slot not in self._applied:
+                commands.append(f"set server {BACKEND}/{server_name(slot)} state ready")
+        try:
+            for command in commands:
+                haproxy_socket.change(self._admin, command)
+        except CommandFailed as error:
+            log.warning("proxy.not_changed", service=self.settings.name, error=str(error))
+            self._signal()
+            return
+        self._applied = dict(self._wanted)
+
+    def _run(self) -> None:
+        pause_s = MIN_PAUSE_S
+        while not self._is_stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._run_once()
+            except OSError as error:
+                self._problem = f"its proxy cannot be started: {error}"
+            lasted_s = time.monotonic() - began
+            pause_s = MIN_PAUSE_S if lasted_s >= LASTING_S else min(2 * pause_s, MAX_PAUSE_S)
+            if not self._is_stopped.is_set():
+                log.warning("proxy.ended", service=self.settings.name, lasted_s=round(lasted_s, 1), why=self._problem)
+                self._is_stopped.wait(pause_s)
+
+    def _run_once(self) -> None:
+        """Start HAProxy, and wait for its end. Raises OSError."""
+        with self._lock:
+            weights = dict(self._wanted)
+            self._write_files(weights)
+            self._admin.unlink(missing_ok=True)
+        with open(self._log_path, "ab", opener=_open_private) as output:
+            process = subprocess.Popen(
+                [*_dies_with_us(), self._program, "-db", "-f", str(self._folder / "haproxy.cfg")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(self._listener.fileno(),),
+                cwd="/",
+            )
+        self._process = process
+        try:
+            self._await_start(process)
+            with self._lock:
+                self._applied, self._is_up = weights, True
+                self._sync()
+            process.wait()
+        finally:
+            self._is_up = False
+            if process.poll() is None:
+                process.kill()
+            code = process.wait()
+            self._problem = f"its proxy has ended with code {code}; its log is {self._log_path}"
+
+    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until HAProxy answers. Raises OSError."""
+        give_up_at = time.monotonic() + START_TIMEOUT_S
+        while process.poll() is None and not self._is_stopped.is_set():
+            with suppress(CommandFailed):
+                haproxy_socket.run(self._admin, "show version")
+                return
+            if time.monotonic() >= give_up_at:
+                raise OSError(f"HAProxy does not answer within {START_TIMEOUT_S:.0f} s")
+            self._is_stopped.wait(_POLL_S)
+        raise OSError(f"HAProxy has ended with code {process.poll()} at its start")
+
+    def _write_files(self, weights: Mapping[int, int]) -> None:
+        settings = self.settings
+        text = haproxy_config.render(settings, self._folder, self._listener.fileno(), weights)
+        files = {"haproxy.cfg": text}
+        if settings.tls_cert:
+            files["endpoint.pem"] = f"{settings.tls_cert}\n{settings.tls_key}\n"
+        for name, content in files.items():
+            with open(self._folder / name, "w", encoding="utf-8", opener=_open_private) as file:
+                file.write(content)
+
+    def _signal(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _dies_with_us() -> list[str]:
+    """A command that has the next one killed when the daemon is. Without it, the next daemon ends what is left."""
+    setpriv = shutil.which("setpriv") or shutil.which("setpriv", path=_SEARCH_PATH)
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -1,0 +1,99 @@
+"""Builds what a daemon needs for services, and wires it together."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sqlalchemy import Engine
+
+from perdure.controller.api.serve.listing import ServiceListing
+from perdure.controller.api.serve.proxies import ServiceProxies
+from perdure.controller.maintenance.serve.watch import ServiceWatch
+from perdure.controller.nodes.readiness import NodeReadiness
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.queries.log_attempts import load_log_attempts
+from perdure.controller.submit.service import Accepted, Submission, SubmissionService
+from perdure.controller.submit.services import ServiceRequests
+
+_SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
+_ANY_HOST = ("0.0.0.0", "::")
+_MAX_TAIL_BYTES, _MAX_TAIL_LINES = 4096, 3
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of a daemon that handle services."""
+
+    requests: ServiceRequests
+    watch: ServiceWatch
+    proxies: ServiceProxies
+    listing: ServiceListing
+
+
+def build_services(
+    settings: Settings,
+    *,
+    database: Engine,
+    clock: Clock,
+    keyring: Keyring,
+    submissions: SubmissionService,
+    accept: Callable[[Submission], Accepted],
+    cancel: Callable[[Sequence[int], float | None], None],
+    readiness: NodeReadiness,
+    logs: LogStore,
+) -> Services:
+    """The services of a daemon. Its watch is not started."""
+    proxies = ServiceProxies(settings.home, settings.host)
+    requests = ServiceRequests(
+        database,
+        clock,
+        keyring,
+        check=submissions.check,
+        accept=accept,
+        find_port=proxies.find_port,
+        unsupported=lambda: proxies.unsupported() if settings.is_single_controller else _SHARED,
+        changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
+    )
+    watch = ServiceWatch(
+        database,
+        clock,
+        requests,
+        proxies,
+        readiness,
+        cancel=cancel,
+        last_lines=lambda job_id: last_lines(database, logs, job_id),
+    )
+    readiness.on_change = watch.job_changed
+    return Services(requests, watch, proxies, ServiceListing(watch.reader, lambda port, tls: _url(settings, port, tls)))
+
+
+def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
+    """The last lines that the program of a replica has written, in one line; "" if there are none."""
+    rows = load_log_attempts(database, job_id)
+    if not rows:
+        return ""
+    newest = rows[-1]
+    chunks = logs.reader((job_id, newest.task_index, newest.generation)).read_new()
+    data = b""
+    for chunk in reversed(chunks):
+        if len(data) >= _MAX_TAIL_BYTES:
+            break
+        read = logs.read_chunk((job_id, newest.task_index, newest.generation), chunk)
+        data = read + data
+    lines = [line.strip() for line in data[-_MAX_TAIL_BYTES:].decode("utf-8", "replace").splitlines() if line.strip()]
+    return " | ".join("".join(c for c in line if c.isprintable()) for line in lines[-_MAX_TAIL_LINES:])
+
+
+def _url(settings: Settings, port: int, tls: bool) -> str:
+    """The endpoint at a port, as callers reach it."""
+    host = urlsplit(settings.advertise).hostname or settings.host
+    if host in _ANY_HOST:
+        host = socket.gethostname()
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{shown}:{port}"

@@ -1,0 +1,118 @@
+"""Loads services as `recovery.market.services` sees them: from the database, and what nodes and proxies report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from perdure.controller.maintenance.serve.proxy_state import ProxyReport
+from perdure.controller.nodes.readiness import NodeReadiness
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.services import records
+from perdure.controller.store.services.records import StoredReplica
+from perdure.controller.submit.replica_tasks import spec_of
+from perdure.recovery.market.services.plan import ServiceView, UpdateMode
+from perdure.recovery.market.services.replicas import Replica, ReplicaStatus
+from perdure.recovery.market.services.scale import ScaleState
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import AttemptState, Status
+
+_TASK = 0  # a replica has one task
+
+
+@dataclass(frozen=True)
+class ReadReplica:
+    """A replica as it is stored, and as decisions see it."""
+
+    stored: StoredReplica
+    view: Replica
+
+    @property
+    def attempt(self) -> AttemptKey | None:
+        """The newest attempt of its job."""
+        attempt = self.stored.attempt
+        return None if attempt is None else (attempt.job_id, _TASK, attempt.generation)
+
+
+@dataclass(frozen=True)
+class ReadService:
+    """A service. `replicas`: those that are not over."""
+
+    row: Row[Any]
+    versions: Mapping[int, Row[Any]]
+    replicas: Sequence[ReadReplica]
+    view: ServiceView
+    report: ProxyReport
+
+    @property
+    def newest(self) -> Row[Any]:
+        """The newest version."""
+        return self.versions[self.row.version]
+
+
+@dataclass(frozen=True)
+class ServiceReader:
+    """Reads services of this daemon. From any thread."""
+
+    readiness: NodeReadiness
+    report: Callable[[int], ProxyReport]  # of the proxy of a service
+
+    def load(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[ReadService]:
+        """The services of these rows."""
+        ids = [row.id for row in rows]
+        if not ids:
+            return []
+        versions, stored = records.versions(conn, ids), records.replicas(conn, ids)
+        return [self._service(conn, row, versions, stored.get(row.id, ())) for row in rows]
+
+    def replica(self, stored: StoredReplica, in_flight: int = 0) -> ReadReplica:
+        """A replica with what its node reports."""
+        row, attempt = stored.row, stored.attempt
+        key = None if attempt is None else (attempt.job_id, _TASK, attempt.generation)
+        accelerators = stored.offer.get("accelerators")
+        view = Replica(
+            number=row.number,
+            version=row.version,
+            is_spot=row.is_spot,
+            created_at=row.created_at,
+            job_status=Status(row.status) if row.status else None,
+            outcome=Reason(row.outcome) if row.outcome else None,
+            message=row.job_message or "",
+            attempt_state=AttemptState(attempt.state) if attempt is not None else None,
+            running_at=attempt.running_at if attempt is not None else None,
+            probe=self.readiness.newest(key) if key is not None else None,
+            was_ready=row.ready_at is not None,
+            retired_as=ReplicaStatus(row.retired_as) if row.retired_as else None,
+            in_flight=in_flight,
+            accelerator=f"{accelerators[0]}:{accelerators[1]:g}" if accelerators else None,
+            zone=stored.offer.get("zone"),
+        )
+        return ReadReplica(stored, view)
+
+    def _service(
+        self,
+        conn: Connection,
+        row: Row[Any],
+        versions: Mapping[tuple[int, int], Row[Any]],
+        stored: Sequence[StoredReplica],
+    ) -> ReadService:
+        report = self.report(row.id)
+        own = {number: version for (service_id, number), version in versions.items() if service_id == row.id}
+        newest = own[row.version]
+        read = [self.replica(one, report.in_flight.get(one.row.number, 0)) for one in stored]
+        since = newest.ready_at if newest.ready_at is not None else newest.created_at
+        failures, failed_at = records.failures(conn, row.id, row.version, since)
+        view = ServiceView(
+            spec=spec_of(newest.section, uses_spot=newest.uses_spot),
+            version=row.version,
+            scale=ScaleState(row.target, row.above_since, row.below_since),
+            replicas=tuple(one.view for one in read),
+            mode=UpdateMode(row.mode),
+            was_ready=newest.ready_at is not None,
+            failures=failures,
+            failed_at=failed_at,
+        )
+        return ReadService(row, own, read, view, report)

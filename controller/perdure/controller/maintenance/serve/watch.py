@@ -1,0 +1,308 @@
+"""Keeps services as they are wanted: launches and ends replicas, and tells the proxies which of them get requests.
+
+Every service is evaluated each second, and at once when something changes. `recovery.market.services` decides. What is
+decided is written down before it is done, so that an evaluation completes what a crash has interrupted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Engine
+
+from perdure.controller.maintenance.serve.proxy_state import (
+    Proxies,
+    ProxyReport,
+    ProxySettings,
+    ProxyState,
+    ProxyTarget,
+)
+from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
+from perdure.controller.nodes.readiness import NodeReadiness
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.services import records
+from perdure.controller.store.services.records import UP
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.services import ServiceRequests
+from perdure.recovery.market.services.plan import ServicePlan, decide
+from perdure.recovery.market.services.replicas import FAILURES, ReplicaStatus, ServiceStatus, service_status
+from perdure.recovery.statuses import AttemptState
+from perdure.sdk.spec import schema_service
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_S = 1.0
+"""How often every service is evaluated, of real time: what wakes it earlier is a hint that may be lost."""
+MIN_DRAIN_S, MAX_DRAIN_S = 1.0, 600.0
+"""How long a replica that is retired answers its requests: at least until the proxy knows, at most so long."""
+_SLOTS_STEP = 16
+_OVER = (AttemptState.STOPPED, AttemptState.GONE)
+_MAX_WEIGHT = 256
+_MAX_MESSAGE_CHARS = 1000
+
+
+class ServiceWatch:
+    """A thread of a controller. `last_lines`: the end of the log of a job, for users."""
+
+    def __init__(
+        self,
+        database: Engine,
+        clock: Clock,
+        requests: ServiceRequests,
+        proxies: Proxies,
+        readiness: NodeReadiness,
+        *,
+        cancel: Callable[[Sequence[int], float | None], None],
+        last_lines: Callable[[int], str],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._requests = requests
+        self._proxies = proxies
+        self._cancel = cancel
+        self._last_lines = last_lines
+        self.reader = ServiceReader(readiness, self._report)
+        self._reports: dict[int, ProxyReport] = {}
+        self._jobs: set[int] = set()  # of replicas that are not over
+        self._woken = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="services", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and end the proxies. The services go on when the next controller starts."""
+        self._is_stopped = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._proxies.stop()
+
+    def job_changed(self, job_id: int) -> None:
+        """Evaluate now if the job is a replica. From any thread."""
+        if job_id in self._jobs:
+            self._woken.set()
+
+    def wake(self) -> None:
+        """Evaluate now. From any thread."""
+        self._woken.set()
+
+    def _run(self) -> None:
+        self._proxies.start()
+        while not self._is_stopped:
+            self._woken.wait(INTERVAL_S)
+            self._woken.clear()
+            if self._is_stopped:
+                return
+            try:
+                self.evaluate()
+            except UNAVAILABLE as error:
+                log.warning("database.unavailable", error=str(error))
+            except Exception:  # a bug must not end the thread, on which every service depends
+                log.exception("services.failed")
+
+    def evaluate(self) -> None:
+        """Evaluate every service once. Raises what the database raises."""
+        with self._database.connect() as conn:
+            rows = records.unsettled(conn)
+            now = self._clock.now()
+            self._reports = {row.id: self._proxies.report(row.id, now) for row in rows if row.wanted == UP}
+            services = self.reader.load(conn, rows)
+        self._jobs = {
+            one.stored.row.job_id
+            for service in services
+            for one in service.replicas
+            if one.stored.row.job_id is not None
+        }
+        states = []
+        for service in services:
+            try:
+                states += self._evaluate(service, now)
+            except RequestRejected as error:
+                log.warning("service.not_settled", service=service.row.name, error=str(error))
+        self._proxies.apply(states)
+
+    def _report(self, service_id: int) -> ProxyReport:
+        """The newest report of a proxy. Whether it runs is what is true now."""
+        return replace(self._reports.get(service_id, ProxyReport()), problem=self._proxies.problem(service_id))
+
+    def _evaluate(self, service: ReadService, now: float) -> list[ProxyState]:
+        """Do what one service needs. Returns the state of its proxy; of a service that is down, nothing."""
+        self._note_ready(service, now)
+        self._note_ends(service, now)
+        if service.row.wanted != UP:
+            self._retire_all(service, now)
+            self._end_retired(service, now)
+            return []
+        plan = decide(service.view, service.report.traffic, now)
+        self._record(service, plan, now)
+        self._launch_missing(service)
+        self._end_retired(service, now)
+        return [self._proxy_state(service, plan)]
+
+    # --- what has happened --------------------------------------------------------------------------------
+
+    def _note_ready(self, service: ReadService, now: float) -> None:
+        """Record the replicas that are ready for the first time, and that the newest version is ready now."""
+        ready = [one for one in service.replicas if one.view.is_ready]
+        new = [one for one in ready if not one.view.was_ready]
+        if not new and (service.row.ready_since is not None) == bool(ready):
+            return
+        with self._database.begin() as conn:
+            for one in new:
+                records.change_replica(conn, service.row.id, one.view.number, ready_at=now)
+                records.change_version(conn, service.row.id, one.view.version, ready_at=now)
+                log.info("replica.ready", service=service.row.name, replica=one.view.number)
+            if ready and service.row.ready_since is None:
+                records.change(conn, service.row.id, ready_since=now)
+        if new:
+            self._woken.set()  # what has just become ready changes the next decision
+
+    def _note_ends(self, service: ReadService, now: float) -> None:
+        """Record why replicas end whose jobs are over, and those of which nothing is left."""
+        for one in service.replicas:
+            row, view = one.stored.row, one.view
+            columns: dict[str, Any] = {}
+            if view.outcome is not None and row.retired_as is None:
+                columns |= {"retired_at": now, "retired_as": str(view.final_status)}
+                columns |= {"message": self._cause(one, view.final_status, view.message)}
+            if row.finalized:
+                columns |= {"ended_at": now, "final_status": row.retired_as or str(view.final_status)}
+            if columns:
+                with self._database.begin() as conn:
+                    records.change_replica(conn, service.row.id, view.number, **columns)
+                log.info("replica.over", service=service.row.name, replica=view.number, **columns)
+                self._woken.set()
+
+    def _cause(self, one: ReadReplica, status: ReplicaStatus, message: str) -> str:
+        """A sentence for users, with the end of the log if the program has failed."""
+        job_id = one.stored.row.job_id
+        lines = self._last_lines(job_id) if job_id is not None and status in FAILURES else ""
+        return (f"{message}; its log ends with: {lines}" if lines else message)[:_MAX_MESSAGE_CHARS]
+
+    # --- what follows -------------------------------------------------------------------------------------
+
+    def _record(self, service: ReadService, plan: ServicePlan, now: float) -> None:
+        """Write down a plan before it is carried out."""
+        scale, known = plan.scale, service.view.scale
+        by_number = {one.view.number: one for one in service.replicas}
+        if scale == known and not plan.launches and not plan.retirements:
+            return
+        causes = {one.number: self._cause(by_number[one.number], one.status, one.message) for one in plan.retirements}
+        with self._database.begin() as conn:
+            if scale != known:
+                state = {"target": scale.target, "above_since": scale.above_since, "below_since": scale.below_since}
+                records.change(conn, service.row.id, **state)
+            for one in plan.retirements:
+                columns = {"retired_at": now, "retired_as": str(one.status), "message": causes[one.number]}
+                records.change_replica(conn, service.row.id, one.number, **columns)
+                log.info("replica.retired", service=service.row.name, replica=one.number, **columns)
+            for is_spot in plan.launches:
+                number = records.insert_replica(conn, service.row.id, service.row.version, is_spot=is_spot, now=now)
+                log.info("replica.wanted", service=service.row.name, replica=number, spot=is_spot)
+        failpoint("service.decided")
+        self._woken.set()  # the next evaluation reads what was written, and does it
+
+    def _launch_missing(self, service: ReadService) -> None:
+        """Submit the jobs of the replicas that have none."""
+        for one in service.replicas:
+            row = one.stored.row
+            if row.job_id is not None or row.retired_as is not None:
+                continue
+            try:
+                version = service.versions[row.version]
+                self._jobs.add(self._requests.launch_replica(service.row, version, row.number, is_spot=row.is_spot))
+            except RequestRejected as error:
+                columns = {"retired_at": self._clock.now(), "retired_as": str(ReplicaStatus.FAILED_PROVISION)}
+                with self._database.begin() as conn:
+                    records.change_replica(conn, service.row.id, row.number, **columns, message=str(error))
+
+    def _retire_all(self, service: ReadService, now: float) -> None:
+        left = [one.view.number for one in service.replicas if one.view.retired_as is None]
+        if not left:
+            return
+        columns = {"retired_at": now - MAX_DRAIN_S, "retired_as": str(ReplicaStatus.TERMINATED), "message": ""}
+        with self._database.begin() as conn:
+            for number in left:
+                records.change_replica(conn, service.row.id, number, **columns)
+        self._woken.set()
+
+    def _end_retired(self, service: ReadService, now: float) -> None:
+        """Cancel the jobs of retired replicas that have answered their requests; forget those without a job."""
+        due = []
+        for one in service.replicas:
+            row = one.stored.row
+            if row.retired_at is None or row.outcome is not None or row.cancel_at is not None:
+                continue
+            if row.job_id is None:
+                with self._database.begin() as conn:
+                    columns = {"ended_at": now, "final_status": row.retired_as}
+                    records.change_replica(conn, service.row.id, row.number, **columns)
+                continue
+            drained_s = now - row.retired_at
+            is_idle = not one.view.was_ready or (drained_s >= MIN_DRAIN_S and not one.view.in_flight)
+            if is_idle or drained_s >= MAX_DRAIN_S:
+                due.append(row.job_id)
+        if due:
+            self._cancel(due, None)
+
+    # --- the proxy ----------------------------------------------------------------------------------------
+
+    def _proxy_state(self, service: ReadService, plan: ServicePlan) -> ProxyState:
+        return ProxyState(
+            self._settings(service),
+            [target for one in service.replicas if (target := self._target(service, one, plan)) is not None],
+            self._refusal(service),
+        )
+
+    def _target(self, service: ReadService, one: ReadReplica, plan: ServicePlan) -> ProxyTarget | None:
+        """A replica that gets requests or still answers some; None for any other."""
+        key, state = one.attempt, one.view.attempt_state
+        if key is None or (not one.view.was_ready and not one.view.is_ready):
+            return None
+        if state is None or state in _OVER or one.stored.row.finalized:
+            return None
+        version = service.versions[one.view.version]
+        is_serving = one.view.number in plan.serving
+        return ProxyTarget(one.view.number, key, version.app_port, is_serving, _weight(service, one))
+
+    def _settings(self, service: ReadService) -> ProxySettings:
+        section, endpoint = service.newest.section, self._requests.endpoint_of(service.row)
+        balancer = section.get("load_balancer") or {}
+        # Replicas of two versions, and some that answer their last requests. Rounded: a change restarts the proxy.
+        most = 2 * (service.view.spec.policy.limit + service.view.spec.policy.num_overprovision) + _SLOTS_STEP
+        return ProxySettings(
+            service_id=service.row.id,
+            name=service.row.name,
+            port=service.row.port,
+            token=endpoint.token,
+            tls_key=endpoint.tls_key,
+            tls_cert=endpoint.tls_cert,
+            round_robin=section.get("load_balancing_policy") == schema_service.ROUND_ROBIN,
+            stream_timeout_s=float(balancer.get("stream_timeout_seconds", schema_service.DEFAULT_STREAM_TIMEOUT_S)),
+            max_targets=-(-most // _SLOTS_STEP) * _SLOTS_STEP,
+        )
+
+    def _refusal(self, service: ReadService) -> str:
+        """Why nobody needs to wait for a replica: the service cannot start."""
+        views = [one.view for one in service.replicas]
+        status = service_status(views, is_wanted=True, has_failed=service.view.has_failed)
+        if status is ServiceStatus.FAILED:
+            return f"the service {service.row.name} cannot start: perdure serve status {service.row.name}"
+        return ""
+
+
+def _weight(service: ReadService, one: ReadReplica) -> int:
+    """The share of requests of a replica, where the policy is by accelerator."""
+    policy = service.view.spec.policy
+    if not isinstance(policy.target_qps, dict):
+        return 100
+    qps = policy.qps_of(one.view.accelerator) or 0.0
+    return max(1, round(_MAX_WEIGHT * qps / max(policy.target_qps.values())))

@@ -1,0 +1,1 @@
+"""Services: their tables, what is written there, and how users see it."""

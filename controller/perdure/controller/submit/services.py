@@ -1,0 +1,281 @@
+"""What users do with services: up, update, down, and ending one replica.
+
+Each is idempotent, and each leaves a state from which the rest follows after a crash: the rows say what is wanted, and
+`maintenance.service_watch` does it. Bad input raises RequestRejected, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, Row
+from sqlalchemy.exc import IntegrityError
+
+from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.runtime.security.secret_refs import mask_secrets
+from perdure.controller.store.services import records
+from perdure.controller.store.services.records import DOWN, UP
+from perdure.controller.submit.compiler import parse_tasks, rejection_of
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.replica_tasks import OfService, probe_of, replica_config, spec_of
+from perdure.controller.submit.service import Accepted, Submission
+from perdure.recovery.market.services.plan import UpdateMode
+from perdure.recovery.market.services.replicas import ReplicaStatus
+from perdure.recovery.market.services.scale import first_state
+from perdure.sdk import Task, TaskError
+from perdure.sdk.spec import schema_service
+
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+_MAX_NAME_CHARS = 63
+_CONFIG = "config"
+_PORT_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What protects the endpoint of a service. `token`: "" lets everybody in."""
+
+    token: str = ""
+    tls_key: str = ""
+    tls_cert: str = ""
+
+
+@dataclass(frozen=True)
+class StartedService:
+    """The service that a request has started or updated."""
+
+    service_id: int
+    name: str
+    version: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServiceRequests:
+    """Services of one controller. Every method raises RequestRejected, and what the database raises."""
+
+    database: Engine
+    clock: Clock
+    keyring: Keyring
+    check: Callable[[Submission], tuple[str, ...]]  # raises RequestRejected if a submission could not be accepted
+    accept: Callable[[Submission], Accepted]
+    find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
+    unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
+    changed: Callable[[], None]  # called when a service has been changed
+
+    def up(
+        self,
+        name: str | None,
+        config: Mapping[str, Any],
+        user: str,
+        key: str,
+        *,
+        with_token: bool,
+        tls: Mapping[str, str],
+    ) -> StartedService:
+        """Start a service. Repeating it with `key` does it once."""
+        with self.database.connect() as conn:
+            existing = records.find_by_key(conn, key)
+        if existing is not None:
+            return StartedService(existing.id, existing.name, existing.version)
+        if (problem := self.unsupported()) is not None:
+            raise RequestRejected("this controller cannot run services", fix=problem, status=409)
+        name = name or f"sky-service-{secrets.token_hex(2)}"
+        if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
+            fix = f"use at most {_MAX_NAME_CHARS} small letters, digits and `-`; begin and end with a letter or digit"
+            raise RequestRejected(f"{name!r} cannot be the name of a service", where="name", fix=fix)
+        self._require_free(name)
+        task = _checked(config)
+        warnings = self._check(name, config, user)
+        wanted_tls = "tls" in task.to_yaml_config()["service"]
+        if wanted_tls and not (tls.get("key") and tls.get("cert")):
+            raise RequestRejected("the files of service.tls were not sent", where="service.tls", fix="use `perdure`")
+        endpoint = Endpoint(
+            token=secrets.token_urlsafe(32) if with_token else "",
+            tls_key=tls.get("key", "") if wanted_tls else "",
+            tls_cert=tls.get("cert", "") if wanted_tls else "",
+        )
+        service_id = self._insert(name, config, task, user, key, endpoint)
+        failpoint("service.created")
+        self.changed()
+        return StartedService(service_id, name, 1, warnings)
+
+    def update(self, name: str, config: Mapping[str, Any], key: str, mode: UpdateMode) -> StartedService:
+        """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
+        service = self.get(name)
+        with self.database.connect() as conn:
+            done = records.version_by_key(conn, key)
+        if done is not None:
+            return StartedService(service.id, service.name, done)
+        task = _checked(config)
+        warnings = self._check(name, config, service.user)
+        section = task.to_yaml_config()["service"]
+        spec = spec_of(section, uses_spot=_uses_spot(task))
+        version = service.version + 1
+        with self.database.begin() as conn:
+            records.insert_version(conn, self._version_columns(service.id, version, config, task, key))
+            target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
+            records.change(conn, service.id, version=version, mode=str(mode), target=target)
+            records.change(conn, service.id, above_since=None, below_since=None)
+        failpoint("service.updated")
+        self.changed()
+        return StartedService(service.id, name, version, warnings)
+
+    def down(self, name: str) -> int:
+        """End a service. Its replicas are ended by the watch; their logs stay readable. Returns its id."""
+        with self.database.connect() as conn:
+            service = records.find(conn, name, gone=True)
+        if service is None:
+            raise no_such_service(name)
+        if service.wanted != DOWN:
+            with self.database.begin() as conn:
+                columns = {"wanted": DOWN, "active_name": None, "port": None, "secrets": None, "ready_since": None}
+                records.change(conn, service.id, **columns)
+            failpoint("service.downed")
+            self.changed()
+        return int(service.id)
+
+    def terminate_replica(self, name: str, number: int) -> None:
+        """End one replica. Another one takes its place if the service needs it."""
+        service = self.get(name)
+        with self.database.begin() as conn:
+            found = {one.row.number: one.row for one in records.replicas(conn, [service.id], ended=True)[service.id]}
+            row = found.get(number)
+            if row is None:
+                fix = f"see `perdure serve status {name}`"
+                raise RequestRejected(f"{name} has no replica {number}", where="number", fix=fix, status=404)
+            if row.final_status is not None or row.retired_at is not None:
+                return
+            columns = {"retired_at": self.clock.now(), "retired_as": str(ReplicaStatus.TERMINATED)}
+            records.change_replica(conn, service.id, number, **columns, message="a user has ended it")
+        self.changed()
+
+    def get(self, name: str) -> Row[Any]:
+        """The service of that name that is not down."""
+        with self.database.connect() as conn:
+            service = records.find(conn, name)
+        if service is None:
+            raise no_such_service(name)
+        return service
+
+    # --- for the watch ------------------------------------------------------------------------------------
+
+    def launch_replica(self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool) -> int:
+        """Submit the job of a replica, unless it was submitted before. Returns its id."""
+        config = self.config_of(version)
+        accepted = self.accept(self._submission(service.name, service.user, config, service.id, number, is_spot))
+        with self.database.begin() as conn:
+            records.change_replica(conn, service.id, number, job_id=accepted.job_id)
+        failpoint("replica.launched")
+        return accepted.job_id
+
+    def config_of(self, version: Row[Any]) -> dict[str, Any]:
+        """The task of a version of a service, with its secrets."""
+        config: dict[str, Any] = json.loads(self.keyring.unseal(version.config)[_CONFIG])
+        return config
+
+    def endpoint_of(self, service: Row[Any]) -> Endpoint:
+        """What protects the endpoint of a service."""
+        return Endpoint(**self.keyring.unseal(service.secrets))
+
+    def _submission(
+        self, name: str, user: str, config: Mapping[str, Any], service_id: int, number: int, is_spot: bool
+    ) -> Submission:
+        task = _checked(config)
+        section = task.to_yaml_config()["service"]
+        place = OfService(
+            service_id,
+            probe_of(section, schema_service.service_port(config)),
+            {name: str(value) for name, value in (config.get("secrets") or {}).items()},
+            spreads="spot_placer" in (section.get("replica_policy") or {}),
+        )
+        own = replica_config(config, number, is_spot=is_spot, uses_spot=_uses_spot(task))
+        return Submission(f"{name}-{number}", [own], user, f"service/{service_id}/{number}", service=place)
+
+    def _check(self, name: str, config: Mapping[str, Any], user: str) -> tuple[str, ...]:
+        """The warnings of the service's replicas. Raises RequestRejected if there could be none."""
+        warnings = self.check(self._submission(name, user, config, 0, 0, is_spot=True))
+        return tuple(line for line in warnings if "resources.ports" not in line)
+
+    def _require_free(self, name: str) -> None:
+        with self.database.connect() as conn:
+            if records.find(conn, name) is not None:
+                fix = f"choose another name; to change it: perdure serve update {name} YAML"
+                raise RequestRejected(f"the service {name} exists", where="name", fix=fix, status=409)
+
+    def _insert(self, name: str, config: Mapping[str, Any], task: Task, user: str, key: str, endpoint: Endpoint) -> int:
+        spec = spec_of(task.to_yaml_config()["service"], uses_spot=_uses_spot(task))
+        sealed = self.keyring.seal(vars(endpoint).copy())
+        refused: set[int] = set()
+        for _ in range(_PORT_TRIES):
+            with self.database.connect() as conn:
+                port = self.find_port(records.ports(conn) | refused)
+            columns = {
+                "name": name,
+                "active_name": name,
+                "user": user,
+                "wanted": UP,
+                "created_at": self.clock.now(),
+                "port": port,
+                "secrets": sealed,
+                "target": first_state(spec.policy).target,
+                "idempotency_key": key,
+                "version": 1,
+                "mode": str(UpdateMode.ROLLING),
+                "next_replica": 1,
+            }
+            try:
+                with self.database.begin() as conn:
+                    service_id = records.insert_service(conn, columns)
+                    records.insert_version(conn, self._version_columns(service_id, 1, config, task, None))
+                return service_id
+            except IntegrityError:  # another request has taken the name, the port or the key a moment ago
+                self._require_free(name)
+                refused.add(port)
+        raise RequestRejected("no port for the endpoint could be reserved", fix="try again", status=409)
+
+    def _version_columns(
+        self, service_id: int, version: int, config: Mapping[str, Any], task: Task, key: str | None
+    ) -> dict[str, Any]:
+        secret_values = {name: str(value) for name, value in (config.get("secrets") or {}).items()}
+        return {
+            "service_id": service_id,
+            "version": version,
+            "created_at": self.clock.now(),
+            "section": mask_secrets(task.to_yaml_config()["service"], secret_values),
+            "app_port": schema_service.service_port(config),
+            "resources": _resources(task),
+            "uses_spot": _uses_spot(task),
+            "config": self.keyring.seal({_CONFIG: json.dumps(config)}),
+            "idempotency_key": key,
+        }
+
+
+def no_such_service(name: str) -> RequestRejected:
+    return RequestRejected(f"there is no service {name}", where="name", fix="see `perdure serve status`", status=404)
+
+
+def _checked(config: Mapping[str, Any]) -> Task:
+    """The task of a service. Raises RequestRejected."""
+    (task,) = parse_tasks([config], ignored=("service",))
+    if problems := schema_service.check_service(task.to_yaml_config()):
+        raise rejection_of(TaskError(problems))
+    return task
+
+
+def _uses_spot(task: Task) -> bool:
+    return any(bool(one.to_yaml_config().get("use_spot")) for one in task.resources)
+
+
+def _resources(task: Task) -> str:
+    """The requested machine in a few characters."""
+    first = next(iter(task.resources)).to_yaml_config()
+    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
+    return f"1x({', '.join(parts) or 'any'})" + ("[Spot]" if first.get("use_spot") else "")

@@ -1,0 +1,191 @@
+"""Starts and manages services: the functions of `perdure serve` for scripts.
+
+    import perdure.sdk as perdure
+
+    started = perdure.serve.up(perdure.Task.from_yaml("service.yaml"), "mymodel")
+    print(started["endpoint"], started["token"])
+    perdure.serve.wait_ready("mymodel")
+    perdure.serve.down("mymodel")
+
+Every function takes `client` and raises as in `jobs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from threading import Event
+from typing import IO, TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from perdure.recovery.statuses import EXIT_NOT_FOUND
+from perdure.sdk import jobs
+from perdure.sdk.connection import discovery
+from perdure.sdk.connection.client import ApiError, Client, user_name
+from perdure.sdk.serve import types
+
+if TYPE_CHECKING:
+    from perdure.sdk.dag import Dag
+    from perdure.sdk.task import Task
+
+POLL_S = 0.3
+FIELD = "service"
+
+Mode = Literal["rolling", "blue_green"]
+"""How a new version replaces the present one."""
+
+
+class ServiceNotFound(ApiError):
+    """The service does not exist."""
+
+
+class ServiceNotReady(Exception):
+    """The service does not become ready; the text says why."""
+
+
+def up(
+    task: Task | Dag,
+    service_name: str | None = None,
+    *,
+    auth: bool = True,
+    client: Client | None = None,
+    on_message: Callable[[str], None] = lambda _: None,
+) -> types.StartedService:
+    """Start the service that a task describes. Returns at once, before a replica is ready.
+
+    `auth`: callers need the token of the result, as `Authorization: Bearer TOKEN`.
+    """
+    tls = _tls_files(task)
+    return _submit(task, "/services", {"name": service_name, "auth": auth, "tls": tls}, client, on_message)
+
+
+def update(
+    task: Task | Dag,
+    service_name: str,
+    *,
+    mode: Mode = "rolling",
+    client: Client | None = None,
+    on_message: Callable[[str], None] = lambda _: None,
+) -> types.StartedService:
+    """Replace the replicas of a service by those of another task. Returns at once. Endpoint and token stay."""
+    return _submit(task, f"/services/{quote(service_name, safe='')}/update", {"mode": mode}, client, on_message)
+
+
+def status(service_names: str | Iterable[str] | None = None, *, client: Client | None = None) -> list[types.Service]:
+    """The services that are not down, or those of these names; patterns with `*`, `?` and `[a-z]` are allowed."""
+    names = [service_names] if isinstance(service_names, str) else service_names
+    if names is not None and not (names := list(names)):
+        return []
+    return (client or _client()).call(types.ServiceList, "GET", "/services", query={"name": names})["services"]
+
+
+def get(service_name: str, *, client: Client | None = None) -> types.Service:
+    """A service, also one that is down. Raises ServiceNotFound."""
+    found: types.Service = _call(client, types.Service, "GET", service_name, "")
+    return found
+
+
+def token(service_name: str, *, client: Client | None = None) -> types.ServiceToken:
+    """The endpoint of a service and the token that its callers send. Raises ServiceNotFound."""
+    found: types.ServiceToken = _call(client, types.ServiceToken, "GET", service_name, "/token")
+    return found
+
+
+def wait_ready(service_name: str, *, client: Client | None = None) -> types.Service:
+    """Wait until a replica is ready. Raises ServiceNotReady if the service cannot start or is down."""
+    client = client or _client()
+    while True:
+        service = get(service_name, client=client)
+        if service["status"] == "READY":
+            return service
+        if service["status"] in ("FAILED", "SHUTTING_DOWN", "DOWN"):
+            why = f": {service['message']}" if service["message"] else ""
+            raise ServiceNotReady(f"the service {service_name} is {service['status']}{why}")
+        Event().wait(POLL_S)
+
+
+def down(service_name: str, *, client: Client | None = None, wait: bool = True) -> None:
+    """End a service, and wait until none of its machines is left. The logs of its replicas stay readable."""
+    client = client or _client()
+    service = _call(client, types.Service, "POST", service_name, "/down", body={})
+    while wait and service["status"] != "DOWN":
+        Event().wait(POLL_S)
+        service = client.call(types.Service, "GET", f"/service-ids/{service['service_id']}")
+
+
+def terminate_replica(service_name: str, replica_id: int, *, client: Client | None = None) -> None:
+    """End one replica. Another one takes its place if the service needs it."""
+    _call(client, types.Service, "POST", service_name, f"/replicas/{replica_id}/terminate", body={})
+
+
+def tail_logs(
+    service_name: str,
+    replica_id: int,
+    *,
+    follow: bool = True,
+    tail: int | None = None,
+    output_stream: IO[bytes] | IO[str] | None = None,
+    client: Client | None = None,
+) -> int:
+    """Write the log of a replica; with `follow`, until it ends. Returns 0, or 102 if there is no such replica."""
+    client = client or _client()
+    job_id = job_of(service_name, replica_id, client=client)
+    if job_id is None:
+        return EXIT_NOT_FOUND
+    jobs.tail_logs(job_id, follow=follow, tail=tail, output_stream=output_stream, client=client)
+    return 0
+
+
+def proxy_log(service_name: str, *, tail: int | None = None, client: Client | None = None) -> str:
+    """The last lines of the log of a service's proxy. Raises ServiceNotFound."""
+    found: types.ProxyLog = _call(client, types.ProxyLog, "GET", service_name, "/proxy-log", query={"tail": tail})
+    return found["text"]
+
+
+def job_of(service_name: str, replica_id: int, *, client: Client | None = None) -> int | None:
+    """The job that a replica is; None if there is no such replica, or its job is not submitted yet."""
+    found = get(service_name, client=client)["replicas"]
+    return next((one["job_id"] for one in found if one["number"] == replica_id), None)
+
+
+def _submit(
+    task: Task | Dag, path: str, body: dict[str, Any], client: Client | None, on_message: Callable[[str], None]
+) -> types.StartedService:
+    client = client or _client()
+    with jobs.prepare(task, kept=(FIELD,)) as prepared:
+        from perdure.sdk.files.uploads import no_progress
+
+        if len(prepared.packed.tasks) != 1:
+            raise ValueError("a service is a single task")
+        prepared.send(client, on_message=on_message, progress=no_progress)
+        body = {**body, "task": prepared.packed.tasks[0], "user": user_name(), "key": jobs.new_key()}
+        result = client.call(types.StartedService, "POST", path, body=body)
+    local = [line for line in prepared.warnings if "resources.ports" not in line]
+    result["warnings"] = list(dict.fromkeys((*local, *result["warnings"])))
+    return result
+
+
+def _tls_files(task: Task | Dag) -> dict[str, str]:
+    """The texts of the files of `service.tls`. Raises OSError."""
+    tasks: Collection[Any] = getattr(task, "tasks", [task])
+    for one in tasks:
+        given = (one.to_yaml_config().get(FIELD) or {}).get("tls")
+        if given:
+            paths = {"key": given["keyfile"], "cert": given["certfile"]}
+            return {name: Path(path).expanduser().read_text(encoding="utf-8") for name, path in paths.items()}
+    return {}
+
+
+def _call(client: Client | None, kind: type[Any], method: str, name: str, path: str, **call: Any) -> Any:
+    try:
+        return (client or _client()).call(kind, method, f"/services/{quote(name, safe='')}{path}", **call)
+    except ApiError as error:
+        if error.status != 404 or error.where != "name":
+            raise
+        raise ServiceNotFound(
+            f"Service {name!r} does not exist", status=404, fix="see `perdure serve status`"
+        ) from error
+
+
+def _client() -> Client:
+    return Client(discovery.ensure())

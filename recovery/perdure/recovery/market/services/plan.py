@@ -1,0 +1,195 @@
+"""Decides which replicas of a service are launched, which are retired, and which get requests.
+
+The numbers of spot and on-demand replicas are SkyServe's (`sky/serve/autoscalers.py` of SkyPilot 0.14):
+
+    spot      = target + num_overprovision - base_ondemand_fallback_replicas
+    on-demand = base + (spot - ready spot, with dynamic_ondemand_fallback), at most target
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from perdure.recovery.frozen import dataclass
+from perdure.recovery.market.services.replicas import Replica, ReplicaStatus, decision_at, failure_of
+from perdure.recovery.market.services.scale import ScaleState, Traffic, next_state
+from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
+
+BACKOFF_S, MAX_BACKOFF_S = 5.0, 300.0
+
+
+class UpdateMode(StrEnum):
+    """How a new version replaces the old one."""
+
+    ROLLING = "rolling"
+    BLUE_GREEN = "blue_green"
+
+
+@dataclass(frozen=True)
+class ServiceView:
+    """A service that is wanted. `replicas`: those that are not over, of all versions."""
+
+    spec: ServiceSpec
+    version: int
+    scale: ScaleState
+    replicas: tuple[Replica, ...] = ()
+    mode: UpdateMode = UpdateMode.ROLLING
+    was_ready: bool = False  # a replica of this version was ready once
+    failures: int = 0  # replicas of this version that have failed since one of them was last ready
+    failed_at: float | None = None  # when the last of them failed
+
+    @property
+    def has_failed(self) -> bool:
+        """The version cannot start: no more replicas are launched until it is updated."""
+        return not self.was_ready and self.failures > 0
+
+
+@dataclass(frozen=True)
+class Retirement:
+    """A replica to be ended, how that ends, and why: for users."""
+
+    number: int
+    status: ReplicaStatus = ReplicaStatus.TERMINATED
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """What to do now. `launches`: one entry per new replica, whether it is a spot replica."""
+
+    scale: ScaleState
+    launches: tuple[bool, ...] = ()
+    retirements: tuple[Retirement, ...] = ()
+    serving: frozenset[int] = frozenset()  # the replicas that get requests
+    wake_at: float | None = None  # when to decide again at the latest; None: at the next change
+
+
+def decide(view: ServiceView, traffic: Traffic, now: float) -> ServicePlan:
+    """The plan for this moment. Carrying it out twice does no harm: it counts what exists."""
+    failed = _failed(view, now)
+    gone = {retirement.number for retirement in failed}
+    wanted = [one for one in view.replicas if not one.is_ending and one.number not in gone]
+    new = [one for one in wanted if one.version == view.version]
+    old = [one for one in wanted if one.version != view.version]
+    scale = next_state(view.spec.policy, [one.accelerator for one in new], traffic, view.scale, now)
+    has_failed = view.has_failed or (not view.was_ready and any(_is_of(view, number) for number in gone))
+    targets = mix(view.spec, scale.target, sum(one.is_spot and one.is_ready for one in new))
+    retired = [*failed, *_surplus(new, targets), *_replaced(view, new, old, scale.target)]
+    launches: tuple[bool, ...] = ()
+    if not has_failed and (failed_recently_until(view) or 0.0) <= now:
+        launches = _launches(view, new, old, targets)
+        if not launches:
+            retired += _room(view, new, old, targets)
+    leaving = {retirement.number for retirement in retired}
+    serving = _serving(view, [one for one in wanted if one.number not in leaving])
+    return ServicePlan(scale, launches, tuple(retired), serving, _wake_at(view, scale, now))
+
+
+def mix(spec: ServiceSpec, target: int, ready_spot: int) -> dict[bool, int]:
+    """How many spot (True) and on-demand (False) replicas there shall be."""
+    policy = spec.policy
+    if not spec.uses_spot:
+        return {True: 0, False: target}
+    if not target:
+        return {True: 0, False: 0}
+    base = min(policy.base_ondemand, target)
+    spot = max(0, target + policy.num_overprovision - base)
+    fallback = max(0, spot - ready_spot) if policy.ondemand_fallback else 0
+    return {True: spot, False: min(base + fallback, target)}
+
+
+def failed_recently_until(view: ServiceView) -> float | None:
+    """When replicas may be launched again after failures in a row; None: at any time."""
+    if view.failed_at is None or not view.failures:
+        return None
+    return view.failed_at + min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** min(view.failures - 1, 10))
+
+
+def _is_of(view: ServiceView, number: int) -> bool:
+    return any(one.number == number and one.version == view.version for one in view.replicas)
+
+
+def _failed(view: ServiceView, now: float) -> list[Retirement]:
+    found = [(one.number, failure_of(one, view.spec, now)) for one in view.replicas]
+    return [Retirement(number, *failure) for number, failure in found if failure is not None]
+
+
+def _surplus(new: Sequence[Replica], targets: dict[bool, int]) -> list[Retirement]:
+    """Replicas beyond the targets: first those that are not ready, then those with the fewest requests."""
+    retired = []
+    for is_spot, target in targets.items():
+        of_kind = sorted((one for one in new if one.is_spot is is_spot), key=_retire_key)
+        retired += [Retirement(one.number, message="scaled down") for one in of_kind[: max(0, len(of_kind) - target)]]
+    return retired
+
+
+def _retire_key(replica: Replica) -> tuple[bool, bool, int, int]:
+    return replica.is_ready, replica.was_ready, replica.in_flight, -replica.number
+
+
+def _replaced(view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], target: int) -> list[Retirement]:
+    """Replicas of earlier versions whose place a ready one of the new version has taken."""
+    ready = sum(one.is_ready for one in new)
+    if view.mode is UpdateMode.BLUE_GREEN:
+        keep = len(old) if ready < _switch_at(view, target) else 0
+    else:
+        keep = max(0, target - ready)
+    order = sorted(old, key=_retire_key)
+    return [Retirement(one.number, message="replaced by a newer version") for one in order[: max(0, len(old) - keep)]]
+
+
+def _switch_at(view: ServiceView, target: int) -> int:
+    """How many replicas of a new version must be ready before it gets all requests."""
+    return max(min(view.spec.policy.min_replicas, target), min(1, target))
+
+
+def _launches(
+    view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], targets: dict[bool, int]
+) -> tuple[bool, ...]:
+    missing = [
+        is_spot
+        for is_spot, target in targets.items()
+        for _ in range(target - sum(one.is_spot is is_spot for one in new))
+    ]
+    if not old or view.mode is UpdateMode.BLUE_GREEN:
+        return tuple(missing)
+    return tuple(missing[: max(0, _limit(view.spec.policy, sum(targets.values())) - len(new) - len(old))])
+
+
+def _limit(policy: ReplicaPolicy, total: int) -> int:
+    """How many replicas there may be during a rolling update: one more than needed, but not above `max_replicas`.
+
+    A service that needs a single replica gets a second one nevertheless: without it, it would answer nothing meanwhile.
+    """
+    is_at_limit = policy.max_replicas is not None and policy.scales and 1 < policy.max_replicas <= total
+    return total if is_at_limit else total + 1
+
+
+def _room(
+    view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], targets: dict[bool, int]
+) -> list[Retirement]:
+    """A replica of an earlier version that must go first, where there may be no more replicas than now."""
+    total = sum(targets.values())
+    is_complete = len(new) >= total or any(not one.is_ready for one in new)
+    if not old or is_complete or view.mode is UpdateMode.BLUE_GREEN or len(new) + len(old) < total:
+        return []
+    return [Retirement(min(old, key=_retire_key).number, message="replaced by a newer version")]
+
+
+def _serving(view: ServiceView, wanted: Sequence[Replica]) -> frozenset[int]:
+    ready = [one for one in wanted if one.is_ready]
+    if view.mode is UpdateMode.BLUE_GREEN and (old := [one for one in ready if one.version != view.version]):
+        ready = old  # all of them are retired at the switch
+    return frozenset(one.number for one in ready)
+
+
+def _wake_at(view: ServiceView, scale: ScaleState, now: float) -> float | None:
+    policy = view.spec.policy
+    times = [
+        failed_recently_until(view),
+        scale.above_since + policy.upscale_delay_s if scale.above_since is not None else None,
+        scale.below_since + policy.downscale_delay_s if scale.below_since is not None else None,
+        *(decision_at(one, view.spec) for one in view.replicas),
+    ]
+    return min((at for at in times if at is not None and at > now), default=None)

@@ -1,0 +1,140 @@
+"""A service from its start to its end: the endpoint, its token, and what survives which death."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import time
+
+import pytest
+
+from perdure.sdk import serve
+from support.helpers.services import Caller, ServiceHost, service_task
+
+NAME = "model"
+
+
+@pytest.fixture(scope="module")
+def caller(sky: ServiceHost) -> Caller:
+    """A service with two replicas."""
+    return sky.up(NAME, service_task({"replicas": 2}), ready=2)
+
+
+def test_endpoint__needs_the_token(caller: Caller) -> None:
+    assert caller.call(token="").status == 401
+    assert caller.call(token="wrong").status == 401
+    assert caller.call().status == 200
+
+
+def test_endpoint__hides_the_token_from_replicas_logs_and_database(sky: ServiceHost, caller: Caller) -> None:
+    headers = caller.call("/?key=in-the-query").json()["headers"]
+    assert "authorization" not in {name.lower() for name in headers}
+    log = sky.controller.perdure("serve", "logs", NAME, "--load-balancer").stdout
+    assert "GET / 200" in log
+    assert "in-the-query" not in log
+    secret = caller.token.encode()
+    files = [path for path in sky.controller.home.rglob("*") if path.is_file() and "local" not in path.parts]
+    assert len(files) > 5
+    assert [path for path in files if secret in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_endpoint__passes_every_method(caller: Caller, method: str) -> None:
+    assert caller.call("/x", method, body={}).json()["method"] == method
+
+
+def test_endpoint__streams_events_as_they_are_sent(caller: Caller) -> None:
+    late = [time.monotonic() - event["at"] for event in caller.stream(10)]
+    assert len(late) == 10
+    assert sorted(late)[5] < 0.5  # the whole answer takes as long
+
+
+def test_endpoint__carries_websockets(caller: Caller) -> None:
+    with contextlib.closing(caller.open()) as link:
+        upgrade = {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Version": "13",
+        }
+        link.request("GET", "/", headers={"Authorization": f"Bearer {caller.token}", **upgrade})
+        link.sock.settimeout(30)
+        head = link.sock.recv(4096)
+        assert head.startswith(b"HTTP/1.1 101")
+        link.sock.sendall(b"hello")
+        assert link.sock.recv(4096) == b"hello"
+
+
+def test_endpoint__repeats_no_post(sky: ServiceHost, caller: Caller) -> None:
+    count = lambda: sum(caller.call("/calls").json()["calls"] for _ in range(2))  # noqa: E731
+    before = count()
+    assert caller.call("/x", "POST", body={"hang_up": True}).status == 502
+    assert count() == before + 1
+
+
+def test_replicas__share_the_requests(caller: Caller) -> None:
+    assert {caller.call().json()["replica"] for _ in range(6)} == {"1", "2"}
+
+
+def test_status__shows_services_and_replicas(sky: ServiceHost, caller: Caller) -> None:
+    out = sky.controller.perdure("serve", "status", NAME).stdout
+    assert f"READY 2/2 {caller.endpoint}" in " ".join(out.split())
+    assert out.count("READY") == 3
+    assert sky.controller.perdure("serve", "status", NAME, "--token").stdout.strip() == caller.token
+    assert "loading the model" in sky.controller.perdure("serve", "logs", NAME, "1", "--no-follow").stdout
+
+
+def test_replicas__are_not_among_the_managed_jobs(sky: ServiceHost, caller: Caller) -> None:
+    assert sky.client.jobs()["jobs"] == []
+
+
+def test_up__refuses_a_name_in_use(sky: ServiceHost, caller: Caller) -> None:
+    with pytest.raises(serve.ApiError, match="exists"):
+        serve.up(service_task(), NAME, client=sky.client)
+
+
+def test_proxy__is_started_again_and_refuses_nobody(sky: ServiceHost, caller: Caller) -> None:
+    killed = sky.proxy_pid(NAME)
+    os.kill(killed, signal.SIGKILL)
+    began = time.monotonic()
+    assert caller.call().status == 200
+    assert time.monotonic() - began < 5
+    assert sky.proxy_pid(NAME) != killed
+
+
+def test_daemon__keeps_endpoint_token_and_replicas_when_it_is_killed(sky: ServiceHost, caller: Caller) -> None:
+    before = [one["job_id"] for one in sky.ready(NAME)]
+    sky.kill_daemon()
+    sky.until_ready(NAME, 2)
+    assert [one["job_id"] for one in sky.ready(NAME)] == before
+    assert caller.call().status == 200
+    assert serve.token(NAME, client=sky.client) == {"endpoint": caller.endpoint, "token": caller.token}
+
+
+def test_service__that_cannot_start_says_why(sky: ServiceHost) -> None:
+    sky.up("broken", service_task({"replicas": 1}, run="echo 'no such model: tiny-7b'; exit 3"), ready=None)
+    service = sky.until("broken", lambda one: one["status"] == "FAILED", "the status FAILED")
+    assert "no such model: tiny-7b" in service["message"]
+    answer = Caller(service["endpoint"] or "", serve.token("broken", client=sky.client)["token"]).call()
+    assert (answer.status, "cannot start" in answer.json()["error"]["message"]) == (503, True)
+    sky.controller.perdure("serve", "down", "broken", "--yes")
+
+
+def test_service__that_is_never_ready_is_given_up(sky: ServiceHost) -> None:
+    probe = {"readiness_probe": {"path": "/nowhere", "initial_delay_seconds": 1, "post_data": {"hang_up": True}}}
+    sky.up("mute", service_task(probe), ready=None)
+    service = sky.until("mute", lambda one: one["status"] == "FAILED", "the status FAILED")
+    assert "FAILED_INITIAL_DELAY" in service["message"]
+    sky.controller.perdure("serve", "down", "mute", "--yes")
+
+
+def test_down__leaves_nothing(sky: ServiceHost, caller: Caller) -> None:
+    sky.controller.perdure("serve", "down", NAME, "--yes")
+    assert sky.get(NAME)["status"] == "DOWN"
+    sky.controller.until(sky.no_machines, "the end of every machine")
+    with pytest.raises((ConnectionRefusedError, http.client.RemoteDisconnected)):
+        caller.call()
+    assert sky.controller.perdure("serve", "status").stdout.count("No live services") == 1
+    assert "loading the model" in sky.controller.perdure("serve", "logs", NAME, "1", "--no-follow").stdout
