@@ -124,7 +124,7 @@ def enable(spec: str) -> None:
     """Enable the failpoint `POINT` or `POINT:NTH` for this process; "" disables it. Raises ValueError."""
     global _trigger  # noqa: PLW0603 - one hook per process, set once at its start
     point, _, number = spec.partition(":")
-    known = FAILPOINTS + CLUSTER_FAILPOINTS + COMMAND_FAILPOINTS + NOTIFICATION_FAILPOINTS
+    known = FAILPOINTS + CLUSTER_FAILPOINTS + SERVICE_FAILPOINTS + COMMAND_FAILPOINTS + NOTIFICATION_FAILPOINTS
     if spec and point not in known:
         raise ValueError(f"{VARIABLE}: there is no failpoint {point!r}; known: {', '.join(known)}")
     nth = number or "1"

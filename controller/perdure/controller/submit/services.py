@@ -69,6 +69,7 @@ class ServiceRequests:
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
     changed: Callable[[], None]  # called when a service has been changed
+    wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
 
     def up(
         self,
@@ -105,6 +106,7 @@ class ServiceRequests:
         service_id = self._insert(name, config, task, user, key, endpoint)
         failpoint("service.created")
         self.changed()
+        self.wait_open(service_id)
         return StartedService(service_id, name, 1, warnings)
 
     def update(self, name: str, config: Mapping[str, Any], key: str, mode: UpdateMode) -> StartedService:
@@ -119,11 +121,16 @@ class ServiceRequests:
         section = task.to_yaml_config()["service"]
         spec = spec_of(section, uses_spot=_uses_spot(task))
         version = service.version + 1
-        with self.database.begin() as conn:
-            records.insert_version(conn, self._version_columns(service.id, version, config, task, key))
-            target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
-            records.change(conn, service.id, version=version, mode=str(mode), target=target)
-            records.change(conn, service.id, above_since=None, below_since=None)
+        columns = self._version_columns(service.id, version, config, task, key)
+        target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
+        changes = {"version": version, "mode": str(mode), "target": target, "above_since": None, "below_since": None}
+        try:
+            with self.database.begin() as conn:
+                records.insert_version(conn, columns)
+                records.change(conn, service.id, **changes)
+        except IntegrityError as error:
+            message = f"the service {name} is being updated by another request"
+            raise RequestRejected(message, fix="try again", status=409) from error
         failpoint("service.updated")
         self.changed()
         return StartedService(service.id, name, version, warnings)
@@ -175,6 +182,10 @@ class ServiceRequests:
             records.change_replica(conn, service.id, number, job_id=accepted.job_id)
         failpoint("replica.launched")
         return accepted.job_id
+
+    def renew_uploads(self, service: Row[Any], version: Row[Any]) -> None:
+        """Keep the files of a version, which may have no replica for a long time. Raises RequestRejected."""
+        self._check(service.name, self.config_of(version), service.user)
 
     def config_of(self, version: Row[Any]) -> dict[str, Any]:
         """The task of a version of a service, with its secrets."""

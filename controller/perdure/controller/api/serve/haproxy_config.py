@@ -12,6 +12,7 @@ from pathlib import Path
 from perdure.controller.maintenance.serve.proxy_state import ProxySettings
 
 BACKEND, HOLD = "replicas", "hold"
+HARD_STOP_S = 3600  # how long a proxy that is replaced may answer its last requests
 HOLD_TIMEOUT_S = 3600  # of a held request with its answer; `upstreams` ends the wait itself
 _REJECTION = (
     '{\\"error\\":{\\"message\\":\\"this service needs its token: Authorization: Bearer TOKEN\\",'
@@ -24,11 +25,12 @@ _LOG_FORMAT = "%t %ci %HM %HPO %ST %B %Ta %s %tsc"
 _TEMPLATE = """\
 global
     log stdout format raw local0 info
-    stats socket {folder}/admin.sock mode 600 level admin
+    stats socket {admin} mode 600 level admin
     stats timeout 10s
     maxconn {maxconn}
     nbthread 1
     no strict-limits
+    hard-stop-after {hard_stop_s}s
     ssl-default-bind-options ssl-min-ver TLSv1.2
 
 defaults
@@ -72,14 +74,17 @@ unless {{ var(txn.caller) -m str {digest} }}
     http-request del-header authorization"""
 
 
-def render(settings: ProxySettings, folder: Path, listener: int, weights: Mapping[int, int]) -> str:
-    """The configuration. `folder`: of its sockets. `listener`: the inherited descriptor of the endpoint.
+def render(settings: ProxySettings, folder: Path, admin: Path, listener: int, weights: Mapping[int, int]) -> str:
+    """The configuration. `folder`: of the sockets of its servers. `admin`: the socket of its runtime interface.
+    `listener`: the inherited descriptor of the endpoint.
 
     `weights`: those of the servers that are in rotation, by slot; the others are in maintenance.
     """
     stream_ms = round(settings.stream_timeout_s * 1000)
     return _TEMPLATE.format(
         folder=folder,
+        admin=admin,
+        hard_stop_s=HARD_STOP_S,
         maxconn=4096,
         log_format=_LOG_FORMAT,
         client_ms=stream_ms + 10_000,

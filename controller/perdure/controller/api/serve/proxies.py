@@ -13,7 +13,7 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from perdure.controller.api.serve.haproxy_config import BACKEND, HOLD
+from perdure.controller.api.serve.haproxy_config import BACKEND, HOLD, server_name
 from perdure.controller.api.serve.proxy_process import ProxyProcess, find_haproxy, listen
 from perdure.controller.api.serve.upstreams import OpenStream, Upstreams
 from perdure.controller.maintenance.serve.proxy_state import ProxyReport, ProxySettings, ProxyState, ProxyTarget
@@ -34,7 +34,8 @@ Result = TypeVar("Result")
 
 FIRST_PORT, LAST_PORT = 30001, 32000
 """SkyServe's first port, and as many as there may be services."""
-LOOP_TIMEOUT_S = 10.0
+LOOP_TIMEOUT_S, OPEN_TIMEOUT_S = 10.0, 10.0
+IDLE_AFTER_S = 1.0  # after a replica has left the rotation
 NOT_INSTALLED = "install HAProxy 2.6 or newer on the controller's machine: apt install haproxy"
 
 
@@ -46,6 +47,9 @@ class _Proxy:
     slots: dict[int, int] = field(default_factory=dict)  # number of a replica → its slot
     arrivals: deque[tuple[float, int]] = field(default_factory=deque)  # (time, requests since the one before)
     total: int = 0  # requests that HAProxy has counted
+    retired: list[ProxyProcess] = field(default_factory=list)  # they answer their last requests
+    num_replaced: int = 0
+    left_at: dict[int, float] = field(default_factory=dict)  # number → since when it gets no more requests
 
 
 class ServiceProxies:
@@ -59,6 +63,7 @@ class ServiceProxies:
         self._problems: dict[int, str] = {}
         self._listeners: dict[int, socket.socket] = {}  # by port; kept while the settings of a proxy change
         self._lock = threading.Lock()
+        self._applied = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open_stream: OpenStream | None = None
         self._ends_stream: Callable[[str], bool] = lambda _text: True
@@ -129,6 +134,17 @@ class ServiceProxies:
                     self._problems.pop(state.settings.service_id, None)
                 except (OSError, TimeoutError) as error:
                     self._note_problem(state.settings, f"its proxy cannot be started: {error}")
+        with self._applied:
+            self._applied.notify_all()
+
+    def wait_open(self, service_id: int) -> None:
+        """Wait until the endpoint of a service listens, or cannot."""
+
+        def is_known() -> bool:
+            return service_id in self._proxies or service_id in self._problems
+
+        with self._applied:
+            self._applied.wait_for(is_known, OPEN_TIMEOUT_S)
 
     def report(self, service_id: int, now: float) -> ProxyReport:
         """What the proxy of a service reports now."""
@@ -145,13 +161,23 @@ class ServiceProxies:
         while proxy.arrivals and proxy.arrivals[0][0] < now - WINDOW_S:
             proxy.arrivals.popleft()
         in_flight = {
-            number: totals[BACKEND, f"s{slot}"].current
+            number: totals[BACKEND, server_name(slot)].current + proxy.upstreams.num_were_held(number)
             for number, slot in list(proxy.slots.items())
-            if (BACKEND, f"s{slot}") in totals
+            if (BACKEND, server_name(slot)) in totals
         }
+        self._close_idle(proxy, in_flight, now)
         of_backends = [totals[name, "BACKEND"].current for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
         traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(of_backends))
         return ProxyReport(traffic, in_flight, proxy.process.problem)
+
+    def _close_idle(self, proxy: _Proxy, in_flight: Mapping[int, int], now: float) -> None:
+        """Have the agents of replicas that got their last request some time ago see that nobody calls any more."""
+        leaving = proxy.slots.keys() - {n for n, slot in proxy.slots.items() if slot in proxy.process.serving}
+        proxy.left_at = {number: proxy.left_at.get(number, now) for number in leaving}
+        for number, since in proxy.left_at.items():
+            is_idle = in_flight.get(number) == 0 and now - since >= IDLE_AFTER_S
+            if is_idle and self._loop is not None and proxy.upstreams.num_connections(number):
+                self._loop.call_soon_threadsafe(proxy.upstreams.close_idle, number)
 
     def problem(self, service_id: int) -> str:
         """Why the proxy of a service does not run now; "" if it does. From any thread."""
@@ -164,11 +190,10 @@ class ServiceProxies:
         """Raises OSError, TimeoutError."""
         settings = state.settings
         proxy = self._proxies.get(settings.service_id)
-        if proxy is not None and proxy.process.settings != settings:
-            self._remove(settings.service_id)
-            proxy = None
-        if proxy is None:
+        if proxy is None or proxy.process.settings.port != settings.port:
             proxy = self._proxies[settings.service_id] = self._create(settings)
+        elif proxy.process.settings != settings:
+            self._replace(proxy, settings)
         slots = _assign(proxy.slots, state.targets, settings.max_targets)
         proxy.slots = {target.number: slot for slot, target in slots.items()}
         serving = {slot: target.weight for slot, target in slots.items() if target.in_rotation}
@@ -196,9 +221,24 @@ class ServiceProxies:
         process.start()
         return _Proxy(process, upstreams, folder)
 
+    def _replace(self, proxy: _Proxy, settings: ProxySettings) -> None:
+        """Start a HAProxy with other settings. The present one ends when it has answered its requests."""
+        old = proxy.process
+        listener = self._listeners[settings.port]
+        number = proxy.num_replaced = proxy.num_replaced + 1
+        program, log_path = find_haproxy() or "haproxy", self.log_path(settings.service_id)
+        proxy.process = ProxyProcess(program, settings, proxy.folder, listener, log_path, number=number)
+        proxy.process.serve(old.serving)
+        proxy.process.start()
+        proxy.total = 0
+        proxy.retired = [one for one in proxy.retired if one.pid is not None]
+        proxy.retired.append(old)
+        old.retire()
+
     def _remove(self, service_id: int) -> None:
         proxy = self._proxies.pop(service_id)
-        proxy.process.stop()
+        for process in (proxy.process, *proxy.retired):
+            process.stop()
         with suppress(OSError, TimeoutError):
             self._on_loop(proxy.upstreams.close())
         shutil.rmtree(proxy.folder, ignore_errors=True)

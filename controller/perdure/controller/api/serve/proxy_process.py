@@ -57,9 +57,18 @@ class ProxyProcess:
     """`folder`: for its sockets and its configuration; nobody else can read it. `log_path`: of its output."""
 
     def __init__(
-        self, program: str, settings: ProxySettings, folder: Path, listener: socket.socket, log_path: Path
+        self,
+        program: str,
+        settings: ProxySettings,
+        folder: Path,
+        listener: socket.socket,
+        log_path: Path,
+        *,
+        number: int = 0,
     ) -> None:
+        """`number`: distinguishes it from others in the same folder, which it replaces."""
         self.settings = settings
+        self._admin = folder / f"admin-{number}.sock"
         self._program = program
         self._folder = folder
         self._listener = listener
@@ -84,6 +93,11 @@ class ProxyProcess:
         if self._thread.is_alive():
             self._thread.join()
 
+    def retire(self) -> None:
+        """Take no more connections, and end when those that are open have ended. Returns at once."""
+        self._is_stopped.set()
+        self._signal(signal.SIGUSR1)
+
     @property
     def problem(self) -> str:
         """Why it does not run; "" if it does."""
@@ -91,7 +105,9 @@ class ProxyProcess:
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        """Its process; None if there is none now."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
 
     def serve(self, weights: Mapping[int, int]) -> None:
         """Send requests to exactly these slots, with these weights. Requests under way go on in any case."""
@@ -120,10 +136,6 @@ class ProxyProcess:
             if self._log_path.stat().st_size > MAX_LOG_BYTES:
                 shutil.copyfile(self._log_path, self._log_path.with_suffix(".log.1"))
                 os.truncate(self._log_path, 0)  # it is opened for appending
-
-    @property
-    def _admin(self) -> Path:
-        return self._folder / "admin.sock"
 
     def _sync(self) -> None:
         """Tell HAProxy what has changed. Call with the lock. What fails is done when it has started again."""
@@ -203,7 +215,7 @@ class ProxyProcess:
 
     def _write_files(self, weights: Mapping[int, int]) -> None:
         settings = self.settings
-        text = haproxy_config.render(settings, self._folder, self._listener.fileno(), weights)
+        text = haproxy_config.render(settings, self._folder, self._admin, self._listener.fileno(), weights)
         files = {"haproxy.cfg": text}
         if settings.tls_cert:
             files["endpoint.pem"] = f"{settings.tls_cert}\n{settings.tls_key}\n"
@@ -211,11 +223,11 @@ class ProxyProcess:
             with open(self._folder / name, "w", encoding="utf-8", opener=_open_private) as file:
                 file.write(content)
 
-    def _signal(self) -> None:
+    def _signal(self, number: int = signal.SIGKILL) -> None:
         process = self._process
         if process is not None and process.poll() is None:
             with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
+                process.send_signal(number)
 
 
 def _open_private(path: str, flags: int) -> int:

@@ -59,6 +59,7 @@ def build_services(
         find_port=proxies.find_port,
         unsupported=lambda: proxies.unsupported() if settings.is_single_controller else _SHARED,
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
+        wait_open=proxies.wait_open,
     )
     watch = ServiceWatch(
         database,

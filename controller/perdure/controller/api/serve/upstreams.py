@@ -40,9 +40,13 @@ Parse = Callable[[str], Any]
 
 @dataclass(eq=False)
 class _Carried:
-    """A connection of the proxy. `number`: the replica that answers it; None while it is held."""
+    """A connection of the proxy. `number`: the replica that answers it; None while it is held.
+
+    `was_held`: it came while no replica was ready, so the proxy does not count it as one of the replica's.
+    """
 
     task: asyncio.Task[None]
+    was_held: bool
     number: int | None = None
 
 
@@ -63,7 +67,7 @@ class Upstreams:
     _targets: dict[int, ProxyTarget] = field(default_factory=dict)  # by number
     _slots: dict[int, _Slot] = field(default_factory=dict)  # by slot
     _refusal: str = ""
-    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, by each change
     _carried: set[_Carried] = field(default_factory=set)
     _hold: asyncio.Server | None = None
     _num_held: int = 0
@@ -84,8 +88,8 @@ class Upstreams:
         for one in list(self._carried):
             if one.number is not None and one.number not in self._targets:
                 one.task.cancel()
-        async with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def close(self) -> None:
         """Close everything. Connections that are open are aborted."""
@@ -101,9 +105,19 @@ class Upstreams:
         """How many requests wait for a replica."""
         return self._num_held
 
-    def in_flight(self, number: int) -> int:
+    def num_connections(self, number: int) -> int:
         """How many connections of the proxy are open to a replica, used or idle."""
         return sum(one.number == number for one in self._carried)
+
+    def num_were_held(self, number: int) -> int:
+        """How many requests a replica answers that were held before."""
+        return sum(one.number == number and one.was_held for one in list(self._carried))
+
+    def close_idle(self, number: int) -> None:
+        """Close the connections to a replica that the proxy keeps for later requests: it gets no more of them."""
+        for one in list(self._carried):
+            if one.number == number and not one.was_held:
+                one.task.cancel()
 
     async def _open_slot(self, slot: int, number: int) -> None:
         server = await _listen(self.folder / socket_name(slot), partial(self._serve, number=number))
@@ -117,7 +131,7 @@ class Upstreams:
         """Serve a connection of the proxy, at best by the replica `number`."""
         task = asyncio.current_task()
         assert task is not None
-        carried = _Carried(task)
+        carried = _Carried(task, was_held=number is None)
         self._carried.add(carried)
         is_whole = False
         try:
@@ -165,7 +179,7 @@ class Upstreams:
         if chosen is not None:
             return chosen
         others = [one for one in self._targets.values() if one.in_rotation and one.number not in refused]
-        return min(others, key=lambda one: self.in_flight(one.number), default=None)
+        return min(others, key=lambda one: self.num_connections(one.number), default=None)
 
     async def _wait_for_target(self, give_up_at: float, gone: asyncio.Future[None]) -> str:
         """Wait until a replica may be tried. Returns why the request is refused instead; "" if it is not."""
@@ -177,17 +191,14 @@ class Upstreams:
         if left_s <= 0:
             return f"no replica became ready within {HOLD_S:.0f} s"
         self._num_held += 1
+        changed = asyncio.ensure_future(self._changed.wait())
+        awaited: list[asyncio.Future[Any]] = [changed, gone]
         try:
-            changed = asyncio.ensure_future(self._wait_changed())
-            await asyncio.wait([changed, gone], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            changed.cancel()
+            await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            changed.cancel()
             self._num_held -= 1
         return ""
-
-    async def _wait_changed(self) -> None:
-        async with self._changed:
-            await self._changed.wait()
 
 
 class _RequestReader(asyncio.StreamReader):

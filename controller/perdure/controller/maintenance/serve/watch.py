@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S = 1.0
 """How often every service is evaluated, of real time: what wakes it earlier is a hint that may be lost."""
+MIN_PAUSE_S = 0.02
+RENEW_INTERVAL_S = 3600.0
 MIN_DRAIN_S, MAX_DRAIN_S = 1.0, 600.0
 """How long a replica that is retired answers its requests: at least until the proxy knows, at most so long."""
 _SLOTS_STEP = 16
@@ -70,7 +72,9 @@ class ServiceWatch:
         self.reader = ServiceReader(readiness, self._report)
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
+        self._renewed_at: dict[int, float] = {}  # when the uploads of a service were last renewed
         self._woken = threading.Event()
+        self._ended = threading.Event()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="services", daemon=True)
 
@@ -80,6 +84,7 @@ class ServiceWatch:
     def stop(self) -> None:
         """Stop, and end the proxies. The services go on when the next controller starts."""
         self._is_stopped = True
+        self._ended.set()
         self._woken.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -98,9 +103,10 @@ class ServiceWatch:
         self._proxies.start()
         while not self._is_stopped:
             self._woken.wait(INTERVAL_S)
-            self._woken.clear()
             if self._is_stopped:
                 return
+            self._ended.wait(MIN_PAUSE_S)  # nodes may report changes as often as they like
+            self._woken.clear()
             try:
                 self.evaluate()
             except UNAVAILABLE as error:
@@ -124,10 +130,16 @@ class ServiceWatch:
         states = []
         for service in services:
             try:
+                self._renew_uploads(service, now)
                 states += self._evaluate(service, now)
             except RequestRejected as error:
                 log.warning("service.not_settled", service=service.row.name, error=str(error))
         self._proxies.apply(states)
+
+    def _renew_uploads(self, service: ReadService, now: float) -> None:
+        if service.row.wanted == UP and now - self._renewed_at.get(service.row.id, 0.0) >= RENEW_INTERVAL_S:
+            self._renewed_at[service.row.id] = now
+            self._requests.renew_uploads(service.row, service.newest)
 
     def _report(self, service_id: int) -> ProxyReport:
         """The newest report of a proxy. Whether it runs is what is true now."""

@@ -1,0 +1,170 @@
+"""Replicas come and go while callers stream: preemptions, updates, load. No request fails that did not have to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from perdure.sdk import serve
+from support.helpers.services import Caller, ServiceHost, service_task
+
+pytestmark = pytest.mark.slow
+
+NUM_CALLERS, EVENTS, TOKEN_S = 12, 20, "0.1"
+NAME = "model"
+
+
+@dataclass
+class Load:
+    """Callers that stream one answer after the other. `cut`: by replica, the answers that did not end."""
+
+    caller: Caller
+    stopped: threading.Event = field(default_factory=threading.Event)
+    whole: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            events, replica = 0, "none"
+            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+                for event in self.caller.stream(EVENTS):
+                    events, replica = events + 1, event["replica"]
+            (self.whole if events == EVENTS else self.cut)[replica] += 1
+
+
+@contextlib.contextmanager
+def load(caller: Caller, count: int = NUM_CALLERS) -> Iterator[Load]:
+    running = Load(caller)
+    threads = [threading.Thread(target=running.run, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    yield running
+    running.stopped.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def caller(sky: ServiceHost) -> Caller:
+    task = service_task({"replicas": 2}, envs={"TOKEN_S": TOKEN_S}, resources={"use_spot": True})
+    return sky.up(NAME, task, ready=2)
+
+
+def numbers(sky: ServiceHost) -> set[str]:
+    return {str(one["number"]) for one in sky.ready(NAME)}
+
+
+def test_preemption__with_a_notice_cuts_no_stream(sky: ServiceHost, caller: Caller) -> None:
+    leaving, staying = sky.ready(NAME)
+    with load(caller) as running:
+        sky.controller.until(lambda: running.whole[str(leaving["number"])], "answers of the replica that leaves")
+        sky.client.preempt(leaving["job_id"] or 0, notice_s=30)
+        gone = sky.until(NAME, lambda one: str(leaving["number"]) not in numbers(sky), "one replica that leaves")
+        assert gone["status"] == "READY"
+        replaced = sky.until_ready(NAME, 2)
+        newest = str(max(one["number"] for one in replaced["replicas"]))
+        sky.controller.until(lambda: running.whole[newest], "answers of the new replica")
+        before = sum(running.whole.values())
+        sky.controller.until(lambda: sum(running.whole.values()) > before + NUM_CALLERS, "more answers")
+    assert running.cut == {}
+    left = next(one for one in sky.get(NAME)["replicas"] if one["number"] == leaving["number"])
+    assert left["status"] in ("SHUTTING_DOWN", "PREEMPTED")
+    assert str(staying["number"]) in numbers(sky)
+
+
+def test_preemption__without_a_notice_cuts_only_its_own_streams(sky: ServiceHost, caller: Caller) -> None:
+    lost = sky.until_ready(NAME, 2)["replicas"]
+    victim = sky.ready(NAME)[0]
+    with load(caller) as running:
+        sky.controller.until(lambda: running.whole[str(victim["number"])], "answers of the replica that is lost")
+        sky.client.preempt(victim["job_id"] or 0)
+        sky.until(NAME, lambda one: str(victim["number"]) not in numbers(sky), "one replica less")
+        sky.until_ready(NAME, 2)
+    assert lost
+    assert set(running.cut) <= {str(victim["number"])}
+    assert running.cut.total() <= NUM_CALLERS
+
+
+def test_update__rolls_without_a_failed_request(sky: ServiceHost, caller: Caller) -> None:
+    before = numbers(sky)
+    task = service_task({"replicas": 2}, envs={"TOKEN_S": TOKEN_S, "MODEL": "larger"}, resources={"use_spot": True})
+    with load(caller, 4) as running:
+        assert serve.update(task, NAME, client=sky.client)["version"] == 2
+        most = 0
+
+        def is_done() -> bool:
+            nonlocal most
+            service = sky.get(NAME)
+            live = [
+                one for one in service["replicas"] if one["status"] not in ("SHUTTING_DOWN",) and not one["ended_at"]
+            ]
+            most = max(most, len(live))
+            return not numbers(sky) & before and len(numbers(sky)) == 2
+
+        sky.controller.until(is_done, "two new replicas alone")
+    assert running.cut == {}
+    assert most == 3
+    assert caller.call().json()["model"] == "larger"
+
+
+def test_update__of_the_proxy_cuts_no_stream(sky: ServiceHost, caller: Caller) -> None:
+    section = {"replicas": 2, "load_balancing_policy": "round_robin", "load_balancer": {"stream_timeout_seconds": 60}}
+    with load(caller, 4) as running:
+        pid, before = sky.proxy_pid(NAME), running.whole.total()
+        task = service_task(section, envs={"TOKEN_S": TOKEN_S}, resources={"use_spot": True})
+        version = serve.update(task, NAME, client=sky.client)["version"]
+        sky.until(NAME, lambda one: [r["version"] for r in sky.ready(NAME)] == [version] * 2, "two new replicas")
+        sky.controller.until(lambda: running.whole.total() > before + 8, "more answers")
+    assert running.cut == {}
+    assert sky.proxy_pid(NAME) != pid
+
+
+def test_update__that_fails_leaves_the_earlier_version(sky: ServiceHost, caller: Caller) -> None:
+    before = numbers(sky)
+    broken = service_task({"replicas": 2}, run="echo 'out of memory: tiny'; exit 1", resources={"use_spot": True})
+    serve.update(broken, NAME, client=sky.client)
+    service = sky.until(NAME, lambda one: one["message"], "a message")
+    assert service["status"] == "READY"
+    assert "the update has failed" in service["message"]
+    assert "out of memory: tiny" in service["message"]
+    assert (numbers(sky), caller.call().status) == (before, 200)
+
+
+def test_terminate_replica__is_replaced(sky: ServiceHost, caller: Caller) -> None:
+    good = service_task({"replicas": 2}, envs={"TOKEN_S": TOKEN_S}, resources={"use_spot": True})
+    version = serve.update(good, NAME, client=sky.client)["version"]
+    sky.until(NAME, lambda one: [r["version"] for r in sky.ready(NAME)] == [version] * 2, "two new replicas")
+    number = sky.ready(NAME)[0]["number"]
+    sky.controller.perdure("serve", "terminate-replica", NAME, number, "--yes")
+    sky.until(NAME, lambda one: number not in [r["number"] for r in sky.ready(NAME)], "one replica less")
+    sky.until_ready(NAME, 2)
+    with pytest.raises(serve.ApiError, match="has no replica 99"):
+        serve.terminate_replica(NAME, 99, client=sky.client)
+    sky.controller.perdure("serve", "down", NAME, "--yes")
+
+
+def test_load__scales_from_zero_and_back(sky: ServiceHost) -> None:
+    policy = {
+        "min_replicas": 0,
+        "max_replicas": 2,
+        "target_ongoing_requests_per_replica": 3,
+        "upscale_delay_seconds": 1,
+        "downscale_delay_seconds": 2,
+    }
+    caller = sky.up("elastic", service_task({"replica_policy": policy}, envs={"TOKEN_S": TOKEN_S}), ready=None)
+    assert sky.get("elastic")["status"] == "NO_REPLICA"
+    answer = caller.call()  # it is held until there is a replica
+    assert (answer.status, answer.json()["replica"]) == (200, "1")
+    with load(caller, 6) as running:
+        sky.until_ready("elastic", 2)
+        sky.controller.until(lambda: len(running.whole) == 2, "answers of both replicas")
+    assert running.cut == {}
+    sky.until("elastic", lambda one: one["status"] == "NO_REPLICA" and not one["ready_replicas"], "no replica")
+    sky.controller.until(sky.no_machines, "the end of every machine")
+    sky.controller.perdure("serve", "down", "elastic", "--yes")
