@@ -47,9 +47,26 @@ class _Proxy:
     slots: dict[int, int] = field(default_factory=dict)  # number of a replica → its slot
     arrivals: deque[tuple[float, int]] = field(default_factory=deque)  # (time, requests since the one before)
     total: int = 0  # requests that HAProxy has counted
-    retired: list[ProxyProcess] = field(default_factory=list)  # they answer their last requests
+    #: Those with other settings that still take requests, and those that only answer their last ones.
+    replaced: list[ProxyProcess] = field(default_factory=list)
+    retired: list[ProxyProcess] = field(default_factory=list)
     num_replaced: int = 0
     left_at: dict[int, float] = field(default_factory=dict)  # number → since when it gets no more requests
+
+    @property
+    def problem(self) -> str:
+        """Why nothing takes requests; "" if something does."""
+        return "" if any(not one.problem for one in self.replaced) else self.process.problem
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether a proxy that was replaced may still have requests."""
+        return bool(self.replaced) or any(one.pid is not None for one in self.retired)
+
+    def serve(self, weights: Mapping[int, int]) -> None:
+        """Send requests to exactly these slots."""
+        for one in (self.process, *self.replaced):
+            one.serve(weights)
 
 
 class ServiceProxies:
@@ -165,10 +182,15 @@ class ServiceProxies:
             for number, slot in list(proxy.slots.items())
             if (BACKEND, server_name(slot)) in totals
         }
-        self._close_idle(proxy, in_flight, now)
+        self._retire_replaced(proxy)
+        if proxy.has_retired:  # they answer requests, and do not say how many
+            connections = {number: proxy.upstreams.num_connections(number) for number in in_flight}
+            in_flight = {number: max(count, connections[number]) for number, count in in_flight.items()}
+        else:
+            self._close_idle(proxy, in_flight, now)
         of_backends = [totals[name, "BACKEND"].current for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
         traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(of_backends))
-        return ProxyReport(traffic, in_flight, proxy.process.problem)
+        return ProxyReport(traffic, in_flight, proxy.problem)
 
     def _close_idle(self, proxy: _Proxy, in_flight: Mapping[int, int], now: float) -> None:
         """Have the agents of replicas that got their last request some time ago see that nobody calls any more."""
@@ -184,7 +206,7 @@ class ServiceProxies:
         proxy = self._proxies.get(service_id)
         if proxy is None:
             return self._problems.get(service_id, "its proxy is being started")
-        return proxy.process.problem
+        return proxy.problem
 
     def _apply(self, state: ProxyState) -> None:
         """Raises OSError, TimeoutError."""
@@ -198,10 +220,10 @@ class ServiceProxies:
         proxy.slots = {target.number: slot for slot, target in slots.items()}
         serving = {slot: target.weight for slot, target in slots.items() if target.in_rotation}
         # A replica is known before it gets requests, and gets none before it is forgotten.
-        leaving = {slot: weight for slot, weight in serving.items() if slot in proxy.process.serving}
-        proxy.process.serve(leaving)
+        staying = {slot: weight for slot, weight in serving.items() if slot in proxy.process.serving}
+        proxy.serve(staying)
         self._on_loop(proxy.upstreams.apply(slots, state.refusal))
-        proxy.process.serve(serving)
+        proxy.serve(serving)
 
     def _create(self, settings: ProxySettings) -> _Proxy:
         """Raises OSError."""
@@ -231,13 +253,20 @@ class ServiceProxies:
         proxy.process.serve(old.serving)
         proxy.process.start()
         proxy.total = 0
-        proxy.retired = [one for one in proxy.retired if one.pid is not None]
-        proxy.retired.append(old)
-        old.retire()
+        proxy.replaced.append(old)
+
+    def _retire_replaced(self, proxy: _Proxy) -> None:
+        """Have the proxies that were replaced take no more connections, once the new one does."""
+        if proxy.process.problem:
+            return
+        for one in proxy.replaced:
+            one.retire()
+        proxy.retired = [one for one in (*proxy.retired, *proxy.replaced) if one.pid is not None]
+        proxy.replaced = []
 
     def _remove(self, service_id: int) -> None:
         proxy = self._proxies.pop(service_id)
-        for process in (proxy.process, *proxy.retired):
+        for process in (proxy.process, *proxy.replaced, *proxy.retired):
             process.stop()
         with suppress(OSError, TimeoutError):
             self._on_loop(proxy.upstreams.close())
