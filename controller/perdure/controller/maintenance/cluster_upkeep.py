@@ -94,13 +94,13 @@ class ClusterUpkeep:
             self._autostop(cluster)
         else:
             log.warning("cluster.lost", cluster=cluster.name, reason=host.outcome, message=host.message)
-            self.service.stop_cluster(cluster.id, cause="failed")
+            self.service.stop_cluster(cluster.id, cause="failed", seen=cluster)
 
     def _autostop(self, cluster: Row[Any]) -> None:
         if cluster.autostop_down:
-            self.service.down_cluster(cluster.id, cause="autostop")
+            self.service.down_cluster(cluster.id, cause="autostop", seen=cluster)
         else:
-            self.service.stop_cluster(cluster.id, cause="autostop")
+            self.service.stop_cluster(cluster.id, cause="autostop", seen=cluster)
 
     def _idle_s(self, cluster: Row[Any], host: ClusterHost) -> float | None:
         """For how long nothing has used the cluster that autostop waits for.

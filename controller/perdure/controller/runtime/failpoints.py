@@ -71,6 +71,7 @@ CommandFailpoint = Literal[
 NotificationFailpoint = Literal["notification.claimed", "notification.sent", "notification.marked"]
 ClusterFailpoint = Literal[
     "cluster.created",
+    "cluster.started",
     "cluster.launched",
     "cluster.stopped",
     "cluster.downed",

@@ -34,8 +34,10 @@ class OnCluster:
     name: str
     is_job: bool
     recovers: bool = False  # of the job that holds the machines
+    starts: int = 0  # of the job that holds the machines: the start of the cluster that it belongs to
     demand: Demand = field(default_factory=Demand)  # of a job
     limit_s: float | None = None  # how long a job may run
+    needs_up: bool = False  # whether a job is rejected if the cluster is stopped or down
 
     def adapt(self, compiled: CompiledJob) -> CompiledJob:
         """The submission's job, compiled for the cluster."""

@@ -24,9 +24,9 @@ from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, Cluster
 from perdure.controller.submit.autostop import parse_autostop
 from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
 from perdure.controller.submit.compiler import parse_tasks
-from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.requester import Requester
-from perdure.controller.submit.service import Accepted, Submission
+from perdure.controller.submit.service import Accepted, Submission, is_stopped
 from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
 
@@ -37,6 +37,9 @@ _MACHINE = re.compile(r"job-[0-9]+|.*-worker[0-9]+")  # `api.tunnel.names`
 _OTHER_MOUNTS = (
     "the cluster {0} keeps the file_mounts that it was launched with; to change them, run `perdure down {0}` first"
 )
+
+# What changes when a cluster is started, stopped or used, when a job is added, or when autostop is set.
+_OF_USE = ("wanted", "starts", "autostop_s", "autostop_down", "active_at", "next_job")
 
 Accept = Callable[[Submission], Accepted]
 """Stores a submission and hands its job to the reconciler."""
@@ -114,7 +117,7 @@ class ClusterService:
         """Queue a job without `setup` on a cluster that is up."""
         cluster = self.get(name, by.of)
         if cluster.wanted != UP:
-            raise RequestRejected(f"the cluster {name} is stopped", fix=f"start it: perdure start {name}", status=409)
+            raise is_stopped(name)
         task = _task(config)
         self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
@@ -157,6 +160,10 @@ class ClusterService:
                 clusters.set_wait_for(conn, clusters.insert_cluster(conn, columns), options.wait_for)
             failpoint("cluster.created")
         except IntegrityError as error:  # another request has created it a moment ago
+            with self.database.connect() as conn:
+                own = clusters.find_by_key(conn, key)
+            if own is not None:  # the same one, whose connection broke
+                return own
             raise RequestRejected(
                 f"the cluster {name} is being launched by another request", fix="try again", status=409
             ) from error
@@ -175,12 +182,14 @@ class ClusterService:
             return
         config = {**cluster.config, "secrets": self.keyring.unseal(cluster.secrets)}
         config = {name: value for name, value in config.items() if value}
-        place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover)
+        place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover, starts=cluster.starts)
         key = clusters.host_key(cluster_id, cluster.starts)
         try:
             of = by.of if by else None
             host = Submission(cluster.name, [config], cluster.user, key, cluster=place, uploads_of=of)
             accepted = self.accept(host)
+        except Superseded:
+            return  # the request that did it goes on
         except RequestRejected:
             self.give_up(cluster)
             raise
@@ -197,9 +206,8 @@ class ClusterService:
         is_launch: bool,
         limit_s: float | None,
     ) -> OfCluster:
-        place = OnCluster(
-            cluster.id, cluster.name, is_job=True, demand=demand_of(task, is_launch=is_launch), limit_s=limit_s
-        )
+        demand = demand_of(task, is_launch=is_launch)
+        place = OnCluster(cluster.id, cluster.name, is_job=True, demand=demand, limit_s=limit_s, needs_up=not is_launch)
         user = cluster.user if by.for_owner else by.user
         job = Submission(task.name, [config], user, key, cluster=place, actor=by.actor, uploads_of=by.of)
         accepted = self.accept(job)
@@ -244,14 +252,14 @@ class ClusterService:
         """End the machines of a cluster. Its queue stays, and running jobs wait to start again."""
         self.stop_cluster(self.get(name, of).id, cause=cause)
 
-    def stop_cluster(self, cluster_id: int, *, cause: str = "") -> None:
-        """`stop` by id. Changes nothing if the cluster is down."""
+    def stop_cluster(self, cluster_id: int, *, cause: str = "", seen: Row[Any] | None = None) -> None:
+        """`stop` by id. Changes nothing if the cluster is down, or was used or changed since it was `seen`."""
         with self.database.begin() as conn:
-            is_stopped = clusters.change(conn, cluster_id, wanted=STOPPED, cause=cause)
+            is_wanted = _is_as(conn, seen) and clusters.change(conn, cluster_id, wanted=STOPPED, cause=cause)
             host = _host(conn, cluster_id)
             home = cluster_homes.wanted_of(conn, cluster_id)
         failpoint("cluster.stopped")
-        if is_stopped:
+        if is_wanted:
             self._end_host(host, None if home is None else self.save_home_s)
 
     def start(self, name: str, of: str | None = None) -> OfCluster:
@@ -264,11 +272,11 @@ class ClusterService:
     def _want_up(self, cluster_id: int) -> None:
         """Want machines: other ones, if the cluster does not have some or is about to. Not if it is down."""
         with self.database.begin() as conn:
-            clusters.lock(conn, cluster_id)
-            cluster, now = clusters.get(conn, cluster_id), self.clock.now()
+            cluster, now = clusters.lock(conn, cluster_id), self.clock.now()
             if cluster is not None and not _is_held(cluster, _host(conn, cluster_id)):
                 starts = cluster.starts + 1
                 clusters.change(conn, cluster_id, wanted=UP, cause="", starts=starts, active_at=now, launched_at=now)
+        failpoint("cluster.started")
 
     def down(self, name: str, *, cause: str = "", of: str | None = None) -> int:
         """End a cluster with its queue. Its jobs are cancelled; their logs stay readable under its name.
@@ -282,10 +290,12 @@ class ClusterService:
         self.down_cluster(cluster.id, cause=cause)
         return int(cluster.id)
 
-    def down_cluster(self, cluster_id: int, *, cause: str = "") -> None:
-        """`down` by id."""
+    def down_cluster(self, cluster_id: int, *, cause: str = "", seen: Row[Any] | None = None) -> None:
+        """`down` by id. Changes nothing if the cluster was used or changed since it was `seen`."""
         with self.database.begin() as conn:
-            if not clusters.change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None):
+            if not _is_as(conn, seen) or not clusters.change(
+                conn, cluster_id, wanted=DOWN, cause=cause, active_name=None
+            ):
                 return
             clusters.set_wait_for(conn, cluster_id, WaitFor.JOBS_AND_SSH)  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
@@ -295,11 +305,18 @@ class ClusterService:
         self._end_host(host)
 
     def give_up(self, cluster: Row[Any]) -> None:
-        """The machines of this start could not be had: a new cluster is down, another one is stopped."""
+        """The machines of this start could not be had: a new cluster is down, another one is stopped.
+
+        Changes nothing if the cluster was used or changed since `cluster` was read, or has machines meanwhile.
+        """
+        with self.database.connect() as conn:
+            host = _host(conn, cluster.id)
+        if host is not None and host.outcome is None and host.key == clusters.host_key(cluster.id, cluster.starts):
+            return
         if cluster.starts == 1:
-            self.down_cluster(cluster.id, cause="failed")
+            self.down_cluster(cluster.id, cause="failed", seen=cluster)
         else:
-            self.stop_cluster(cluster.id, cause="failed")
+            self.stop_cluster(cluster.id, cause="failed", seen=cluster)
 
     def _end_host(self, host: ClusterHost | None, grace_s: float | None = None) -> None:
         """End the machines that a job holds. The jobs on them have the usual time to save; the machines, `grace_s`."""
@@ -364,6 +381,14 @@ def no_such_cluster(name: str) -> RequestRejected:
 
 def _host(conn: Connection, cluster_id: int) -> ClusterHost | None:
     return clusters.hosts(conn, [cluster_id]).get(cluster_id)
+
+
+def _is_as(conn: Connection, seen: Row[Any] | None) -> bool:
+    """Whether nothing has used or changed a cluster since it was `seen`, if it was; until the transaction ends."""
+    if seen is None:
+        return True
+    row = clusters.lock(conn, seen.id)
+    return row is not None and all(getattr(row, name) == getattr(seen, name) for name in _OF_USE)
 
 
 def _with_autostop(options: LaunchOptions, task: Task) -> LaunchOptions:

@@ -13,6 +13,10 @@ class RequestRejected(Exception):
         self.message, self.where, self.fix, self.status = message, where, fix, status
 
 
+class Superseded(RequestRejected):
+    """The cluster was stopped, started again or taken down while the request was handled."""
+
+
 class Overloaded(RequestRejected):
     """The controller is behind with its work, and accepts nothing new until it has caught up."""
 

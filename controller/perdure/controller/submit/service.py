@@ -25,10 +25,11 @@ from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
 from perdure.controller.store.records import clusters, jobs
+from perdure.controller.store.records.clusters import UP
 from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
-from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
@@ -119,6 +120,23 @@ class SubmissionService:
     def _check(self, submission: Submission) -> _Checked:
         now = self.clock.now()
         _check_size(submission)
+        try:
+            return _Checked(submission, self._compile(submission, now), now)
+        except RequestRejected:
+            # It may have become invalid after it was accepted: its deadline has passed, a channel was removed.
+            if (known := self._known(submission)) is None:
+                raise
+            return _Checked(submission, known, now)
+
+    def _known(self, submission: Submission) -> CompiledJob | None:
+        """The job that was accepted with the key of a submission, without its tasks; None if there is none."""
+        if submission.key is None:
+            return None
+        with self.database.connect() as conn:
+            job_ids = jobs.find_by_key(conn, submission.key)
+            return CompiledJob(jobs.name_of(conn, job_ids[0]), [], 0, ()) if job_ids else None
+
+    def _compile(self, submission: Submission, now: float) -> CompiledJob:
         compiled = self.compiler.compile(submission.name, submission.configs, now)
         if submission.cluster is not None:
             compiled = submission.cluster.adapt(compiled)
@@ -127,7 +145,7 @@ class SubmissionService:
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:
             if not self.has_upload(digest, now):  # the node would wait for it in vain
                 raise _no_upload(digest)
-        return _Checked(submission, compiled, now)
+        return compiled
 
     def _accept_batch(self, ready: Sequence[_Checked]) -> Sequence[Accepted | Exception]:
         """Store all in one transaction; if that fails, each in its own."""
@@ -200,7 +218,7 @@ class SubmissionService:
             "owner": self.owner,
             "service_id": service.service_id if service else None,
             "cluster_id": cluster.cluster_id if cluster else None,
-            "cluster_job": clusters.take_number(conn, cluster.cluster_id) if cluster and cluster.is_job else None,
+            "cluster_job": _enter(conn, cluster) if cluster else None,
         }
 
     def _write(
@@ -271,6 +289,26 @@ def _require_budget(limits: Mapping[str, Any], now: float) -> None:
 def _no_upload(digest: str) -> RequestRejected:
     fix = "upload it before you submit the job"
     return RequestRejected(f"there is no upload {digest[:12]}…", where="tasks", fix=fix)
+
+
+def _enter(conn: Connection, cluster: OnCluster) -> int | None:
+    """The number of a new job on its cluster; None for a job that holds machines. Locks the cluster.
+
+    Raises RequestRejected if the cluster does not want it any more.
+    """
+    if not cluster.is_job:
+        row = clusters.lock(conn, cluster.cluster_id)
+        if row is None or (row.wanted, row.starts) != (UP, cluster.starts):
+            raise Superseded(f"the cluster {cluster.name} was changed meanwhile", fix="try again", status=409)
+        return None
+    number, wanted = clusters.take_number(conn, cluster.cluster_id)
+    if cluster.needs_up and wanted != UP:
+        raise is_stopped(cluster.name)
+    return number
+
+
+def is_stopped(cluster: str) -> RequestRejected:
+    return RequestRejected(f"the cluster {cluster} is stopped", fix=f"start it: perdure start {cluster}", status=409)
 
 
 def _check_size(submission: Submission) -> None:

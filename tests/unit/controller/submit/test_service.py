@@ -106,6 +106,17 @@ def test_accept_all__returns_a_result_for_each_submission(controller: Controller
     assert (len(new), len(set(new)), controller.jobs()) == (4, 4, 5)
 
 
+def test_resubmission__of_a_job_that_would_be_rejected_now_returns_the_job(controller: Controller) -> None:
+    def launch(deadline: str) -> Response:
+        task = {"run": "true", "resources": {"job_recovery": {"deadline": deadline}}}
+        return controller.launch(key="k", tasks=[task])
+
+    first = launch("2100-01-01T00:00:00Z").json()
+    again = launch("2001-01-01T00:00:00Z")
+    assert (again.status_code, again.json()["job_ids"]) == (201, first["job_ids"])
+    assert again.json()["name"] == "j"
+
+
 def test_accepted_view__equals_the_stored_one(controller: Controller) -> None:
     recovery = {"strategy": "FAILOVER", "max_restarts_on_errors": 3}
     configs = [

@@ -105,7 +105,7 @@ _TAKE_NUMBER = (
     update(Cluster)
     .where(Cluster.c.id == bindparam("key_id"))
     .values(next_job=Cluster.c.next_job + 1)
-    .returning(Cluster.c.next_job)
+    .returning(Cluster.c.next_job, Cluster.c.wanted)
 )
 
 
@@ -176,9 +176,10 @@ def change(conn: Connection, cluster_id: int, **columns: Any) -> bool:
     return conn.execute(update(Cluster).where(*where).values(**columns)).rowcount > 0
 
 
-def lock(conn: Connection, cluster_id: int) -> None:
-    """Keep other transactions from changing the cluster or the slots of its jobs until this one ends."""
-    conn.execute(update(Cluster).where(Cluster.c.id == cluster_id).values(id=Cluster.c.id))
+def lock(conn: Connection, cluster_id: int) -> Row[Any] | None:
+    """Keep other transactions from changing the cluster or its slots until this one ends. Returns its row."""
+    query = update(Cluster).where(Cluster.c.id == cluster_id).values(id=Cluster.c.id)
+    return conn.execute(query.returning(Cluster)).first()
 
 
 def get(conn: Connection, cluster_id: int) -> Row[Any] | None:
@@ -282,9 +283,10 @@ def unfinalized(conn: Connection) -> list[Row[Any]]:
     return list(conn.execute(select(Job.c.id, Job.c.cluster_id).where(*wanted)))
 
 
-def take_number(conn: Connection, cluster_id: int) -> int:
-    """The number of the cluster's next job."""
-    return int(conn.execute(_TAKE_NUMBER, {"key_id": cluster_id}).scalar_one()) - 1
+def take_number(conn: Connection, cluster_id: int) -> tuple[int, str]:
+    """The number of the cluster's next job, and what is wanted of the cluster until the transaction ends."""
+    row = conn.execute(_TAKE_NUMBER, {"key_id": cluster_id}).one()
+    return row.next_job - 1, row.wanted
 
 
 def hosts(conn: Connection, cluster_ids: Collection[int]) -> dict[int, ClusterHost]:

@@ -102,6 +102,10 @@ def find_by_key(conn: Connection, key: str) -> list[int]:
     return [first.id, *conn.execute(query).scalars()]
 
 
+def name_of(conn: Connection, job_id: int) -> str:
+    return str(conn.execute(select(Job.c.name).where(Job.c.id == job_id)).scalar_one())
+
+
 def known_keys(conn: Connection, keys: Sequence[str]) -> set[str]:
     """The idempotency keys, of these, with which a job was accepted before."""
     return set(conn.execute(_KNOWN_KEYS, {"keys": list(keys)}).scalars()) if keys else set()

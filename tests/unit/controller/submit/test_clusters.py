@@ -1,0 +1,269 @@
+"""Clusters as their users request them, on a controller whose reconciler does not run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, select, update
+
+from perdure.controller.daemon import Daemon
+from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
+from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import WaitFor
+from perdure.controller.store.records.jobs import Job, Task
+from perdure.controller.submit.clusters import ClusterService, LaunchOptions
+from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.service import Accepted, Submission
+from perdure.recovery.reasons import Reason
+
+TASK = {"run": "true"}
+MISSED = {"resources": {"job_recovery": {"deadline": "2020-01-01T00:00:00Z"}}}
+
+
+@dataclass
+class Sky:
+    """A cluster of one test. `cancelled`: the ids of the jobs that were cancelled."""
+
+    daemon: Daemon
+    service: ClusterService
+    name: str
+    cancelled: list[int] = field(default_factory=list)
+
+    def launch(self, config: Any = TASK, key: str = "first", **options: Any) -> Any:
+        return self.service.launch(self.name, config, "ada", f"{self.name}-{key}", LaunchOptions(**options))
+
+    def exec(self, key: str = "exec") -> Any:
+        return self.service.exec(self.name, TASK, "ada", f"{self.name}-{key}", None)
+
+    def meanwhile(self, action: Callable[[], Any]) -> ClusterService:
+        """The service, as another request uses it: `action` is done just before its first submission."""
+        remaining = [action]
+
+        def accept(submission: Submission) -> Accepted:
+            while remaining:
+                remaining.pop()()
+            return self.service.accept(submission)
+
+        return replace(self.service, accept=accept)
+
+    def cluster(self) -> Row[Any]:
+        with self.daemon.database.connect() as conn:
+            row = clusters.find(conn, self.name, gone=True)
+        assert row is not None
+        return row
+
+    def change(self, **columns: Any) -> None:
+        with self.daemon.database.begin() as conn:
+            clusters.change(conn, self.cluster().id, **columns)
+
+    def hosts(self) -> list[Row[Any]]:
+        """The jobs that hold machines, oldest first."""
+        with self.daemon.database.connect() as conn:
+            of_cluster = select(Job).where(clusters.IS_HOST, Job.c.cluster_id == self.cluster().id)
+            return list(conn.execute(of_cluster.order_by(Job.c.id)))
+
+    def jobs(self) -> list[int]:
+        """The numbers of the jobs in the queue."""
+        with self.daemon.database.connect() as conn:
+            return list(clusters.numbered_jobs(conn, self.cluster().id))
+
+    def starts(self) -> list[int]:
+        """The starts of the cluster that have a host."""
+        return [int(host.idempotency_key.rpartition("/")[2]) for host in self.hosts()]
+
+    def end(self, job_id: int, outcome: Reason, **columns: Any) -> None:
+        """The job ends, as the reconciler would record it."""
+        with self.daemon.database.begin() as conn:
+            ended = update(Task).where(Task.c.job_id == job_id)
+            conn.execute(ended.values(outcome=outcome.value, state="ENDED", **columns))
+            conn.execute(update(Job).where(Job.c.id == job_id).values(finalized=True))
+
+    def stop(self) -> None:
+        """Stop the cluster; its machines end at once."""
+        self.service.stop(self.name)
+        self.end(self.hosts()[-1].id, Reason.USER_CANCELLED)
+        self.cancelled.clear()
+
+    def advance(self, seconds: float) -> None:
+        clock = self.daemon.api_context.clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(seconds)
+
+    def tick(self) -> None:
+        """What `maintenance.cluster_upkeep` does every second."""
+        ClusterUpkeep(self.daemon.database, self.daemon.api_context.clock, self.service).tick()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(Settings(tmp_path_factory.mktemp("home")), ManualClock())
+    yield daemon
+    daemon.socket.close()
+    daemon.close()
+
+
+@pytest.fixture
+def sky(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Sky]:
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[-60:].strip("-0123456789")
+    sky = Sky(daemon, daemon.api_context.cluster_service, name)
+    sky.service = replace(sky.service, cancel=lambda ids, _grace_s: sky.cancelled.extend(ids))
+    yield sky
+    with daemon.database.begin() as conn:  # later tests do not see it
+        conn.execute(update(clusters.Cluster).values(wanted="DOWN", active_name=None))
+        conn.execute(update(Job).values(finalized=True))
+
+
+def test_start__meets_another_start_of_the_same_cluster(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    sky.meanwhile(lambda: sky.service.start(sky.name)).start(sky.name)
+    assert (sky.cluster().wanted, sky.starts()) == ("UP", [1, 2])
+
+
+def test_start__meets_a_launch_on_the_same_cluster(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    sky.meanwhile(lambda: sky.launch(key="again")).start(sky.name)
+    assert (sky.cluster().wanted, sky.starts()) == ("UP", [1, 2])
+
+
+def test_start__launches_nothing_if_the_cluster_was_stopped_or_started_again_meanwhile(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    sky.meanwhile(lambda: sky.service.stop(sky.name)).start(sky.name)
+    assert (sky.cluster().wanted, sky.starts()) == ("STOPPED", [1])
+
+    def stop_and_start() -> None:
+        sky.service.stop(sky.name)
+        sky.service.start(sky.name)
+
+    sky.meanwhile(stop_and_start).start(sky.name)
+    assert (sky.cluster().wanted, sky.starts()) == ("UP", [1, 4])
+
+
+def test_start__after_a_host_that_never_ran_is_no_failure(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    seen: list[str] = []
+
+    def tick() -> None:
+        sky.tick()
+        seen.append(sky.cluster().wanted)
+
+    sky.meanwhile(tick).start(sky.name)
+    assert (seen, sky.starts()) == (["UP"], [1, 2])
+
+
+def test_start__whose_controller_died_is_completed(sky: Sky) -> None:
+    sky.launch()
+    sky.end(sky.hosts()[0].id, Reason.NOT_RECOVERED, has_run=True)
+
+    def die(_: Submission) -> Accepted:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace(sky.service, accept=die).start(sky.name)
+    assert sky.starts() == [1]
+    sky.tick()
+    assert (sky.cluster().wanted, sky.starts()) == ("UP", [1, 2])
+
+
+def test_watch__cancels_a_host_of_an_earlier_start(sky: Sky) -> None:
+    sky.launch()
+    (host,) = sky.hosts()
+    sky.change(starts=2)
+    sky.tick()
+    assert sky.cancelled == [host.id]
+
+
+def test_launch__on_a_running_cluster_whose_configuration_compiles_no_more(sky: Sky) -> None:
+    sky.launch(config={"run": "true", "resources": {"job_recovery": {"deadline": "60h"}}})
+    job = sky.exec()
+    sky.change(config=MISSED)
+    added = sky.launch(key="second")
+    assert (added.number, sky.cluster().wanted, len(sky.hosts())) == (job.number + 1, "UP", 1)
+    assert sky.cancelled == []
+
+
+def test_launch__of_a_new_cluster_that_no_cloud_has_leaves_nothing(sky: Sky) -> None:
+    with pytest.raises(RequestRejected):
+        sky.launch(config={**TASK, **MISSED})
+    assert (sky.cluster().wanted, sky.cluster().cause, sky.hosts()) == ("DOWN", "failed", [])
+
+
+def test_start__of_a_cluster_whose_configuration_compiles_no_more_stops_it_again(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    sky.change(config=MISSED)
+    with pytest.raises(RequestRejected, match="deadline"):
+        sky.service.start(sky.name)
+    assert (sky.cluster().wanted, sky.cluster().cause) == ("STOPPED", "failed")
+
+
+def test_launch__that_is_rejected_leaves_the_machines_that_another_request_has_launched_meanwhile(sky: Sky) -> None:
+    def reject(_: Submission) -> Accepted:
+        sky.service.ensure_host(sky.cluster().id)
+        raise RequestRejected("there is no such channel any more")
+
+    with pytest.raises(RequestRejected):
+        replace(sky.service, accept=reject).launch(sky.name, TASK, "ada", sky.name, LaunchOptions())
+    assert (sky.cluster().wanted, sky.starts(), sky.cancelled) == ("UP", [1], [])
+
+
+class ClockWithAction(ManualClock):
+    """Does `action` when it is read for the first time."""
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        super().__init__()
+        self._actions = [action]
+
+    def now(self) -> float:
+        while self._actions:
+            self._actions.pop()()
+        return super().now()
+
+
+def test_launch__repeated_while_the_first_request_is_handled_is_the_same_launch(sky: Sky) -> None:
+    """The clock is read when both have seen that there is no such cluster."""
+    results: list[Any] = []
+    clock = ClockWithAction(lambda: results.append(sky.launch()))
+    results.append(replace(sky, service=replace(sky.service, clock=clock)).launch())
+    assert results[0] == results[1]
+    assert (sky.starts(), sky.jobs()) == ([1], [1])
+
+
+def test_launch__of_a_name_that_another_request_launches_is_rejected(sky: Sky) -> None:
+    clock = ClockWithAction(lambda: sky.launch(key="other"))
+    with pytest.raises(RequestRejected, match="is being launched by another request"):
+        replace(sky, service=replace(sky.service, clock=clock)).launch()
+
+
+def test_exec__meets_a_stop(sky: Sky) -> None:
+    sky.launch()
+    with pytest.raises(RequestRejected, match="is stopped"):
+        sky.meanwhile(sky.stop).exec(sky.name, TASK, "ada", f"{sky.name}-exec", None)
+    assert sky.jobs() == [1], "it does not wait in a stopped cluster"
+
+
+@pytest.mark.parametrize("use", ["exec", "autostop", "recreate", "nothing"])
+def test_autostop__meets_a_use_of_the_cluster(sky: Sky, use: str) -> None:
+    sky.launch(with_job=False)
+    seen = sky.cluster()
+    sky.advance(60.0)
+    if use == "exec":
+        sky.exec()
+    elif use == "autostop":
+        sky.service.autostop(sky.name, None, WaitFor.JOBS, down=False)
+    elif use == "recreate":
+        sky.service.down(sky.name)
+        sky.launch(key="again")
+    sky.service.stop_cluster(seen.id, cause="autostop", seen=seen)
+    assert sky.cluster().wanted == ("STOPPED" if use == "nothing" else "UP")
+    sky.service.down_cluster(seen.id, cause="autostop", seen=seen)
+    assert sky.cluster().wanted == ("STOPPED" if use == "nothing" else "UP"), "it was stopped since it was seen"
