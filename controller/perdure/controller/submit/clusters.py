@@ -21,6 +21,7 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import cluster_homes
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
+from perdure.controller.store.records.jobs import KEY_SEPARATOR
 from perdure.controller.submit.autostop import parse_autostop
 from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
 from perdure.controller.submit.compiler import parse_tasks
@@ -110,7 +111,7 @@ class ClusterService:
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
             return OfCluster(cluster.id, cluster.name, warnings=warnings)
         job = job_config(config, with_setup=options.with_setup)
-        added = self._add_job(cluster, job, task, by, f"{key}/job", is_launch=True, limit_s=options.limit_s)
+        added = self._add_job(cluster, job, task, by, _job_key(key), is_launch=True, limit_s=options.limit_s)
         return replace(added, warnings=(*warnings, *added.warnings))
 
     def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
@@ -121,7 +122,7 @@ class ClusterService:
         task = _task(config)
         self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
-        return self._add_job(cluster, job, task, by, f"{key}/job", is_launch=False, limit_s=limit_s)
+        return self._add_job(cluster, job, task, by, _job_key(key), is_launch=False, limit_s=limit_s)
 
     def _create(
         self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
@@ -406,6 +407,11 @@ def _is_held(cluster: Row[Any], host: ClusterHost | None) -> bool:
         return False
     is_current = host is not None and host.key == clusters.host_key(cluster.id, cluster.starts)
     return not is_current or host is None or (host.outcome is None and not host.cancelled)
+
+
+def _job_key(key: str) -> str:
+    """The key of the job that a request with this key adds."""
+    return f"{key}{KEY_SEPARATOR}job"
 
 
 def _task(config: Mapping[str, Any]) -> Task:

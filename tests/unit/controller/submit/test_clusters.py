@@ -8,15 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import Row, select, update
 
+from perdure.controller.api.routes.jobs import LaunchBody
 from perdure.controller.daemon import Daemon
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.store.records.jobs import Job, Task
+from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
 from perdure.controller.submit.clusters import ClusterService, LaunchOptions
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
@@ -75,7 +77,7 @@ class Sky:
 
     def starts(self) -> list[int]:
         """The starts of the cluster that have a host."""
-        return [int(host.idempotency_key.rpartition("/")[2]) for host in self.hosts()]
+        return [int(host.idempotency_key.rpartition(KEY_SEPARATOR)[2]) for host in self.hosts()]
 
     def end(self, job_id: int, outcome: Reason, **columns: Any) -> None:
         """The job ends, as the reconciler would record it."""
@@ -214,6 +216,18 @@ def test_launch__that_is_rejected_leaves_the_machines_that_another_request_has_l
     with pytest.raises(RequestRejected):
         replace(sky.service, accept=reject).launch(sky.name, TASK, "ada", sky.name, LaunchOptions())
     assert (sky.cluster().wanted, sky.starts(), sky.cancelled) == ("UP", [1], [])
+
+
+def test_keys__of_clusters_cannot_be_sent_by_a_user(sky: Sky) -> None:
+    sky.launch()
+    sky.exec()
+    with sky.daemon.database.connect() as conn:
+        of_cluster = select(Job.c.idempotency_key).where(Job.c.cluster_id == sky.cluster().id)
+        keys = list(conn.execute(of_cluster).scalars())
+    assert len(keys) == 3
+    for key in keys:
+        with pytest.raises(ValidationError):
+            LaunchBody.model_validate({"tasks": [], "key": key})
 
 
 class ClockWithAction(ManualClock):

@@ -14,7 +14,7 @@ from pydantic import Field
 from perdure.controller.api.access.audit_log import record
 from perdure.controller.api.access.caller import Caller
 from perdure.controller.api.auth import Reader, Runner
-from perdure.controller.api.routes.jobs import RequestBody
+from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.queries import globs
@@ -39,7 +39,7 @@ IdleSeconds = Annotated[float, Field(ge=0, le=_MAX_IDLE_S)]
 class ClusterJobBody(RequestBody):
     task: dict[str, Any]
     user: str = Field("", max_length=200)
-    key: str = Field(min_length=1, max_length=200)
+    key: Key = Field(min_length=1)
     limit_s: float | None = Field(None, gt=0, le=_MAX_LIMIT_S)
 
 

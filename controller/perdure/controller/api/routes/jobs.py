@@ -44,6 +44,8 @@ from perdure.sdk.spec.problems import describe
 router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=error_responses(400, 401, 503))
 
 ListedId = Annotated[int, Field(ge=0, le=MAX_ID)]
+Key = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""An idempotency key. The database derives others from it, with a control character (`jobs.KEY_SEPARATOR`)."""
 _LAUNCHING = (Status.STARTING, Status.RECOVERING)
 _RESPONSE_FIELDS = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MAX_TASKS, _MAX_IDS = 1_000, 10_000
@@ -63,7 +65,7 @@ class JobBody(RequestBody):
     name: str | None = Field(None, max_length=200)
     tasks: list[dict[str, Any]] = Field(max_length=_MAX_TASKS)
     user: str = Field("", max_length=200)
-    key: str | None = Field(None, max_length=200)
+    key: Key | None = None
 
 
 class LaunchBody(JobBody):

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, case, exists, func, insert, literal, select, update
 
 from perdure.controller.store.records import facts
-from perdure.controller.store.records.jobs import Attempt, Job, Node, Task
+from perdure.controller.store.records.jobs import KEY_SEPARATOR, Attempt, Job, Node, Task
 from perdure.controller.store.tables import ClusterRow
 from perdure.recovery.market.slot_queue import Demand, NodeRoom, QueuedJob
 from perdure.recovery.statuses import AttemptState, TaskState
@@ -162,7 +162,7 @@ class ClusterHost:
 
 def host_key(cluster_id: int, starts: int) -> str:
     """The key of the job that holds a cluster's machines since it was started for the `starts`th time."""
-    return f"cluster/{cluster_id}/{starts}"
+    return f"cluster{KEY_SEPARATOR}{cluster_id}{KEY_SEPARATOR}{starts}"
 
 
 def insert_cluster(conn: Connection, columns: Mapping[str, Any]) -> int:

@@ -55,6 +55,8 @@ _STOP_NODES = update(Node).where(*_NODE_BY_KEY[:3]).values(connected=False)
 _ADVANCE = (
     update(Node).where(*_NODE_BY_KEY, Node.c.checkpoint_seq < bindparam("seq")).values(checkpoint_seq=bindparam("seq"))
 )
+KEY_SEPARATOR = "\x1f"
+"""Separates the parts of idempotency keys that are not a user's own; users cannot send it."""
 _BATCH_SIZE = 1000  # jobs in one statement
 _OF_JOBS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
 _CHECKPOINT_SEQS = select(
@@ -138,7 +140,7 @@ def insert_batches(conn: Connection, batches: Sequence[tuple[Mapping[str, Any], 
 
 
 def _key_in_batch(key: str, rank: int) -> str:
-    return f"{key}\x1f{rank}" if rank else key
+    return f"{key}{KEY_SEPARATOR}{rank}" if rank else key
 
 
 def add_tasks(writes: WriteBatch, tasks: Sequence[NewTask], task_ids: Mapping[int, Sequence[str]]) -> None:
