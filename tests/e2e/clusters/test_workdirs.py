@@ -21,16 +21,17 @@ def test_snapshot__of_a_running_job_never_changes(files: Clusters, tmp_path: Pat
     (workdir / "code.txt").write_text("first\n")
     first = files.exec(
         "files",
-        "cat code.txt; touch begun; while [ ! -e ~/go ]; do sleep 0.05; done; cat code.txt",
+        "echo mine > made.txt; cat code.txt; while [ ! -e ~/go ]; do sleep 0.05; done; cat code.txt made.txt",
         workdir=str(workdir),
     )
     files.until("files", first, "RUNNING")
     files.controller.until(lambda: files.log("files", first) == "first\n", "the first output")
     (workdir / "code.txt").write_text("second\n")
-    assert files.output("files", "cat code.txt", workdir=str(workdir)) == "second\n"
+    script = "ls; cat code.txt; echo changed > made.txt"
+    assert files.output("files", script, workdir=str(workdir)) == "code.txt\nmade.txt\nsecond\n"
     assert files.output("files", "cat code.txt; touch ~/go") == "second\n", "without a workdir: the newest one"
     files.until("files", first)
-    assert files.log("files", first) == "first\nfirst\n"
+    assert files.log("files", first) == "first\nfirst\nmine\n"
 
 
 def test_snapshot__drops_removed_files_and_keeps_what_jobs_made(files: Clusters, tmp_path: Path) -> None:

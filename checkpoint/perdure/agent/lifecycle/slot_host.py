@@ -8,7 +8,6 @@ is on disk, so that a restarted agent adopts the slots that run.
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.agent.lifecycle.desired_state import DesiredState
+from perdure.agent.lifecycle.folder_removals import FolderRemovals, is_removed
 from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs
 from perdure.agent.link.outbox import Outbox
 from perdure.agent.link.websocket import WebSocket
@@ -71,6 +71,7 @@ class SlotHost:
         library: Path,
         environ: Mapping[str, str],
         log: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root = paths.root / "slots"
         self._outbox = outbox
@@ -83,10 +84,12 @@ class SlotHost:
         self._stages: dict[str, Stage] = {}
         self._ended: set[str] = set()
         self._stop_began: dict[str, float] = {}
-        self._checked_at = 0.0
-        self._idle_since = time.monotonic()
-        self._workdirs = SlotWorkdirs(paths.root / "workdirs", environ)
-        self.last_contact: Callable[[], float] = time.monotonic
+        self._monotonic = monotonic
+        self._checked_at: float | None = None
+        self._idle_since = monotonic()
+        self._removals = FolderRemovals()
+        self._workdirs = SlotWorkdirs(paths.root / "workdirs", environ, self._removals)
+        self.last_contact: Callable[[], float] = monotonic
         self.used_at: Callable[[], float] = lambda: 0.0
 
     # --- a stream of the channel --------------------------------------------------------------------------
@@ -104,9 +107,9 @@ class SlotHost:
         autostop = Autostop.parse(message)
         with self._lock:
             if autostop != self._autostop and autostop.wait_for == "none":
-                self._idle_since = time.monotonic()
+                self._idle_since = self._monotonic()
             self._wanted, self._autostop = slots, autostop
-            self._checked_at = 0.0
+            self._checked_at = None
             self._root.mkdir(mode=0o700, exist_ok=True)
             write_json(self._root / "wanted.json", {"slots": list(slots.values()), **asdict(autostop)})
 
@@ -114,6 +117,8 @@ class SlotHost:
 
     def restore(self) -> None:
         """Adopt what an earlier agent has started, before the first report is sent."""
+        self._removals.resume(self._root)
+        self._workdirs.restore()
         stored = read_json(self._root / "wanted.json") or {"slots": []}
         self._wanted = {slot["id"]: slot for slot in stored["slots"]}
         self._autostop = Autostop.parse(stored)
@@ -121,8 +126,8 @@ class SlotHost:
 
     def is_done(self) -> bool:
         """Start and stop slots as wanted. True once nobody needs this node: it is idle and no controller answers."""
-        now = time.monotonic()
-        if now - self._checked_at < POLL_S:
+        now = self._monotonic()
+        if self._checked_at is not None and now - self._checked_at < POLL_S:
             return False
         self._checked_at = now
         with self._lock:
@@ -216,6 +221,9 @@ class SlotHost:
             PERDURE_WORKDIR=str(workdir.path),
             PERDURE_WORKDIR_RECORD=str(workdir.record),
         )
+        if workdir.source is not None:
+            env["PERDURE_WORKDIR_SOURCE"] = str(workdir.source.path)
+            env["PERDURE_WORKDIR_SOURCE_RECORD"] = str(workdir.source.record)
         if slot["gpus"]:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(int(gpu)) for gpu in slot["gpus"])
         command = [sys.executable or "python3", "-IS", "-c", _AGENT_COMMAND, str(self._library)]
@@ -228,14 +236,14 @@ class SlotHost:
             return
         for folder in self._root.iterdir():
             slot_id = folder.name
-            if not folder.is_dir() or slot_id in wanted:
+            if slot_id in wanted or is_removed(folder) or not folder.is_dir():
                 continue
             stage = self._stage(slot_id)
             if stage.is_alive():
                 self._kill_stage(slot_id, stage)
                 continue
             self._workdirs.release(slot_id)
-            shutil.rmtree(folder, ignore_errors=True)
+            self._removals.add(folder)
             self._stages.pop(slot_id, None)
             self._stop_began.pop(slot_id, None)
             self._ended.discard(slot_id)

@@ -2,41 +2,48 @@
 
 Jobs share `~/sky_workdir` as long as they bring the same files, or none. A job with other files updates it, if no job
 runs in it; otherwise the job gets a copy in `~/.sky_workdirs`. What jobs have written there, such as a virtual
-environment that `setup` made, is part of the copy. `storage.shared_workdir` puts the files in place.
+environment that `setup` made, is part of the copy. `storage.shared_workdir` puts the files in place, on the agent of
+the job.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perdure.agent.lifecycle.folder_removals import FolderRemovals
 from perdure.agent.state_file import read_json, write_json
 from perdure.agent.workload.environment import WORKDIR, home_dir
 
 MAIN = "main"
 COPIES = ".sky_workdirs"
+_COPY = "copy-"
 GIT = "git-"
 """How the id of a workdir begins that is cloned from a git repository: it has a folder of its own."""
 
 
 @dataclass(frozen=True)
 class Workdir:
-    """A folder, and the file that says which snapshot it holds."""
+    """A folder, and the file that says which snapshot it holds. `source`: what it is a copy of, if it is one."""
 
     path: Path
     record: Path
+    source: Workdir | None = None
 
 
 class SlotWorkdirs:
     """The workdirs of one node. Their assignment is stored, so that a restarted agent knows which are in use."""
 
-    def __init__(self, state_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, state_dir: Path, environ: Mapping[str, str], removals: FolderRemovals) -> None:
         self._state_dir = state_dir
         self._environ = environ
+        self._removals = removals
+
+    def restore(self) -> None:
+        """Remove what an earlier agent has left to be removed."""
+        self._removals.resume(home_dir(self._environ) / COPIES)
 
     def assign(self, slot_id: str, wanted: str | None, running: Collection[str]) -> Workdir:
         """The workdir of a slot that starts. `wanted`: the id of its files, None if it brings none. Raises OSError."""
@@ -48,7 +55,7 @@ class SlotWorkdirs:
         self._store(state)
         workdir = self._workdir(name)
         workdir.path.mkdir(parents=True, exist_ok=True)
-        return workdir
+        return replace(workdir, source=self._workdir(MAIN)) if name.startswith(_COPY) else workdir
 
     def release(self, slot_id: str) -> None:
         """Forget a slot that has ended, and remove the copies that nothing uses any more. Raises OSError."""
@@ -62,7 +69,7 @@ class SlotWorkdirs:
             del state["ids"][name]
         self._store(state)
         for name in unused:
-            shutil.rmtree(self._workdir(name).path, ignore_errors=True)
+            self._removals.add(self._workdir(name).path)
             self._workdir(name).record.unlink(missing_ok=True)
 
     def _choose(self, state: dict[str, Any], wanted: str | None, in_use: Collection[str | None]) -> str:
@@ -75,20 +82,9 @@ class SlotWorkdirs:
             name = MAIN
         else:
             state["copies"] += 1
-            name = f"copy-{state['copies']}"
-            self._copy(self._workdir(MAIN), self._workdir(name))
+            name = f"{_COPY}{state['copies']}"
         state["ids"][name] = wanted
         return name
-
-    def _copy(self, source: Workdir, target: Workdir) -> None:
-        """Link what jobs have written to the folder of a new copy, without the files of the snapshot it holds."""
-        brought = set((read_json(source.record) or {}).get("files", ()))
-        for folder, _, files in os.walk(str(source.path)):
-            relative = os.path.relpath(folder, str(source.path))
-            (target.path / relative).mkdir(parents=True, exist_ok=True)
-            for file in files:
-                if os.path.normpath(os.path.join(relative, file)) not in brought:
-                    _link(os.path.join(folder, file), str(target.path / relative / file))
 
     def _workdir(self, name: str) -> Workdir:
         home = home_dir(self._environ)
@@ -100,11 +96,3 @@ class SlotWorkdirs:
 
     def _store(self, state: dict[str, Any]) -> None:
         write_json(self._state_dir / "state.json", state)
-
-
-def _link(source: str, target: str) -> None:
-    """Give `target` the content of `source`: a hard link where that is possible."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)

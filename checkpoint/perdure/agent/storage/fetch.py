@@ -113,6 +113,7 @@ class Fetcher:
         with shared_workdir.locked(record):
             if shared_workdir.holds(record, digest):
                 return
+            self._copy_jobs_files(workdir, record)
             self._download("uploads", digest, archive)
             try:
                 shared_workdir.replace(
@@ -122,6 +123,16 @@ class Fetcher:
                 raise FetchFailed(f"unpacking the workdir: {error}") from None
             finally:
                 archive.unlink()
+
+    def _copy_jobs_files(self, workdir: Path, record: Path) -> None:
+        """Copy what jobs have written to the folder that `workdir` is a copy of, if it is one."""
+        source, source_record = (self._environ.get(f"PERDURE_WORKDIR_SOURCE{part}") for part in ("", "_RECORD"))
+        if source is None or source_record is None:
+            return
+        try:
+            shared_workdir.copy(Path(source), Path(source_record), workdir, record, self._cancelled.is_set)
+        except OSError as error:
+            raise FetchFailed(f"copying the workdir: {error}") from None
 
     def _unpack(self, upload: dict[str, Any]) -> None:
         target = node_path(upload["path"], self._environ)

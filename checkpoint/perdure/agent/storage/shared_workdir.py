@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import stat
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from perdure.agent.state_file import read_json, write_json
+
+_FICLONE = 0x40049409  # ioctl_ficlone(2)
+_CHUNK_BYTES = 1 << 20
 
 
 @contextmanager
@@ -46,6 +51,46 @@ def replace(record: Path, snapshot: str, folder: Path, archive: Path, unpack: Ca
             _remove_empty(path.parent, folder)
     unpack()
     write_json(record, {"snapshot": snapshot, "files": files})
+
+
+def copy(source: Path, source_record: Path, target: Path, record: Path, is_cancelled: Callable[[], bool]) -> None:
+    """Copy what jobs have written to `source`, without the files of the snapshot that it holds, unless it was done.
+
+    The jobs of both folders change their files in place, so they share none. Call it with `record` locked. Waits while
+    `source` gets another snapshot. Raises OSError; stops early once it is cancelled.
+    """
+    if record.exists():
+        return
+    with locked(source_record):
+        brought = set((read_json(source_record) or {}).get("files", ()))
+        for folder, names, files in os.walk(str(source)):
+            within = os.path.relpath(folder, str(source))
+            (target / within).mkdir(parents=True, exist_ok=True)
+            links = [name for name in names if os.path.islink(os.path.join(folder, name))]
+            for name in (*files, *links):
+                if is_cancelled():
+                    return
+                if os.path.normpath(os.path.join(within, name)) not in brought:
+                    with suppress(FileNotFoundError):  # a job has removed it meanwhile
+                        _copy_file(os.path.join(folder, name), str(target / within / name))
+            shutil.copystat(folder, str(target / within))
+    write_json(record, {"snapshot": None, "files": []})
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file or a link; sockets, pipes and devices are left out. The blocks are shared where that is possible."""
+    mode = os.lstat(source).st_mode
+    if stat.S_ISLNK(mode):
+        with suppress(FileNotFoundError):
+            os.unlink(target)
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(mode):
+        with open(source, "rb") as reader, open(target, "wb") as writer:
+            try:
+                fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
+            except OSError:  # not on this file system
+                shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
+        shutil.copystat(source, target)
 
 
 def _remove_empty(folder: Path, root: Path) -> None:

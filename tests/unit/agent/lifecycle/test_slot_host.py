@@ -2,73 +2,76 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from perdure.agent.lifecycle.slot_host import MIN_SILENCE_S, POLL_S, SlotHost
+from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.link.outbox import Outbox, Report
 from perdure.agent.main import AUTOSTOP_POWER_OFF_S, _silence_limit_s
 from perdure.agent.paths import NodePaths
-from support.helpers.timing import pause, wait_until
 
-IDLE_S = 0.3
-
-
-def idle_host(root: Path) -> SlotHost:
-    """A host whose controller has been silent for long."""
-    paths = NodePaths(root)
-    paths.create()
-    host = SlotHost(paths, Outbox(Report(ip=""), notices=[], sizes=dict), library=root, environ={}, log=print)
-    host.last_contact = lambda: time.monotonic() - 2 * MIN_SILENCE_S
-    return host
+IDLE_S = 300.0
 
 
-def receive(host: SlotHost, **autostop: Any) -> None:
-    host.handle_message({"type": "slots", "slots": [], **autostop})
+class Host(SlotHost):
+    """A host whose controller has been silent for long, and the clock that it reads."""
 
+    def __init__(self, root: Path) -> None:
+        self.now = 1000.0
+        paths = NodePaths(root)
+        paths.create()
+        outbox = Outbox(Report(ip=""), notices=[], sizes=dict)
+        super().__init__(paths, outbox, library=root, environ={}, log=print, monotonic=lambda: self.now)
+        self.last_contact = lambda: -1e9
 
-def stays(host: SlotHost) -> bool:
-    """Whether the host goes on for longer than its idle time."""
-    pause(IDLE_S + 2 * POLL_S)
-    return not host.is_done()
+    def receive(self, **autostop: Any) -> None:
+        self.handle_message({"type": "slots", "slots": [], **autostop})
 
-
-def until_done(host: SlotHost) -> None:
-    wait_until(host.is_done, "the node to end", 20)
+    def ends_after(self, seconds: float) -> bool:
+        """Whether it ends when so much time has passed, and not just before."""
+        self.now += seconds - 1.0
+        assert not self.is_done()
+        self.now += 1.0
+        return self.is_done()
 
 
 def test_idle_node__ends_unless_autostop_is_off(tmp_path: Path) -> None:
-    host = idle_host(tmp_path)
-    receive(host, autostop_s=None)
-    assert stays(host)
-    receive(host, autostop_s=IDLE_S)
-    until_done(host)
+    host = Host(tmp_path)
+    host.receive(autostop_s=None)
+    assert not host.ends_after(10 * IDLE_S)
+    host.receive(autostop_s=11 * IDLE_S)
+    assert host.ends_after(IDLE_S)
+
+
+def test_node__does_not_end_while_a_controller_answers(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.receive(autostop_s=IDLE_S)
+    host.last_contact = lambda: host.now - IDLE_S + 1.0
+    assert not host.ends_after(10 * IDLE_S)
 
 
 def test_session__keeps_a_node_while_it_is_waited_for(tmp_path: Path) -> None:
-    host = idle_host(tmp_path)
-    host.used_at = time.monotonic
-    receive(host, autostop_s=IDLE_S, wait_for="jobs_and_ssh")
-    assert stays(host)
-    receive(host, autostop_s=IDLE_S, wait_for="jobs")
-    until_done(host)
+    host = Host(tmp_path)
+    host.used_at = lambda: host.now
+    host.receive(autostop_s=IDLE_S, wait_for="jobs_and_ssh")
+    assert not host.ends_after(10 * IDLE_S)
+    host.receive(autostop_s=IDLE_S, wait_for="jobs")
+    assert host.is_done()
 
 
 def test_node_that_waits_for_nothing__counts_from_each_change(tmp_path: Path) -> None:
-    host = idle_host(tmp_path)
-    host.used_at = time.monotonic
-    pause(IDLE_S)
-    receive(host, autostop_s=IDLE_S, wait_for="none", active_at=1.0)
-    assert not host.is_done()
-    until_done(host)
-    receive(host, autostop_s=IDLE_S, wait_for="none", active_at=1.0)
+    host = Host(tmp_path)
+    host.used_at = lambda: host.now
+    host.now += IDLE_S
+    host.receive(autostop_s=IDLE_S, wait_for="none", active_at=1.0)
+    assert host.ends_after(IDLE_S)
+    host.receive(autostop_s=IDLE_S, wait_for="none", active_at=1.0)
     assert host.is_done(), "nothing has changed"
-    receive(host, autostop_s=IDLE_S, wait_for="none", active_at=2.0)
-    assert not host.is_done()
+    host.receive(autostop_s=IDLE_S, wait_for="none", active_at=2.0)
+    assert host.ends_after(IDLE_S)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +95,8 @@ def test_node_that_stopped_itself__soon_powers_off(
 
 @pytest.mark.parametrize("wait_for", ["jobs", "none"])
 def test_setting__survives_a_restart_of_the_agent(tmp_path: Path, wait_for: str) -> None:
-    receive(idle_host(tmp_path), autostop_s=IDLE_S, wait_for=wait_for)
-    host = idle_host(tmp_path)
-    host.used_at = time.monotonic
+    Host(tmp_path).receive(autostop_s=IDLE_S, wait_for=wait_for)
+    host = Host(tmp_path)
+    host.used_at = lambda: host.now
     host.restore()
-    until_done(host)
+    assert host.ends_after(IDLE_S)

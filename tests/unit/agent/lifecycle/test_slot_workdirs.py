@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import stat
 import tarfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs
+from perdure.agent.lifecycle.folder_removals import FolderRemovals
+from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs, Workdir
 from perdure.agent.storage import shared_workdir
 from perdure.agent.storage.fetch import unpack_folder
+from support.helpers.timing import wait_until
 
 
 @pytest.fixture
 def workdirs(tmp_path: Path) -> SlotWorkdirs:
-    return SlotWorkdirs(tmp_path / "state", {"HOME": str(tmp_path / "home")})
+    return SlotWorkdirs(tmp_path / "state", {"HOME": str(tmp_path / "home")}, FolderRemovals())
 
 
 def archive(path: Path, files: dict[str, str]) -> Path:
@@ -26,6 +32,12 @@ def archive(path: Path, files: dict[str, str]) -> Path:
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text.encode()))
     return path
+
+
+def copy(workdir: Workdir, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    """What the agent of the first job in a copy does."""
+    assert workdir.source is not None
+    shared_workdir.copy(workdir.source.path, workdir.source.record, workdir.path, workdir.record, is_cancelled)
 
 
 def put(tmp_path: Path, record: Path, folder: Path, snapshot: str, files: dict[str, str]) -> None:
@@ -49,6 +61,8 @@ def test_assign__copies_what_jobs_have_written_when_other_files_come(workdirs: S
     (main.path / "lib/made.txt").write_text("made")
     other = workdirs.assign("b", "two", ["a"])
     assert other.path != main.path
+    assert not any(other.path.iterdir()), "it takes long: not on the thread that assigns"
+    copy(other)
     put(tmp_path, other.record, other.path, "two", {"code.py": "2"})
     assert (main.path / "code.py").read_text() == "1"
     assert sorted(str(p.relative_to(other.path)) for p in other.path.rglob("*") if p.is_file()) == [
@@ -60,7 +74,90 @@ def test_assign__copies_what_jobs_have_written_when_other_files_come(workdirs: S
     for slot in ("a", "b", "c", "d"):
         workdirs.release(slot)
     assert not other.path.exists()
+    wait_until(lambda: not any(other.path.parent.iterdir()), "the removal of the copy", 20)
     assert main.path.is_dir()
+
+
+def test_copy__shares_no_file_with_the_job_that_has_written_it(workdirs: SlotWorkdirs, tmp_path: Path) -> None:
+    main = workdirs.assign("a", "one", [])
+    put(tmp_path, main.record, main.path, "one", {"code.py": "1"})
+    (main.path / "results.csv").write_text("of a")
+    other = workdirs.assign("b", "two", ["a"])
+    copy(other)
+    with open(other.path / "results.csv", "r+") as file:
+        file.write("OF B")
+    assert (main.path / "results.csv").read_text() == "of a"
+    (main.path / "results.csv").write_text("of a again")
+    assert (other.path / "results.csv").read_text() == "OF B"
+    copy(other)
+    assert (other.path / "results.csv").read_text() == "OF B", "it is copied once"
+
+
+def test_copy__keeps_links_modes_and_empty_folders_and_leaves_pipes_out(workdirs: SlotWorkdirs) -> None:
+    main = workdirs.assign("a", "one", [])
+    (main.path / "venv/lib").mkdir(parents=True)
+    (main.path / "venv/lib64").symlink_to("lib")
+    (main.path / "nowhere").symlink_to("missing")
+    (main.path / "run.sh").write_text("#!/bin/sh")
+    (main.path / "run.sh").chmod(0o750)
+    (main.path / "empty").mkdir(mode=0o700)
+    os.mkfifo(main.path / "pipe")
+    other = workdirs.assign("b", "two", ["a"])
+    copy(other)
+    assert sorted(path.name for path in other.path.iterdir()) == ["empty", "nowhere", "run.sh", "venv"]
+    assert os.readlink(other.path / "venv/lib64") == "lib"
+    assert stat.S_IMODE((other.path / "run.sh").stat().st_mode) == 0o750
+    assert stat.S_IMODE((other.path / "empty").stat().st_mode) == 0o700
+
+
+def test_copy__waits_while_its_source_gets_a_snapshot(workdirs: SlotWorkdirs, tmp_path: Path) -> None:
+    main = workdirs.assign("a", "one", [])
+    (main.path / "made.txt").write_text("made")
+    other = workdirs.assign("b", "two", ["a"])
+    with shared_workdir.locked(main.record):
+        (main.path / "code.py").write_text("half of the snapshot that is being unpacked")
+        copying = threading.Thread(target=copy, args=[other])
+        copying.start()
+        wait_until(lambda: not copying.is_alive() or is_waiting(main.record), "the copy to wait", 20)
+        assert copying.is_alive()
+        put(tmp_path, main.record, main.path, "one", {"code.py": "1"})
+    copying.join()
+    assert [path.name for path in other.path.iterdir()] == ["made.txt"]
+
+
+def is_waiting(record: Path) -> bool:
+    """Whether a thread of this process waits for the lock of a record."""
+    inode = os.stat(f"{record}.lock").st_ino
+    return any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+def test_copy__that_was_cancelled_is_made_again(workdirs: SlotWorkdirs) -> None:
+    main = workdirs.assign("a", "one", [])
+    (main.path / "made.txt").write_text("made")
+    other = workdirs.assign("b", "two", ["a"])
+    copy(other, is_cancelled=lambda: True)
+    assert not any(other.path.iterdir())
+    copy(other)
+    assert (other.path / "made.txt").read_text() == "made"
+
+
+def test_release__does_not_wait_until_a_copy_is_removed(
+    workdirs: SlotWorkdirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workdirs.assign("a", "one", [])
+    other = workdirs.assign("b", "two", ["a"])
+    (other.path / "made.txt").write_text("made")
+    workdirs.assign("c", "three", [])
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda *_args, **_more: threads.append(threading.current_thread()))
+    workdirs.release("b")
+    assert not other.path.exists()
+    wait_until(lambda: threads, "the removal", 20)
+    assert threads[0] is not threading.current_thread()
+    monkeypatch.undo()
+    assert [path.name for path in other.path.parent.iterdir()] != []
+    workdirs.restore()  # of an agent that was started again
+    wait_until(lambda: not any(other.path.parent.iterdir()), "the removal of what was left", 20)
 
 
 def test_assign__gives_a_clone_a_folder_of_its_own(workdirs: SlotWorkdirs) -> None:
