@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.controller.nodes.frames import CheckpointFrame, CheckpointState, NodeReport
+from perdure.controller.nodes.frames import CheckpointFrame, CheckpointState, NodeReport, SlotReport
 from perdure.controller.runtime.clock import TimeScale
 from perdure.controller.runtime.compact_queue import CompactQueue
 from perdure.controller.runtime.keys import AttemptKey
@@ -71,6 +72,8 @@ class Connection:
 
     #: The slots that the node was last asked to run, as they were sent; None: none were sent.
     last_slots: dict[str, Any] | None = None
+    #: What the node has reported of its slots, until it is recorded.
+    slot_reports: Sequence[SlotReport] = ()
     #: Held while the node's slots are read and sent.
     slots_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -36,33 +36,44 @@ class HostSlots:
     database: Engine
     clock: Clock
     keyring: Keyring
+    retry_s: float = 1.0  # after the database could not be reached
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, repr=False)  # the loop holds them weakly
 
     async def on_report(self, connection: NodeConnection, reports: Sequence[SlotReport]) -> None:
-        """Record what a node reports of its slots, and send what it shall run."""
-        await self._send(connection, reports)
+        """Record what a node reports of its slots, and send what it shall run.
+
+        A node sends a report once: it is kept until it is recorded.
+        """
+        connection.slot_reports = reports
+        await self._send(connection)
 
     def refresh(self, connections: Sequence[NodeConnection]) -> None:
         """Send these nodes what they must run, if that has changed. Returns at once."""
         for connection in connections:
+            if connection.closed:
+                continue
             task = asyncio.get_running_loop().create_task(self._refresh(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _refresh(self, connection: NodeConnection) -> None:
         try:
-            await self._send(connection, ())
+            await self._send(connection)
         except Exception:  # a bug, or a node that reads nothing: it costs this connection alone
             log.exception("slots.not_sent", place=connection.place)
             connection.close()
 
-    async def _send(self, connection: NodeConnection, reports: Sequence[SlotReport]) -> None:
+    async def _send(self, connection: NodeConnection) -> None:
         async with connection.slots_lock:  # a state that was read earlier must not be sent later
+            reports = connection.slot_reports
             try:
                 wanted = await asyncio.to_thread(self._exchange, connection.place, reports)
-            except UNAVAILABLE as error:  # the next report or refresh does it
+            except UNAVAILABLE as error:
                 log.warning("database.unavailable", place=connection.place, error=str(error))
+                asyncio.get_running_loop().call_later(self.retry_s, self.refresh, [connection])
                 return
+            if connection.slot_reports is reports:  # otherwise another one has arrived, which is sent next
+                connection.slot_reports = ()
             if wanted != connection.last_slots and not connection.closed:
                 connection.last_slots = wanted
                 connection.send({"type": "slots", **wanted})

@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.controller.clouds import registry
 from perdure.controller.clouds.machine_options import is_container
-from perdure.controller.store.records.jobs import NewTask
+from perdure.controller.store.records.jobs import KEY_SEPARATOR, NewTask
 from perdure.controller.submit.compiler import CompiledJob
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.frozen import replace as replace_value
@@ -83,6 +83,11 @@ def job_config(config: Mapping[str, Any], *, with_setup: bool) -> dict[str, Any]
     return {name: value for name, value in config.items() if name not in dropped}
 
 
+def job_key(key: str) -> str:
+    """The idempotency key of the job that a request with this key adds."""
+    return f"{key}{KEY_SEPARATOR}job"
+
+
 def demand_of(task: Task, *, is_launch: bool) -> Demand:
     """What a node of the job takes. The `cpus` and `memory` of a launch describe the machines, so its job takes few."""
     first = machine_requirements(task.resources)[0]
@@ -97,3 +102,11 @@ def accelerator_of(task: Task) -> str | None:
     """The name of the accelerator that a job asks for."""
     first = machine_requirements(task.resources)[0]
     return first.accelerators[0] if first.accelerators else None
+
+
+def short_resources(task: Task) -> str:
+    """The requested machines in a few characters, until it is known which they are."""
+    first = next(iter(task.resources)).to_yaml_config()
+    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
+    spot = "[Spot]" if first.get("use_spot") else ""
+    return f"{task.num_nodes}x({', '.join(parts) or 'any'}){spot}"

@@ -21,9 +21,16 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import cluster_homes
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
-from perdure.controller.store.records.jobs import KEY_SEPARATOR
 from perdure.controller.submit.autostop import parse_autostop
-from perdure.controller.submit.cluster_tasks import OnCluster, accelerator_of, demand_of, host_config, job_config
+from perdure.controller.submit.cluster_tasks import (
+    OnCluster,
+    accelerator_of,
+    demand_of,
+    host_config,
+    job_config,
+    job_key,
+    short_resources,
+)
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.requester import Requester
@@ -111,7 +118,7 @@ class ClusterService:
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
             return OfCluster(cluster.id, cluster.name, warnings=warnings)
         job = job_config(config, with_setup=options.with_setup)
-        added = self._add_job(cluster, job, task, by, _job_key(key), is_launch=True, limit_s=options.limit_s)
+        added = self._add_job(cluster, job, task, by, job_key(key), is_launch=True, limit_s=options.limit_s)
         return replace(added, warnings=(*warnings, *added.warnings))
 
     def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
@@ -122,7 +129,7 @@ class ClusterService:
         task = _task(config)
         self._require_room(cluster, task)
         job = job_config(config, with_setup=False)
-        return self._add_job(cluster, job, task, by, _job_key(key), is_launch=False, limit_s=limit_s)
+        return self._add_job(cluster, job, task, by, job_key(key), is_launch=False, limit_s=limit_s)
 
     def _create(
         self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
@@ -149,7 +156,7 @@ class ClusterService:
             "recover": options.recover,
             "config": machines,
             "secrets": self.keyring.seal({k: str(v) for k, v in sealed.items()}) if sealed else None,
-            "resources": _resources(task),
+            "resources": short_resources(task),
             "command": options.command,
             "idempotency_key": key,
             "cause": "",
@@ -409,19 +416,6 @@ def _is_held(cluster: Row[Any], host: ClusterHost | None) -> bool:
     return not is_current or host is None or (host.outcome is None and not host.cancelled)
 
 
-def _job_key(key: str) -> str:
-    """The key of the job that a request with this key adds."""
-    return f"{key}{KEY_SEPARATOR}job"
-
-
 def _task(config: Mapping[str, Any]) -> Task:
     (task,) = parse_tasks([config])
     return task
-
-
-def _resources(task: Task) -> str:
-    """The requested machines in a few characters, until it is known which they are."""
-    first = next(iter(task.resources)).to_yaml_config()
-    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
-    spot = "[Spot]" if first.get("use_spot") else ""
-    return f"{task.num_nodes}x({', '.join(parts) or 'any'}){spot}"
