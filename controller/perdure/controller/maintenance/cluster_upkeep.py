@@ -71,6 +71,10 @@ class ClusterUpkeep:
                 self._cancel_left(cluster.id)
         except RequestRejected as error:  # it was changed meanwhile, or no cloud has such machines any more
             log.info("cluster.not_settled", cluster=cluster.name, error=str(error))
+        except UNAVAILABLE:
+            raise
+        except Exception:  # a bug or a lost key: it costs this cluster alone
+            log.exception("cluster.not_settled", cluster=cluster.name)
 
     def _settle_wanted(self, cluster: Row[Any], host: ClusterHost | None) -> None:
         if host is None or host.key != clusters.host_key(cluster.id, cluster.starts):

@@ -184,6 +184,16 @@ def test_watch__cancels_a_host_of_an_earlier_start(sky: Sky) -> None:
     assert sky.cancelled == [host.id]
 
 
+def test_watch__settles_the_other_clusters_if_one_cannot_be_settled(sky: Sky) -> None:
+    sky.launch()
+    other = replace(sky, name=f"{sky.name}-2")
+    other.launch()
+    sky.change(starts=2, secrets=b"sealed with a key that is lost")
+    other.change(starts=2)
+    sky.tick()
+    assert (sky.starts(), other.starts()) == ([1], [1, 2])
+
+
 def test_launch__on_a_running_cluster_whose_configuration_compiles_no_more(sky: Sky) -> None:
     sky.launch(config={"run": "true", "resources": {"job_recovery": {"deadline": "60h"}}})
     job = sky.exec()
