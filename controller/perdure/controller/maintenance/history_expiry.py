@@ -88,6 +88,7 @@ class HistoryExpiry:
             if days is not None:
                 yield from self._old_jobs(self.clock.now() - days * _DAY_S, delete)
         if self.settings.jobs_days is not None:
+            yield from self._delete_clusters(self.clock.now() - self.settings.jobs_days * _DAY_S)
             yield from self._delete_uploads()
         if self.settings.audit_days is not None:
             yield from self._delete_audit(self.clock.now() - self.settings.audit_days * _DAY_S)
@@ -124,6 +125,11 @@ class HistoryExpiry:
                 if len(ended) < _TASK_BATCH_SIZE:
                     break
                 place = ended[-1]
+
+    def _delete_clusters(self, until: float) -> Iterator[None]:
+        while count := self._in_transaction(lambda conn: expiry.delete_clusters(conn, until, _ROW_BATCH_SIZE)):
+            log.info("retention.removed", clusters=count)
+            yield
 
     def _delete_events(self, ids: Sequence[int], _until: float) -> Iterator[None]:
         while self._in_transaction(lambda conn: expiry.delete_events(conn, ids, _ROW_BATCH_SIZE)):

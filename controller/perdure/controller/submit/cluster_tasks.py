@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure.controller.clouds import registry
 from perdure.controller.clouds.machine_options import is_container
+from perdure.controller.runtime.security.secret_refs import mask_secrets, resolve_secrets
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, NewTask
 from perdure.controller.submit.compiler import CompiledJob
 from perdure.controller.submit.errors import RequestRejected
@@ -19,7 +20,18 @@ from perdure.recovery.policies.granted_slot import STRATEGY
 from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
 from perdure.sdk import Task
 from perdure.sdk.requirements import machine_requirements
+from perdure.sdk.spec.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
+_KEPT = "the cluster {0} keeps the {1} that it was launched with; to change it, run `perdure down {0}` first"
+_UNUSED = "resources.job_recovery.{0}: accepted, but has no effect on a job of a cluster"
+# Field of `job_recovery` → field of `Recovery`, of those that only concern the machines of managed jobs.
+_POLICY_FIELDS = {
+    "deadline": "deadline_at",
+    "work": "work_s",
+    "patience": "patience",
+    "move_cost": "move_cost",
+    "keep_on_failure": "keep_on_failure_s",
+}
 # Of the task of a job: what the machines of the cluster decide, or have already.
 _OF_MACHINES = ("file_mounts", "volumes", "event_callback", "config", "service")
 # Of the task that holds the machines: what its jobs bring.
@@ -41,22 +53,40 @@ class OnCluster:
 
     def adapt(self, compiled: CompiledJob) -> CompiledJob:
         """The submission's job, compiled for the cluster."""
-        adapt = self._job_task if self.is_job else self._host_task
-        return replace(compiled, tasks=[adapt(task) for task in compiled.tasks])
+        if not self.is_job:
+            return replace(compiled, tasks=[self._host_task(task) for task in compiled.tasks])
+        unused = [name for task in compiled.tasks for name in _unused(task.view.recovery, with_cost=self.needs_up)]
+        warnings = (_UNUSED.format(name) for name in unused)
+        return replace(
+            compiled,
+            tasks=[self._job_task(task) for task in compiled.tasks],
+            warnings=tuple(dict.fromkeys((*compiled.warnings, *warnings))),
+        )
 
     def _host_task(self, task: NewTask) -> NewTask:
         _require_machine_images(task)
-        recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers)  # it never moves on its own
+        # It never moves on its own, and what its jobs do is theirs: only the limit of its cost is left.
+        limit = task.view.recovery.max_cost
+        recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers, max_cost=limit)
         return replace(task, view=replace_value(task.view, recovery=recovery), spec={**task.spec, "host": True})
 
     def _job_task(self, task: NewTask) -> NewTask:
         place = MachineRequirement(cloud=SLOT_CLOUD, region=self.name, use_spot=False)
-        view = replace_value(task.view, requirements=(place,), recovery=Recovery(strategy=STRATEGY))
+        given = task.view.recovery
+        # Its machines are those of the cluster, and it ends at its limit, which the queue must know.
+        recovery = Recovery(
+            strategy=STRATEGY,
+            max_restarts_on_errors=given.max_restarts_on_errors,
+            recover_on_exit_codes=given.recover_on_exit_codes,
+            stuck_after_s=given.stuck_after_s,
+            restart_when_stuck_s=given.restart_when_stuck_s,
+        )
+        view = replace_value(task.view, requirements=(place,), recovery=recovery)
         slot = {
             "cpus": self.demand.cpus,
             "memory_gib": self.demand.memory_gib,
             "gpus": self.demand.gpus,
-            "limit_s": self.limit_s,
+            "limit_s": given.max_duration_s if self.limit_s is None else self.limit_s,
         }
         return replace(task, view=view, spec={**task.spec, "slot": slot, "machines": [{}]})
 
@@ -72,9 +102,46 @@ def _require_machine_images(task: NewTask) -> None:
             )
 
 
+def _unused(given: Recovery, *, with_cost: bool) -> list[str]:
+    """The fields of `job_recovery` that a job of a cluster does not use. `with_cost`: or that launches none."""
+    default = Recovery()
+    names = [name for name, field in _POLICY_FIELDS.items() if getattr(given, field) != getattr(default, field)]
+    return [*names, "max_cost"] if with_cost and given.max_cost is not None else names
+
+
 def host_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of the task that holds the machines which `config` asks for."""
     return {name: value for name, value in config.items() if name not in _OF_JOBS}
+
+
+def masked_host_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """`host_config` without its secrets, whose names stand in the fields that may use them; and the secrets."""
+    machines = host_config(config)
+    secrets = {name: str(value) for name, value in (machines.pop("secrets", None) or {}).items()}
+    fields = [field for field in WITH_REFERENCES if field in machines]
+    return machines | {field: mask_secrets(machines[field], secrets) for field in fields}, secrets
+
+
+def with_secrets(machines: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """The inverse of `masked_host_config`, without empty fields."""
+    fields = [field for field in WITH_REFERENCES if field in machines]
+    config = {**machines, **{field: resolve_secrets(machines[field], secrets) for field in fields}}
+    return {name: value for name, value in {**config, "secrets": dict(secrets)}.items() if value}
+
+
+def unchanged_warnings(name: str, kept: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warnings about what `config` asks of the machines of a cluster that was launched with `kept`, and keeps it."""
+    fields, config = [], masked_host_config(config)[0]
+    if config.get("file_mounts", {}) != kept.get("file_mounts", {}):
+        fields.append("file_mounts")
+    if _max_cost(config) is not None and _max_cost(config) != _max_cost(kept):
+        fields.append("max_cost")
+    return tuple(_KEPT.format(name, field) for field in fields)
+
+
+def _max_cost(config: Mapping[str, Any]) -> Any:
+    recovery = (config.get("resources") or {}).get("job_recovery")
+    return recovery.get("max_cost") if isinstance(recovery, Mapping) else None
 
 
 def job_config(config: Mapping[str, Any], *, with_setup: bool) -> dict[str, Any]:

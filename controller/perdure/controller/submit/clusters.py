@@ -20,16 +20,18 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import cluster_homes
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, UP, ClusterHost, WaitFor
+from perdure.controller.store.records.clusters import STOPPED, UP, ClusterHost, WaitFor
 from perdure.controller.submit.autostop import parse_autostop
 from perdure.controller.submit.cluster_tasks import (
     OnCluster,
     accelerator_of,
     demand_of,
-    host_config,
     job_config,
     job_key,
+    masked_host_config,
     short_resources,
+    unchanged_warnings,
+    with_secrets,
 )
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected, Superseded
@@ -41,10 +43,6 @@ from perdure.sdk import Task
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
 _MAX_NAME_CHARS = 63
 _MACHINE = re.compile(r"job-[0-9]+|.*-worker[0-9]+")  # `api.tunnel.names`
-
-_OTHER_MOUNTS = (
-    "the cluster {0} keeps the file_mounts that it was launched with; to change them, run `perdure down {0}` first"
-)
 
 # What changes when a cluster is started, stopped or used, when a job is added, or when autostop is set.
 _OF_USE = ("wanted", "starts", "autostop_s", "autostop_down", "active_at", "next_job")
@@ -109,8 +107,7 @@ class ClusterService:
             raise _taken(cluster.name)
         elif cluster.idempotency_key != key:
             self._require_room(cluster, task)
-            if host_config(config).get("file_mounts", {}) != cluster.config.get("file_mounts", {}):
-                warnings = (_OTHER_MOUNTS.format(cluster.name),)
+            warnings = unchanged_warnings(cluster.name, cluster.config, config)
             self._set_autostop(cluster, options)
             self._want_up(cluster.id)
         self.ensure_host(cluster.id, by)
@@ -141,8 +138,7 @@ class ClusterService:
         if _MACHINE.fullmatch(name):
             fix = "use a name that is neither job-N nor ends in -workerN"
             raise RequestRejected(f"{name!r} names a machine, not a cluster", where="name", fix=fix)
-        machines, now = host_config(config), self.clock.now()
-        sealed = machines.pop("secrets", None) or {}
+        (machines, sealed), now = masked_host_config(config), self.clock.now()
         columns = {
             "name": name,
             "active_name": name,
@@ -155,7 +151,7 @@ class ClusterService:
             "autostop_down": options.autostop_down,
             "recover": options.recover,
             "config": machines,
-            "secrets": self.keyring.seal({k: str(v) for k, v in sealed.items()}) if sealed else None,
+            "secrets": self.keyring.seal(sealed) if sealed else None,
             "resources": short_resources(task),
             "command": options.command,
             "idempotency_key": key,
@@ -188,8 +184,7 @@ class ClusterService:
             cluster = clusters.get(conn, cluster_id)
         if cluster is None or cluster.wanted != UP:
             return
-        config = {**cluster.config, "secrets": self.keyring.unseal(cluster.secrets)}
-        config = {name: value for name, value in config.items() if value}
+        config = with_secrets(cluster.config, self.keyring.unseal(cluster.secrets))
         place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover, starts=cluster.starts)
         key = clusters.host_key(cluster_id, cluster.starts)
         try:
@@ -301,9 +296,7 @@ class ClusterService:
     def down_cluster(self, cluster_id: int, *, cause: str = "", seen: Row[Any] | None = None) -> None:
         """`down` by id. Changes nothing if the cluster was used or changed since it was `seen`."""
         with self.database.begin() as conn:
-            if not _is_as(conn, seen) or not clusters.change(
-                conn, cluster_id, wanted=DOWN, cause=cause, active_name=None
-            ):
+            if not _is_as(conn, seen) or not clusters.take_down(conn, cluster_id, cause):
                 return
             clusters.set_wait_for(conn, cluster_id, WaitFor.JOBS_AND_SSH)  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)

@@ -16,11 +16,14 @@ from perdure.controller.maintenance import history_expiry
 from perdure.controller.maintenance.history_expiry import UPLOAD_GRACE_S, HistoryExpiry
 from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.blobs import BlobStore, DirectoryBlobs, SqlBlobs
+from perdure.controller.store.cluster_tables import ClusterRow
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
+from perdure.controller.store.records import clusters
 from perdure.controller.store.records.buckets import UsedBucket, record, removable
+from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Job, Task
 from perdure.recovery.statuses import NodePhase
 from unit.controller.world import World
@@ -126,6 +129,43 @@ def test_jobs__that_are_not_finalized_are_never_touched(
     assert {job: rows(world, job) for job in live} == before
     assert finalized(world) == set(), "the others are deleted"
     assert len(live) > 2
+
+
+def test_jobs_days__deletes_clusters_that_are_down_with_their_last_job(
+    world: World, run_retention: Callable[..., HistoryExpiry]
+) -> None:
+    def add_cluster(name: str, *, wanted: str = "DOWN") -> int:
+        now = world.clock.now()
+        row = ClusterRow(name=name, wanted=wanted, created_at=now, launched_at=now, active_at=now, config={})
+        columns = row.model_dump(exclude={"id"}) | {"active_name": name if wanted != "DOWN" else None}
+        with world.database.begin() as conn:
+            return clusters.insert_cluster(conn, columns)
+
+    def job_of(cluster_id: int) -> int:
+        job = finish(world, world.submit())
+        with world.database.begin() as conn:
+            conn.execute(update(Job).where(Job.c.id == job).values(cluster_id=cluster_id))
+        return job
+
+    failed, stopped = add_cluster("failed"), add_cluster("stopped", wanted="STOPPED")
+    used = add_cluster("used")
+    job_of(used)
+    job_of(stopped)
+    world.clock.advance(20 * DAY_S)
+    job_of(used)
+    young = add_cluster("young")
+
+    def ids() -> set[int]:
+        with world.database.connect() as conn:
+            return set(conn.execute(select(Cluster.c.id)).scalars())
+
+    run_retention(events_days=1, logs_days=1)
+    assert ids() == {failed, stopped, used, young}
+    run_retention(jobs_days=10)
+    assert ids() == {stopped, used, young}
+    world.clock.advance(400 * DAY_S)
+    run_retention(jobs_days=10)
+    assert ids() == {stopped}
 
 
 def test_jobs_days__deletes_everything_of_a_job(

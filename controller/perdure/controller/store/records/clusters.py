@@ -176,6 +176,11 @@ def change(conn: Connection, cluster_id: int, **columns: Any) -> bool:
     return conn.execute(update(Cluster).where(*where).values(**columns)).rowcount > 0
 
 
+def take_down(conn: Connection, cluster_id: int, cause: str) -> bool:
+    """End a cluster: its name is free, and its secrets are deleted. Returns False if it is down already."""
+    return change(conn, cluster_id, wanted=DOWN, cause=cause, active_name=None, secrets=None)
+
+
 def lock(conn: Connection, cluster_id: int) -> Row[Any] | None:
     """Keep other transactions from changing the cluster or its slots until this one ends. Returns its row."""
     query = update(Cluster).where(Cluster.c.id == cluster_id).values(id=Cluster.c.id)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, cast, delete, exists, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Text, and_, cast, delete, exists, func, or_, select, tuple_
 
 from perdure.controller.store.queries import counts
 from perdure.controller.store.records.agent_connections import AgentConnections
@@ -102,6 +102,15 @@ def delete_jobs(conn: Connection, job_ids: Sequence[int], until: float) -> int:
         conn.execute(delete(table).where(table.c.job_id.in_(ids)))
     conn.execute(delete(Buckets).where(Buckets.c.job_id.in_(ids), Buckets.c.removed_at.is_not(None)))
     return conn.execute(delete(Job).where(Job.c.id.in_(ids))).rowcount
+
+
+def delete_clusters(conn: Connection, until: float, limit: int) -> int:
+    """Delete up to `limit` clusters that are down, were last used before `until`, and have no job. Returns how many.
+
+    Their idempotency keys are forgotten, as those of deleted jobs.
+    """
+    has_jobs = exists().where(Job.c.cluster_id == Cluster.c.id)
+    return _delete(conn, Cluster, and_(Cluster.c.active_name.is_(None), Cluster.c.active_at < until, ~has_jobs), limit)
 
 
 def task_specs(conn: Connection, after: tuple[int, int], limit: int) -> list[tuple[int, int, str]]:
