@@ -118,8 +118,12 @@ class SlotCloud:
         cluster_slots.add(conn, rows)
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:  # noqa: ARG002 - ids are unique
-        with self.database.begin() as conn:
-            cluster_slots.end_with_hosts(conn, self.clock.now())
+        with self.database.connect() as conn:
+            has_lost_hosts = cluster_slots.lost_hosts(conn)
+        if has_lost_hosts:  # looked at first: a transaction that writes would make all others wait
+            with self.database.begin() as conn:
+                cluster_slots.end_with_hosts(conn, self.clock.now())
+        with self.database.connect() as conn:
             rows = [row for key in _attempts(ids) for row in cluster_slots.of_attempt(conn, key)]
         return [instance for row in rows if (instance := _instance(row, "")).id in ids]
 

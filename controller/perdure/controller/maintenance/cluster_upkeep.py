@@ -36,6 +36,7 @@ class ClusterUpkeep:
     clock: Clock
     service: ClusterService
     streams: StreamActivity = field(default_factory=StreamActivity)
+    _last_ends: dict[int, tuple[int, float]] = field(default_factory=dict)  # cluster → (its `next_job`, its last end)
 
     def tick(self) -> None:
         """Look at every cluster once. Logs errors and raises none."""
@@ -123,8 +124,19 @@ class ClusterUpkeep:
             if clusters.wait_for(conn, cluster.id) is not WaitFor.NONE:
                 if clusters.unfinished_jobs(conn, cluster.id):
                     return None
-                active_at = max(active_at, clusters.last_job_ended_at(conn, cluster.id) or 0.0)
+                active_at = max(active_at, self._last_end(conn, cluster))
         return self.clock.now() - active_at
+
+    def _last_end(self, conn: Connection, cluster: Row[Any]) -> float:
+        """When the last job of a cluster ended, all of whose jobs have ended; 0 if it had none.
+
+        Reading all past jobs takes long, and it changes only with the next job.
+        """
+        next_job, ended_at = self._last_ends.get(cluster.id, (None, 0.0))
+        if next_job != cluster.next_job:
+            ended_at = clusters.last_job_ended_at(conn, cluster.id) or 0.0
+            self._last_ends[cluster.id] = (cluster.next_job, ended_at)
+        return ended_at
 
     def _cancel_left(self, cluster_id: int) -> None:
         """The jobs that were added while the cluster went down."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Column, Index, Text
+from sqlalchemy import JSON, Column, Index, Text, text
 from sqlmodel import Field, SQLModel
 
 
@@ -69,6 +69,7 @@ class ClusterSlotRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_cluster_slot_host", "host_job_id", "host_generation", "ended_at"),
         Index("ix_cluster_slot_cluster", "cluster_id", "ended_at"),
+        Index("ix_cluster_slot_held", "cluster_id", sqlite_where=text("ended_at IS NULL")),  # partial, as above
     )
     job_id: int = Field(primary_key=True)
     task_index: int = Field(primary_key=True)

@@ -71,6 +71,12 @@ class JobRow(SQLModel, table=True):
         Index("ix_job_sweep", "sweep_id", sqlite_where=text("sweep_id IS NOT NULL")),
         Index("ix_job_user", "user", "id"),
         Index("ix_job_service", "service_id", sqlite_where=text("service_id IS NOT NULL")),
+        Index(
+            "ix_job_cluster_unfinalized",
+            "cluster_id",
+            "cluster_job",
+            sqlite_where=text("cluster_id IS NOT NULL AND finalized IS 0"),
+        ),
         {"sqlite_autoincrement": True},  # an id is never reused
     )
     id: int | None = Field(default=None, primary_key=True)

@@ -27,6 +27,8 @@ POSTGRESQL_INDEX_OPTIONS: dict[str, dict[str, Any]] = {
     "ix_job_cluster": {"where": text("cluster_id IS NOT NULL")},
     "ix_job_sweep": {"where": text("sweep_id IS NOT NULL")},
     "ix_job_service": {"where": text("service_id IS NOT NULL")},
+    "ix_job_cluster_unfinalized": {"where": text("cluster_id IS NOT NULL AND finalized IS false")},
+    "ix_cluster_slot_held": {"where": text("ended_at IS NULL")},
     "ix_job_name_id": {"ops": {"name": "text_pattern_ops"}},
 }
 

@@ -17,6 +17,7 @@ from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.store import codec
+from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
@@ -25,6 +26,7 @@ from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
+from support.helpers.past_jobs import executed_statements
 
 TASK = {"run": "true"}
 MISSED = {"resources": {"job_recovery": {"deadline": "2020-01-01T00:00:00Z"}}}
@@ -315,6 +317,56 @@ def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(
     assert sky.service.keyring.unseal(sealed) == {"TOKEN": "hunter22"}
     sky.service.down(sky.name)
     assert sky.cluster().secrets is None
+
+
+def test_queue__is_read_in_batches(sky: Sky, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "_BATCH_SIZE", 2)
+    sky.launch()
+    for key in "abcd":
+        sky.exec(key)
+
+    def numbers(chosen: list[int] | None) -> list[int]:
+        with sky.daemon.database.connect() as conn:
+            return [job["number"] for job in queries.jobs_of(conn, sky.cluster().id, 0.0, chosen)]
+
+    assert numbers(None) == [5, 4, 3, 2, 1]
+    assert numbers([1, 99, 4, 3]) == [4, 3, 1]
+    assert numbers([]) == []
+
+
+def test_list__takes_as_many_queries_for_two_clusters_as_for_one(sky: Sky) -> None:
+    other = replace(sky, name=f"{sky.name}-2")
+    sky.launch(wait_for=WaitFor.JOBS)
+    other.launch()
+
+    def described(rows: list[Row[Any]]) -> list[str]:
+        waits_for: list[str] = []
+
+        def describe() -> None:
+            with sky.daemon.database.connect() as conn:
+                waits_for[:] = [one["autostop_wait_for"] for one in queries.describe(conn, rows)]
+
+        count = len(executed_statements(sky.daemon.database, describe))
+        return [*waits_for, str(count)]
+
+    assert described([sky.cluster(), other.cluster()])[:2] == ["jobs", "jobs_and_ssh"]
+    assert described([sky.cluster(), other.cluster()])[-1] == described([sky.cluster()])[-1]
+
+
+def test_watch__reads_the_past_jobs_of_an_idle_cluster_once(sky: Sky, monkeypatch: pytest.MonkeyPatch) -> None:
+    sky.launch()
+    watch = ClusterUpkeep(sky.daemon.database, sky.service.clock, sky.service)
+    now = sky.service.clock.now()
+    with sky.daemon.database.connect() as conn:
+        (job_id,) = clusters.unfinished_jobs(conn, sky.cluster().id)
+    sky.change(active_at=0.0)
+    sky.end(job_id, Reason.COMPLETED, ended_at=now - 30.0)
+    assert watch._unused_s(sky.cluster()) == 30.0
+    with monkeypatch.context() as patch:
+        patch.delattr(clusters, "last_job_ended_at")
+        assert watch._unused_s(sky.cluster()) == 30.0
+    sky.end(sky.exec().job_id, Reason.COMPLETED, ended_at=now - 10.0)
+    assert watch._unused_s(sky.cluster()) == 10.0
 
 
 class ClockWithAction(ManualClock):

@@ -16,6 +16,7 @@ from perdure.controller.store.records.jobs import Attempt, Node
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
 
+_BATCH_SIZE = 1000  # a statement has a limited number of parameters
 _JOB_STATUSES = {
     Status.PENDING: "PENDING",
     Status.STARTING: "INIT",
@@ -33,11 +34,9 @@ _JOB_STATUSES = {
 def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
     ids = [row.id for row in rows]
-    hosts, homes = clusters.hosts(conn, ids), cluster_homes.of_clusters(conn, ids)
-    return [
-        {**_cluster(row, hosts.get(row.id), clusters.wait_for(conn, row.id)), **_home(homes.get(row.id))}
-        for row in rows
-    ]
+    hosts, waits_for = clusters.hosts(conn, ids), clusters.waits_for(conn, ids)
+    homes = cluster_homes.of_clusters(conn, ids)
+    return [_cluster(row, hosts.get(row.id), waits_for[row.id]) | _home(homes.get(row.id)) for row in rows]
 
 
 def jobs_of(
@@ -45,9 +44,17 @@ def jobs_of(
 ) -> list[dict[str, Any]]:
     """The API's ClusterJob objects, newest first: all jobs of a cluster, or those with these numbers."""
     known = clusters.numbered_jobs(conn, cluster_id)
-    wanted = {job_id: number for number, job_id in known.items() if numbers is None or number in numbers}
-    if not wanted:
-        return []
+    chosen = known.keys() if numbers is None else known.keys() & set(numbers)
+    newest = [(known[number], number) for number in sorted(chosen, reverse=True)]
+    return [
+        job
+        for start in range(0, len(newest), _BATCH_SIZE)
+        for job in _describe_jobs(conn, dict(newest[start : start + _BATCH_SIZE]), now)
+    ]
+
+
+def _describe_jobs(conn: Connection, wanted: Mapping[int, int], now: float) -> list[dict[str, Any]]:
+    """The ClusterJob objects of these jobs (id → number), newest first."""
     described = job_listing.describe(conn, list(wanted), now)
     setting_up = _setting_up(conn, [job["job_id"] for job in described if job["status"] == Status.STARTING])
     return sorted(

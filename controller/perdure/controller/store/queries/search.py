@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, or_, select, union_all
 
 from perdure.controller.store.queries.globs import Glob
-from perdure.controller.store.records.jobs import IS_PART, Attempt, Job, Task
+from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.recovery.statuses import TERMINAL, AttemptState, Status
 
 MANY_ROWS = 10_000
@@ -20,8 +20,7 @@ _SCAN_COST = 2
 
 _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
 _Other = Task.alias()
-_PARTS = select(Job.c.id).where(IS_PART)
-_IS_MANAGED = Job.c.id.not_in(_PARTS)  # by id: an index on names does not have the cluster
+_OtherJob = Job.alias()
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _by_job(conn: Connection, wanted: Filter) -> Select[Any]:
     """A query that follows the index on ids, or on a name and ids."""
     query = select(Job.c.id).where(*_conditions(wanted))
     if wanted.ids is None:
-        query = query.where(_IS_MANAGED)
+        query = query.where(_is_managed(Job.c.id))
     if wanted.name is not None:
         query = query.where(Job.c.name == wanted.name)
     if wanted.glob is not None:
@@ -134,7 +133,10 @@ def _by_name(conn: Connection, wanted: Filter, glob: Glob) -> Select[Any]:
     """A query that follows the names with the pattern's prefix and sorts all matches."""
     number = Job.c.id + 0  # an expression, so that no database follows the index on ids
     query = select(Job.c.id).where(
-        *_prefix_conditions(conn, glob), _matches(conn, Job.c.name, glob), *_conditions(wanted, number), _IS_MANAGED
+        *_prefix_conditions(conn, glob),
+        _matches(conn, Job.c.name, glob),
+        *_conditions(wanted, number),
+        _is_managed(Job.c.id),
     )
     return query.order_by(number.desc()).limit(wanted.limit)
 
@@ -158,7 +160,7 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
     """A query that follows the tasks of each status and merges their newest jobs."""
     parts = []
     for status in statuses:
-        newest = select(Task.c.job_id).where(Task.c.status == status, Task.c.job_id.not_in(_PARTS))
+        newest = select(Task.c.job_id).where(Task.c.status == status, _is_managed(Task.c.job_id))
         if wanted.before is not None:
             newest = newest.where(Task.c.job_id < wanted.before)
         if wanted.name is not None:
@@ -174,6 +176,12 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
         parts.append(select(part.c.job_id))
     merged = union_all(*parts).subquery()
     return select(merged.c.job_id).distinct().order_by(merged.c.job_id.desc()).limit(wanted.limit)
+
+
+def _is_managed(job_id: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a job is none of a cluster or service. Looked up by id: an index on names has neither."""
+    is_part = or_(_OtherJob.c.cluster_id.is_not(None), _OtherJob.c.service_id.is_not(None))
+    return ~exists().where(_OtherJob.c.id == job_id, is_part)
 
 
 def _has_task(job_id: ColumnElement[int], statuses: Sequence[str]) -> ColumnElement[bool]:

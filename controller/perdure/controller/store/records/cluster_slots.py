@@ -68,6 +68,11 @@ def end(conn: Connection, host: AttemptKey, rank: int, ended: Collection[tuple[A
         conn.execute(query.values(ended_at=now))
 
 
+def lost_hosts(conn: Connection) -> bool:
+    """Whether `end_with_hosts` would end a slot."""
+    return conn.execute(select(Slot.c.job_id).where(_HELD, ~_HOST_IS_LIVE).limit(1)).first() is not None
+
+
 def end_with_hosts(conn: Connection, now: float) -> int:
     """End the slots whose machines their cloud has confirmed to be gone. Returns how many."""
     query = update(Slot).where(_HELD, ~_HOST_IS_LIVE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, exists, func, insert, literal, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, literal, select, union, update
 
 from perdure.controller.store.records import facts
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Attempt, Job, Node, Task
@@ -41,12 +41,10 @@ _HOST_IDS = (
     .group_by(Job.c.cluster_id)
     .subquery()
 )
-_HOST_TASKS = select(
-    _HOST_IDS.c.cluster_id, Job.c.finalized, Job.c.cancel_at, Job.c.submitted_at, Task.c.job_id, Task.c.status
-).add_columns(Job.c.idempotency_key)
+_HOST_COLUMNS = ("job_id", "status", "state", "reason", "outcome", "message", "has_run", "num_nodes")
 _HOSTS = (
-    _HOST_TASKS.add_columns(Task.c.state, Task.c.outcome, Task.c.message, Task.c.has_run, Task.c.num_nodes)
-    .add_columns(Task.c.reason)
+    select(_HOST_IDS.c.cluster_id, Job.c.finalized, Job.c.cancel_at, Job.c.submitted_at, Job.c.idempotency_key)
+    .add_columns(*(Task.c[name] for name in _HOST_COLUMNS))
     .join(Task, Task.c.job_id == _HOST_IDS.c.job_id)
     .join(Job, Job.c.id == _HOST_IDS.c.job_id)
 )
@@ -80,6 +78,7 @@ _UNFINISHED = (
     .where(
         Job.c.cluster_id == bindparam("of_cluster"),
         Job.c.cluster_job.is_not(None),
+        Job.c.finalized.is_(False),  # for the index: past jobs are not read
         Task.c.state != TaskState.ENDED.value,
     )
 )
@@ -212,7 +211,13 @@ def autostop_of_host(conn: Connection, job_id: int) -> dict[str, Any]:
 
 def wait_for(conn: Connection, cluster_id: int) -> WaitFor:
     """What the autostop of a cluster waits for."""
-    return WaitFor(facts.get(conn, _WAIT_FOR.format(cluster_id)) or WaitFor.JOBS_AND_SSH)
+    return waits_for(conn, [cluster_id])[cluster_id]
+
+
+def waits_for(conn: Connection, cluster_ids: Collection[int]) -> dict[int, WaitFor]:
+    """What the autostop of each of these clusters waits for."""
+    known = facts.get_all(conn, [_WAIT_FOR.format(id) for id in cluster_ids])
+    return {id: WaitFor(known.get(_WAIT_FOR.format(id), WaitFor.JOBS_AND_SSH)) for id in cluster_ids}
 
 
 def set_wait_for(conn: Connection, cluster_id: int, value: WaitFor) -> None:
@@ -256,8 +261,9 @@ def active(conn: Connection) -> list[Row[Any]]:
 
 def unsettled(conn: Connection) -> list[Row[Any]]:
     """Every cluster that is not down, and those that are down but have jobs that are not finalized."""
-    open_jobs = exists().where(Job.c.cluster_id == Cluster.c.id, Job.c.finalized.is_(False))
-    return list(conn.execute(select(Cluster).where(Cluster.c.active_name.is_not(None) | open_jobs)))
+    with_jobs = select(Job.c.cluster_id).where(Job.c.cluster_id.is_not(None), Job.c.finalized.is_(False))
+    ids = union(select(Cluster.c.id).where(Cluster.c.active_name.is_not(None)), with_jobs)
+    return list(conn.execute(select(Cluster).where(Cluster.c.id.in_(ids)).order_by(Cluster.c.id)))
 
 
 def stray_hosts(conn: Connection) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import Connection, delete, select, update
 
 from perdure.controller.store.engine.database import insert_into
@@ -20,6 +22,12 @@ def get(conn: Connection, name: str) -> str | None:
     """The value of the fact `name`; None if there is none."""
     value = conn.execute(select(Metas.c.value).where(Metas.c.name == name)).scalar()
     return None if value is None else str(value)
+
+
+def get_all(conn: Connection, names: Collection[str]) -> dict[str, str]:
+    """The values of those of these facts that exist."""
+    rows = conn.execute(select(Metas.c.name, Metas.c.value).where(Metas.c.name.in_(names))) if names else ()
+    return {str(name): str(value) for name, value in rows}
 
 
 def lock(conn: Connection, name: str, *, shared: bool = False) -> str | None:

@@ -15,11 +15,14 @@ from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.search import Filter
-from perdure.controller.store.records import jobs, ownership_guard, peer_messages
+from perdure.controller.store.records import cluster_slots, clusters, jobs, ownership_guard, peer_messages
 from perdure.controller.store.records.jobs import Job
 from support.helpers.past_jobs import FULL_SCAN, NOW, PastJobs, query_plans
 from support.helpers.postgres_server import Postgres
 
+SCAN_OF_CLUSTERS = re.compile(
+    r"SCAN (job|task|attempt|cluster|cluster_slot)$|Seq Scan on (job|task|attempt|cluster|cluster_slot)\b", re.MULTILINE
+)
 GLOBS = ("b*", "*t", "?[a-f]*", "nobod*", "b_*")
 
 
@@ -109,6 +112,33 @@ def test_periodic_queries__do_not_scan_past_jobs(past_jobs: PastJobs) -> None:
 
     for plan in query_plans(past_jobs.engine, periodic_queries):
         assert not FULL_SCAN.search(plan.replace("SCAN peer_message", "")), plan
+
+
+def test_periodic_queries_of_clusters__do_not_read_past_jobs_or_slots(past_jobs: PastJobs) -> None:
+    def of_unfinalized_jobs() -> None:
+        with past_jobs.engine.connect() as conn:
+            clusters.unsettled(conn)
+            clusters.stray_hosts(conn)
+            clusters.unfinalized(conn)
+            clusters.waiting_jobs(conn, 1)
+            clusters.unfinished_jobs(conn, 1)
+            clusters.uncancelled_jobs(conn, 1)
+            clusters.running_jobs(conn, 1)
+
+    def others() -> None:
+        with past_jobs.engine.connect() as conn:
+            clusters.hosts(conn, [1])
+            clusters.ends_by(conn, [1], NOW)
+            clusters.waits_for(conn, [1])
+            cluster_slots.held(conn)
+            cluster_slots.held(conn, 1)
+            cluster_slots.lost_hosts(conn)
+
+    for plan in query_plans(past_jobs.engine, of_unfinalized_jobs):
+        assert re.search("ix_job_cluster_unfinalized|ix_job_unfinalized", plan), plan
+        assert not SCAN_OF_CLUSTERS.search(plan), plan
+    for plan in query_plans(past_jobs.engine, others):
+        assert not SCAN_OF_CLUSTERS.search(plan), plan
 
 
 @pytest.fixture
