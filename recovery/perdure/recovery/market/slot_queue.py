@@ -130,38 +130,68 @@ def startable(
     """The jobs of `queue` (in its order) that start now. A job that can never fit holds up no other."""
     rooms = free_rooms(nodes, running)
     busy, starts = list(running), list[Start]()
-    head: QueuedJob | None = None
+    too_large = set[tuple[Demand, int]]()  # room is only taken here: what does not fit now fits no later job either
+    reservation: _Reservation | None = None  # of the head
     for job in queue:
-        if not can_ever_fit(nodes, job.demand, job.num_nodes):
+        if (job.demand, job.num_nodes) in too_large:
             continue
         chosen = choose_slots(rooms, job.demand, job.num_nodes)
         if chosen is None:
-            head = head or job
+            too_large.add((job.demand, job.num_nodes))
+            if reservation is None and can_ever_fit(nodes, job.demand, job.num_nodes):
+                reservation = _reserve(job, nodes, busy, now)
             continue
         ends_by = None if job.limit_s is None else now + job.limit_s
         started = RunningJob(job.demand, chosen[1], ends_by)
-        if head is not None and _delays(head, nodes, busy, started, now):
-            continue
+        if reservation is not None:
+            if reservation.is_delayed_by(started):
+                continue
+            reservation = reservation.beside(started)
         rooms = chosen[0]
         busy.append(started)
         starts.append(Start(job.id, chosen[1]))
     return starts
 
 
-def _delays(
-    head: QueuedJob, nodes: Mapping[int, NodeRoom], busy: Sequence[RunningJob], job: RunningJob, now: float
-) -> bool:
-    """Whether `head` would start later if `job` started now."""
-    return _reservation(head, nodes, [*busy, replace(job, ends_by=job.ends_by or math.inf)], now) > _reservation(
-        head, nodes, busy, now
-    )
+@dataclass(frozen=True)
+class _Reservation:
+    """When the head of the queue starts at the latest: `at`, and what is free then (`rooms`).
+
+    A job that starts now and has ended by then does not delay it, and one that runs on does if the head does not fit
+    beside it. At earlier times there is less room, so nothing else needs to be looked at.
+    """
+
+    head: QueuedJob
+    at: float
+    rooms: Mapping[int, NodeRoom]
+
+    def is_delayed_by(self, job: RunningJob) -> bool:
+        """Whether the head would start later if `job` started now. Without a limit, it may run for ever."""
+        if job.ends_by is not None and job.ends_by <= self.at:
+            return False
+        return choose_slots(free_rooms(self.rooms, [job]), self.head.demand, self.head.num_nodes) is None
+
+    def beside(self, job: RunningJob) -> _Reservation:
+        """The reservation once `job`, which does not delay it, has started. Without a limit it counts as ended."""
+        if job.ends_by is None or job.ends_by <= self.at:
+            return self
+        return replace(self, rooms=free_rooms(self.rooms, [job]))
 
 
-def _reservation(head: QueuedJob, nodes: Mapping[int, NodeRoom], busy: Sequence[RunningJob], now: float) -> float:
-    """The earliest time at which `head` fits. A running job without a limit may end at any moment, so it ends now."""
-    ends = [now if job.ends_by is None else max(now, job.ends_by) for job in busy]
-    for at in sorted({now, *ends}):
-        left = [job for job, end in zip(busy, ends, strict=True) if end > at]
-        if choose_slots(free_rooms(nodes, left), head.demand, head.num_nodes) is not None:
-            return at
-    return math.inf
+def _reserve(head: QueuedJob, nodes: Mapping[int, NodeRoom], busy: Iterable[RunningJob], now: float) -> _Reservation:
+    """The earliest time at which `head`, which fits on empty nodes, does so. From the last end of a running job back to
+    the first: a running job without a limit may end at any moment, so it ends now."""
+    ends = sorted(((max(now, job.ends_by), job) for job in busy if job.ends_by is not None), key=lambda one: -one[0])
+    reservation = _Reservation(head, max([now, *(end for end, _ in ends)]), nodes)
+    rooms = dict(nodes)
+    for index, (end, job) in enumerate(ends):
+        if end <= now:
+            break
+        rooms = free_rooms(rooms, [job])
+        earlier = max(now, ends[index + 1][0]) if index + 1 < len(ends) else now
+        if earlier == end:
+            continue
+        if choose_slots(rooms, head.demand, head.num_nodes) is None:
+            break
+        reservation = _Reservation(head, earlier, rooms)
+    return reservation

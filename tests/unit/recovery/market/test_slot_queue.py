@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.recovery.market import slot_queue
 from perdure.recovery.market.slot_queue import (
     Demand,
     NodeRoom,
@@ -16,6 +19,7 @@ from perdure.recovery.market.slot_queue import (
     RunningJob,
     Start,
     can_ever_fit,
+    choose_slots,
     free_rooms,
     startable,
 )
@@ -137,6 +141,59 @@ def test_backfill__never_delays_the_head(
     if heads:
         alone = when_started(nodes, busy, heads[:1], heads[0])
         assert when_started(nodes, busy, heads, heads[0]) <= alone
+
+
+def startable_by_definition(
+    nodes: dict[int, NodeRoom], busy: Sequence[RunningJob], queue: Sequence[QueuedJob]
+) -> list[int]:
+    """`startable`, with a reservation that is computed anew, at each end of a job, for each job behind the head."""
+    rooms, busy, ids = free_rooms(nodes, busy), list(busy), list[int]()
+    head: QueuedJob | None = None
+    for job in queue:
+        chosen = choose_slots(rooms, job.demand, job.num_nodes)
+        if chosen is None:
+            head = head or (job if can_ever_fit(nodes, job.demand, job.num_nodes) else None)
+            continue
+        ends_by = None if job.limit_s is None else NOW + job.limit_s
+        lasting = RunningJob(job.demand, chosen[1], math.inf if ends_by is None else ends_by)
+        if head is not None and reserved_at(head, nodes, [*busy, lasting]) > reserved_at(head, nodes, busy):
+            continue
+        rooms = chosen[0]
+        busy.append(RunningJob(job.demand, chosen[1], ends_by))
+        ids.append(job.id)
+    return ids
+
+
+def reserved_at(head: QueuedJob, nodes: dict[int, NodeRoom], busy: Sequence[RunningJob]) -> float:
+    ends = [NOW if job.ends_by is None else max(NOW, job.ends_by) for job in busy]
+    for at in sorted({NOW, *ends}):
+        left = [job for job, end in zip(busy, ends, strict=True) if end > at]
+        if choose_slots(free_rooms(nodes, left), head.demand, head.num_nodes) is not None:
+            return at
+    return math.inf
+
+
+@given(clusters, queues(), queues())
+def test_startable__follows_its_definition(
+    nodes: dict[int, NodeRoom], before: list[QueuedJob], queue: list[QueuedJob]
+) -> None:
+    busy = running(startable(nodes, [], before, NOW - 30), before, NOW - 30)
+    assert started(queue, busy, nodes) == startable_by_definition(nodes, busy, queue)
+
+
+def test_startable__looks_at_the_running_jobs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [RunningJob(Demand(gpus=0.125), {0: {index // 8: 0.125}}, NOW + 60 + index) for index in range(63)]
+    queue = [gpus(1, 8), *(gpus(id, 0.25 + id / 10_000, limit_s=1000) for id in range(2, 500))]
+    queue += [gpus(id, 0.125, limit_s=id) for id in range(500, 1000)]
+    calls = itertools.count()
+
+    def counted(*args: Any) -> Any:
+        next(calls)
+        return choose_slots(*args)
+
+    monkeypatch.setattr(slot_queue, "choose_slots", counted)
+    assert started(queue, busy) == []
+    assert next(calls) < len(queue) + 2 * len(busy) + 600
 
 
 def when_started(
