@@ -19,6 +19,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.security.keyring import Keyring, UnknownKey
 from perdure.controller.store import job_schedules
 from perdure.controller.store.engine.database import UNAVAILABLE
+from perdure.controller.store.records.jobs import KEY_SEPARATOR
 from perdure.controller.submit.compiler import Compiler, upload_digests
 from perdure.controller.submit.cron import BadCron, Cron
 from perdure.controller.submit.errors import RequestRejected
@@ -107,7 +108,7 @@ class ScheduleService:
     def run_now(self, name: str, key: str) -> Accepted:
         """Launch a job of the schedule now, beside its times. Repeating it with `key` does it once."""
         row = self.find(name)
-        return self.accept(self._submission(row, f"schedule/{row.id}/now/{key}"))
+        return self.accept(self._submission(row, _run_key(row.id, "now", key)))
 
     def find(self, name: str) -> Row[Any]:
         with self.database.connect() as conn:
@@ -139,7 +140,7 @@ class ScheduleService:
             changes["last_result"] = f"skipped: job {row.last_job_id} had not ended"
         else:
             try:
-                accepted = self.accept(self._submission(row, f"schedule/{row.id}/{row.next_at:.0f}"))
+                accepted = self.accept(self._submission(row, _run_key(row.id, f"{row.next_at:.0f}")))
                 changes |= {"last_job_id": accepted.job_id, "last_result": ""}
             except (RequestRejected, UnknownKey) as error:
                 changes["last_result"] = f"not launched: {error}"
@@ -180,3 +181,8 @@ def _parse(cron: str, time_zone: str) -> Cron:
         return Cron.parse(cron, time_zone)
     except BadCron as error:
         raise RequestRejected(str(error), where=error.where, fix=error.fix) from error
+
+
+def _run_key(schedule_id: int, *parts: str) -> str:
+    """The idempotency key of a run. No user can send it."""
+    return KEY_SEPARATOR.join(("schedule", str(schedule_id), *parts))

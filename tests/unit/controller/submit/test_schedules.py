@@ -147,6 +147,10 @@ def test_run__launches_a_job_once_for_each_key(controller: Controller) -> None:
     assert controller.call("POST", "/nightly/run", {"key": "a"}) == first
     assert controller.call("POST", "/nightly/run", {"key": "b"}) != first
     assert len(controller.jobs()) == 2
+    with controller.daemon.database.connect() as conn:
+        keys = list(conn.execute(select(Job.c.idempotency_key)).scalars())
+    for key in keys:
+        assert controller.call("POST", "/nightly/run", {"key": key}, 400), "no user can send it"
 
 
 def test_delete__ends_the_schedule(controller: Controller) -> None:

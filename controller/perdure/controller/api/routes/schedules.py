@@ -10,7 +10,7 @@ from sqlalchemy import Row
 
 from perdure.controller.api.auth import Operator
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.routes.jobs import RequestBody
+from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store import job_schedules
 from perdure.controller.store.queries.job_listing import iso
@@ -33,7 +33,7 @@ class ScheduleBody(RequestBody):
 
 
 class RunScheduleBody(RequestBody):
-    key: str = Field(min_length=1, max_length=200)
+    key: Key = Field(min_length=1)
 
 
 @router.get("", responses=json_response(types.ScheduleList))
