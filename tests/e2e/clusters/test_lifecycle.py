@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.sdk import Resources, clusters
+from perdure.sdk import Resources, Task, clusters
 from support.helpers.clusters import Clusters
 
 
@@ -132,6 +132,26 @@ def test_recover__brings_a_preempted_cluster_back_by_itself(sky: Clusters) -> No
     sky.controller.perdure("jobs", "preempt", host(sky, "back"))
     assert sky.until("back", running)["status"] == "SUCCEEDED"
     assert sky.job("back", running)["recovery_count"] == 1
+
+
+def test_restarts__that_the_task_allows_wait_in_the_queue(sky: Clusters) -> None:
+    script = "[ -e ~/failed ] || { touch ~/failed; exit 3; }; echo again"
+    resources = Resources(cpus=1, job_recovery={"max_restarts_on_errors": 1})
+    launched = sky.launch("retry", script, resources=resources)
+    assert launched.number is not None
+    assert sky.until("retry", launched.number)["status"] == "SUCCEEDED"
+    assert "again\n" in sky.log("retry", launched.number)
+
+
+def test_max_cost__ends_the_machines(sky: Clusters) -> None:
+    resources = Resources(cpus=1, job_recovery={"max_cost": 0.0001})
+    launched = clusters.launch_job(Task(run="sleep 600", resources=resources), "dear", client=sky.client)
+    job_id = host(sky, "dear")
+    # It is down if it costs so much before it is up.
+    sky.controller.until(lambda: sky.status("dear") in ("STOPPED", "DOWN"), "the cluster to reach its max_cost")
+    assert "max_cost" in sky.controller.perdure("jobs", "show", job_id).stdout
+    assert launched.number is not None
+    sky.until("dear", launched.number, "PENDING", "CANCELLED")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
 from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records import cluster_slots, clusters
 from perdure.recovery.market.slot_queue import SLOT_CLOUD, Demand, choose_slots, free_rooms
@@ -82,6 +83,7 @@ class SlotCloud:
             if not (rows := cluster_slots.of_attempt(conn, key)):
                 self._take(conn, cluster_id, key, request)
                 rows = cluster_slots.of_attempt(conn, key)
+        failpoint("slot.taken")
         for host in {(row.host_job_id, 0, row.host_generation) for row in rows}:
             self.on_change(host)
         return [_instance(row, request.owner.controller) for row in rows]

@@ -77,6 +77,7 @@ ClusterFailpoint = Literal[
     "cluster.downed",
     "home.creating",
     "slot.granted",
+    "slot.taken",
     "slot.ended",
 ]
 ServiceFailpoint = Literal[
