@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -55,10 +56,12 @@ num_nodes: 2
 run: |
   conda activate ray
   ~/sky_templates/ray/start_cluster
-  [ "$SKYPILOT_NODE_RANK" != 0 ] || python data.py
-  {KILL_WORKERS.here}
-  {KILL_HEAD.here.replace("<your_port>", "6379")}
-  {STOP.text}
+  if [ "$SKYPILOT_NODE_RANK" = 0 ]; then
+    python data.py
+    {KILL_WORKERS.here}
+    {KILL_HEAD.here.replace("<your_port>", "6379")}
+    {STOP.text}
+  fi
 """
 LEFT = "num_nodes: 2\nrun: echo left $(pgrep -fc 'raylet|gcs_server')\n"
 
@@ -76,7 +79,10 @@ def cluster(local: Computer) -> Iterator[Computer]:
 
 def test_ray_train__runs_on_two_nodes(cluster: Computer) -> None:
     screen = cluster.user.types("perdure launch -c ray --num-nodes 2 train.yaml", limit_s=RAY_S)
-    assert "nodes 2 workers 2 loss 0.125\n" in screen
+    assert "(rank 0) trained on 2 nodes\n" in screen
+    trained = set(re.findall(r"worker ([01]) on \S+-([01])\n", screen))
+    assert len(trained) == 2, "each worker is on a node of its own"
+    assert {worker for worker, _ in trained} == {node for _, node in trained} == {"0", "1"}
 
 
 def test_ray_data__runs_on_the_cluster_of_the_template(cluster: Computer) -> None:
@@ -84,6 +90,7 @@ def test_ray_data__runs_on_the_cluster_of_the_template(cluster: Computer) -> Non
     assert AUTO.text in script
     assert SHUTDOWN.text in script
     screen = cluster.user.types("perdure exec ray data.yaml --workdir .", limit_s=RAY_S)
+    assert "(rank 0) All 2 nodes have joined.\n" in screen
     assert f"sum {sum(n * n for n in range(1000))} alive 2\n" in screen
 
 

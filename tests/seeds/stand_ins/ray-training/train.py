@@ -6,7 +6,7 @@ import os
 import ray
 import ray.train
 from ray.train import ScalingConfig
-from ray.train.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 
 def train_on_one_worker(config):
@@ -27,5 +27,5 @@ trainer = DataParallelTrainer(
         num_workers=given.num_workers, placement_strategy="STRICT_SPREAD", resources_per_worker={"CPU": 1}
     ),
 )
-result = trainer.fit()
-print("nodes", len(ray.nodes()), "workers", given.num_workers, "loss", result.metrics["loss"])
+trainer.fit()
+print("trained on", sum(node["Alive"] for node in ray.nodes()), "nodes")
