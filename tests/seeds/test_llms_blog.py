@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from e2e.enter.conftest import needs_ssh
 from seeds.documents import BLOG, Item
 from seeds.image import Computer
+
+pytestmark = pytest.mark.slow
 
 SKYPILOT_YAML, WITH_DOT_ENV = BLOG.take_all(
     "resources:\n  cloud: aws\n  accelerators: A100:4 # Pick the kind and number of GPUs you want to use."
@@ -47,7 +50,7 @@ def mycluster(project: Computer) -> Iterator[str]:
 def test_launch__prepares_conda_and_trains(mycluster: str) -> None:
     assert "created skypilot with python=3.10\n" in mycluster
     assert "Would install transformers\n" in mycluster
-    assert "training in /home/perdure/sky_workdir\n" in mycluster
+    assert re.search(r"^training in /\S*/sky_workdir$", mycluster, flags=re.MULTILINE)
 
 
 def test_status__lists_the_cluster(project: Computer, mycluster: str) -> None:
@@ -67,7 +70,7 @@ def test_ssh__enters_the_cluster(project: Computer, mycluster: str) -> None:
 def test_exec__queues_more_jobs(project: Computer, mycluster: str) -> None:
     project.write("task.yaml", "run: echo another job at $(pwd)\n")
     assert "ID: 2" in project.user.types(EXEC.here)
-    assert "another job at /home/perdure/sky_workdir\n" in project.user.types("perdure logs mycluster 2")
+    assert "/sky_workdir\n" in project.user.types("perdure logs mycluster 2")
 
 
 def test_launch__with_autostop_and_a_file_of_variables(project: Computer, mycluster: str) -> None:

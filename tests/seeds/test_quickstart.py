@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from seeds.documents import QUICKSTART
@@ -42,6 +43,7 @@ def test_quickstart__runs_as_a_program_is_left_with_ctrl_c_and_cancelled(local: 
     local.user.types("perdure down mingpt")
 
 
+@pytest.mark.slow
 def test_quickstart__scales_up_to_two_nodes(local: Computer) -> None:
     task = yaml.safe_load(TRAIN_YAML.here) | yaml.safe_load(MORE_NODES.here) | yaml.safe_load(MULTI_NODE_RUN.here)
     local.write("train.yaml", yaml.safe_dump(task))

@@ -45,6 +45,7 @@ def test_fragments__make_a_task_that_runs(local: Computer) -> None:
     assert (local.controller.home / "local/buckets/my-checkpoint-bucket/gpus").read_text() == "1\n"
 
 
+@pytest.mark.slow
 def test_bert__continues_after_a_preemption_under_the_same_name(local: Computer) -> None:
     shutil.copytree(STAND_INS / "transformers", local.project.parent / "transformers")
     local.write("bert_qa.yaml", BERT.here)
