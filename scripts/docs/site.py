@@ -38,6 +38,7 @@ SECTIONS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
             "guides/clusters.md",
             "guides/services.md",
             "guides/schedules.md",
+            "guides/sweeps.md",
             "guides/dashboard.md",
             "guides/checkpoints.md",
             "guides/buckets.md",

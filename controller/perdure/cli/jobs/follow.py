@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perdure.cli.jobs import durations
-from perdure.cli.output import text
+from perdure.cli.output import durations, text
 from perdure.recovery.statuses import EXIT_NOT_FINISHED, Status
 from perdure.sdk import jobs, logs
 from perdure.sdk.connection import api_types

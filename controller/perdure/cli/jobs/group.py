@@ -12,6 +12,7 @@ COMMANDS = {
     "show": LazyCommand("perdure.cli.jobs.show:show", "Show a job's attempts and timeline: what happened, and why."),
     "logs": LazyCommand("perdure.cli.jobs.logs:logs", "Show a job's logs, and follow them through recoveries."),
     "cancel": LazyCommand("perdure.cli.jobs.cancel:cancel", "Cancel jobs; they may save their work first."),
+    "sweep": LazyCommand("perdure.cli.jobs.sweep:sweep", "Show jobs that were launched together, and act on all."),
     "schedule": LazyCommand("perdure.cli.jobs.schedule:schedule", "Launch a job again and again, as cron does."),
     "exec": LazyCommand("perdure.cli.jobs.enter.exec_command:exec_command", "Run a command on a machine of a job."),
     "ssh": LazyCommand("perdure.cli.jobs.enter.ssh:ssh", "Open an ssh session on a machine."),

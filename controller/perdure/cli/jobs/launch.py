@@ -176,10 +176,10 @@ def _run(
     for warning in launched.warnings:
         if warning not in warned:
             warn(warning)
-    if num_jobs > 1:
+    if len(launched.job_ids) > 1:
         first, last = launched.job_ids[0], launched.job_ids[-1]
         click.echo(f"Jobs {first} to {last} ({launched.name}) submitted.")
-        click.echo(f"  list:  perdure jobs queue -n {launched.name}\n  logs:  perdure jobs logs {first}")
+        click.echo(f"  list:  perdure jobs sweep {first}\n  logs:  perdure jobs sweep {first} --logs")
         return
     click.echo(f"Job {launched.job_id} ({launched.name}) submitted.")
     if detach:

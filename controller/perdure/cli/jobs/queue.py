@@ -11,8 +11,7 @@ import click
 
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
-from perdure.cli.jobs import durations
-from perdure.cli.output import table, text
+from perdure.cli.output import durations, table, text
 from perdure.cli.output.table import Column
 from perdure.recovery.statuses import Status
 from perdure.sdk.connection import api_types
@@ -82,6 +81,7 @@ Examples:
 @click.option("-u", "--all-users", is_flag=True, help="Add the column USER. Jobs of all users are shown in any case.")
 @click.option("-v", "--verbose", is_flag=True, help="Add user, priority, machines and reason; cut nothing.")
 @click.option("-w", "--watch", is_flag=True, help="Refresh the table until Ctrl-C.")
+@click.option("--each", is_flag=True, help="Show each job of a sweep; by default, a sweep is one row.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
@@ -96,6 +96,7 @@ def queue(
     all_users: bool,
     verbose: bool,
     watch: bool,
+    each: bool,
     output: str,
 ) -> None:
     """List jobs, newest first.
@@ -104,35 +105,35 @@ def queue(
     DURATION) is how long the job's command ran.
     """
     from perdure.cli.client import connect
+    from perdure.cli.jobs import sweep
 
     if everything and limit is not None:
         raise Failure("--all and --limit exclude each other", EXIT_WRONG_INPUT)
-    limit = DEFAULT_LIMIT if limit is None else limit
+    rows = None if everything else DEFAULT_LIMIT if limit is None else limit
     selected_statuses = _statuses(statuses)
     is_here = _place_filter(infra)
     max_age = _age_filter(since)
     client = connect()
     extra = DETAILS if verbose else (USER,) if all_users else ()
 
-    def pages() -> Iterator[api_types.JobPage]:
+    def pages(rows: int | None) -> Iterator[api_types.JobPage]:
         all_pages = client.job_pages(skip_finished=skip_finished, statuses=selected_statuses, name=name)
         if since is not None or infra is not None:
-            return _filtered(all_pages, max_age, is_here, None if everything else limit)
-        if everything:
+            return _filtered(all_pages, max_age, is_here, rows)
+        if rows is None:
             return all_pages
-        return iter([client.jobs(limit=limit, skip_finished=skip_finished, statuses=selected_statuses, name=name)])
+        return iter([client.jobs(limit=rows, skip_finished=skip_finished, statuses=selected_statuses, name=name)])
 
     is_filtered = skip_finished or bool(selected_statuses or since or infra)
     none_found = _none_found(name, is_filtered=is_filtered) if name or since or infra else None
 
     def table_blocks() -> Iterator[list[str]]:
         width = None if verbose else table.screen_width()
-        return blocks(
-            pages(), width=width, limit=None if everything else limit, none_found=none_found, extra_columns=extra
-        )
+        shown = pages(rows) if each else sweep.one_row_each(pages, client, rows)
+        return blocks(shown, width=width, limit=rows, none_found=none_found, extra_columns=extra)
 
     if output == "json":
-        _print_json(pages())
+        _print_json(pages(rows))
     elif watch:
         from perdure.cli.output import live_table
 

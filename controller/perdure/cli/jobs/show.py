@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from perdure.cli.completion import suggestions
-from perdure.cli.jobs import durations, timeline
-from perdure.cli.output import table, text
+from perdure.cli.jobs import timeline
+from perdure.cli.output import durations, table, text
 from perdure.cli.output.progress import spinner
 from perdure.cli.output.table import Column
 from perdure.recovery.statuses import AttemptState, NodePhase, Status

@@ -40,6 +40,7 @@ from perdure.controller.api.routes import (
     notifications,
     schedules,
     services,
+    sweeps,
     upgrade,
     uploads,
     usage,
@@ -54,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 _MODULES: tuple[Any, ...] = (
     *(controller, metrics, notifications, upgrade, users, audit),
-    *(jobs, schedules, usage, nodes, clusters, services, logs, uploads, node_files),
+    *(jobs, schedules, sweeps, usage, nodes, clusters, services, logs, uploads, node_files),
 )
 _DASHBOARD_MODULES: tuple[Any, ...] = (session, events, job_spec, market, savings, fleet)
 _DISK_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then try again"

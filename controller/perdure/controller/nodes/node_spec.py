@@ -21,7 +21,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
-from perdure.controller.store import cluster_homes
+from perdure.controller.store import cluster_homes, grid
 from perdure.controller.store.codec import decode_offer, decode_requirement
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
@@ -94,6 +94,7 @@ class NodeSpecBuilder:
             "run": spec["run"],
             "env": {
                 **_without(spec["envs"], hidden),
+                **_without(_combination(spec, row["batch_rank"]), hidden),
                 **_without(of_task, hidden),
                 **self._variables(conn, row, key, ids),
             },
@@ -149,6 +150,11 @@ class NodeSpecBuilder:
         if self.power_off_after_s is not None:
             return self.power_off_after_s
         return registry.default_power_off_after_s(cloud)
+
+
+def _combination(spec: Mapping[str, Any], rank: int) -> dict[str, str]:
+    """The variables of a job of a sweep with a grid."""
+    return grid.combination(spec["sweep"], rank) if spec.get("sweep") else {}
 
 
 def _num_gpus(offer: Mapping[str, Any]) -> int:

@@ -214,6 +214,7 @@ class Compiler:
             "cloud_settings": settings,
             "strategy_reason": why,
             "hooks": [_hook(hook) for hook in config.get("config", {}).get("hooks", ())],
+            "sweep": {k: [str(v) for v in values] for k, values in (config.get("sweep") or {}).items()},
             "notify": self._notify(config.get("notify")),
             "event_callback": config.get("event_callback"),
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,13 +19,14 @@ from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store import codec
+from perdure.controller.store import codec, grid
 from perdure.controller.store.access import audit, budgets, owners, users
 from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
 from perdure.controller.store.records import clusters, jobs
 from perdure.controller.store.records.clusters import UP
+from perdure.controller.store.records.jobs import Batch
 from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
@@ -44,6 +45,7 @@ class Submission:
     user: str
     key: str | None  # the idempotency key: resubmitting with it returns the original job
     num_jobs: int = 1
+    retries: Batch | None = None  # launch these ranks of a sweep again
     cluster: OnCluster | None = None  # None: a managed job, or a replica
     service: OfService | None = None  # None: a managed job, or one of a cluster
     actor: Actor | None = None  # who submits it, for the audit log; None: the controller itself
@@ -70,6 +72,7 @@ class Accepted:
 
 # Of the tasks of all jobs of one launch: they are stored once per job, in one transaction.
 MAX_BATCH_BYTES = 64 * 10**6
+MAX_SWEEP = 10_000
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ class SubmissionService:
         now = self.clock.now()
         _check_size(submission)
         try:
-            return _Checked(submission, self._compile(submission, now), now)
+            compiled = self._compile(submission, now)
+            return _Checked(_with_size(submission, compiled), compiled, now)
         except RequestRejected:
             # It may have become invalid after it was accepted: its deadline has passed, a channel was removed.
             if (known := self._known(submission)) is None:
@@ -178,7 +182,7 @@ class SubmissionService:
             for checked in new:
                 _require_own_uploads(conn, checked)
             columns = [self._columns(conn, checked) for checked in new]
-            counts = [checked.submission.num_jobs for checked in new]
+            counts = [checked.submission.retries or checked.submission.num_jobs for checked in new]
             ids = jobs.insert_batches(conn, list(zip(columns, counts, strict=True)))
             self._check_quota(conn, [checked.submission for checked in new])
             writes = WriteBatch(conn)
@@ -309,6 +313,24 @@ def _enter(conn: Connection, cluster: OnCluster) -> int | None:
 
 def is_stopped(cluster: str) -> RequestRejected:
     return RequestRejected(f"the cluster {cluster} is stopped", fix=f"start it: perdure start {cluster}", status=409)
+
+
+def _with_size(submission: Submission, compiled: CompiledJob) -> Submission:
+    """The submission with as many jobs as its grid has combinations. Raises RequestRejected."""
+    grids = [task.spec["sweep"] for task in compiled.tasks if task.spec.get("sweep")]
+    if not grids or submission.retries is not None:
+        return submission
+    count = grid.size(grids[0])
+    problem = "its job is one of a pipeline, or of a cluster" if len(compiled.tasks) > 1 or submission.cluster else ""
+    if count > MAX_SWEEP:
+        problem = f"it has {count:,} combinations; at most {MAX_SWEEP:,} are possible"
+    elif submission.num_jobs not in (1, count):
+        problem = f"it has {count} combinations, and {submission.num_jobs} jobs were requested"
+    if problem:
+        raise RequestRejected(f"the sweep cannot be launched: {problem}", where="sweep", fix="launch it by itself")
+    submission = replace(submission, num_jobs=count)
+    _check_size(submission)
+    return submission
 
 
 def _check_size(submission: Submission) -> None:

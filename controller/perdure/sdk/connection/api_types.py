@@ -71,6 +71,8 @@ class Job(TypedDict):
     reason: str | None
     message: str | None
     task_id: str
+    sweep_id: int | None  # the first of the jobs that were launched together; None: it was launched alone
+    sweep_rank: int | None  # SKYPILOT_JOB_RANK
     user: str
     priority: int
     submitted_at: str

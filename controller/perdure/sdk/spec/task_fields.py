@@ -201,6 +201,11 @@ TASK_FIELDS = {
         "Notification channels of the controller's `config.yaml` that receive the events of the job: names, or a "
         "mapping with `to` and `when`. Default: none.",
     ),
+    "sweep": Field(
+        Table(_VARIABLE_NAME, Items(_VARIABLE_VALUE, unique=True, at_least=1)),
+        "A grid: environment variable → the values that it takes. A launch has one job for each combination, as with "
+        "`--num-jobs`. Default: none.",
+    ),
     "inputs": Field(Table(TEXT, Number(low=0, whole=False)), "Input data and its size in GB.", no_effect=NO_EFFECT),
     "outputs": Field(Table(TEXT, Number(low=0, whole=False)), "Output data and its size in GB.", no_effect=NO_EFFECT),
     "api_server_access": Field(

@@ -208,6 +208,7 @@ TASK_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("pool: {workers: 2}", {"pool": {"workers": 2}}),
     ("event_callback: echo", {"event_callback": "echo"}),
     ("notify: ops", {"notify": ["ops"]}),
+    ("sweep: {LR: [1e-3, 0.1], MODE: [a, true]}", {"sweep": {"LR": ["1e-3", "0.1"], "MODE": ["a", "True"]}}),
     ("notify: [ops, chat]", {"notify": ["ops", "chat"]}),
     ("notify: {to: ops, when: job.*}", {"notify": {"to": ["ops"], "when": ["job.*"]}}),
     ("inputs: {'s3://a': 1.5}", {"inputs": {"s3://a": 1.5}}),

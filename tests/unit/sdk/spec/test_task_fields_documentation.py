@@ -205,6 +205,7 @@ EXAMPLES = {
     "notify": "notify: ops",
     "notify.to": "notify: {to: [ops]}",
     "notify.when": "notify: {to: ops, when: job.failed}",
+    "sweep": "sweep: {A: [1, 2]}",
     "inputs": "inputs: {a: 1}",
     "outputs": "outputs: {a: 1}",
     "api_server_access": "api_server_access: true",

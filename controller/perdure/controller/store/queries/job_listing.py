@@ -39,7 +39,7 @@ _KEEP_S = Task.c.recovery["keep_on_failure_s"].as_float()
 _TASKS = (
     select(*(Task.c[name] for name in _OF_TASK), Task.c.spec["resources"].as_string().label("resources"))
     .add_columns(Job.c.name.label("job_name"), Job.c.user, Job.c.priority, Job.c.num_tasks, Job.c.cleanup)
-    .add_columns(Job.c.submitted_at, _KEEP_S.label("keep_s"))
+    .add_columns(Job.c.submitted_at, _KEEP_S.label("keep_s"), Job.c.sweep_id, Job.c.batch_rank)
     .join(Job, Job.c.id == Task.c.job_id)
     .order_by(Task.c.job_id.desc(), Task.c.index)
 )
@@ -169,7 +169,7 @@ def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str
     """`row`: of `_TASKS`. Unpacked in two statements, because a page has hundreds of rows."""
     job_id, index, task_name, status, reason, message, task_id, wake_at, started_at, ended_at, *rest = row
     run_since, run_seconds, recovery_count, restarts_on_errors, num_nodes, resources, job_name, *rest = rest
-    user, priority, num_tasks, cleanup, submitted_at, keep_s = rest
+    user, priority, num_tasks, cleanup, submitted_at, keep_s, sweep_id, sweep_rank = rest
     newest = attempts[-1] if attempts else None
     has_place = newest is not None and (newest.booted_at is not None or newest.state != AttemptState.GONE)
     offer = newest.offer if newest is not None and has_place else None
@@ -189,6 +189,8 @@ def _job(row: Sequence[Any], attempts: Sequence[_Short], now: float) -> dict[str
         "reason": reason,
         "message": _wait_text(reason, message, wake_at),
         "task_id": task_id,
+        "sweep_id": sweep_id,
+        "sweep_rank": None if sweep_id is None else sweep_rank,
         "user": user,
         "priority": priority,
         "submitted_at": iso(submitted_at),

@@ -97,7 +97,7 @@ def find_by_key(conn: Connection, key: str) -> list[int]:
     first = conn.execute(select(Job.c.id, Job.c.batch_size).where(Job.c.idempotency_key == key)).one_or_none()
     if first is None:
         return []
-    others = [_key_in_batch(key, rank) for rank in range(1, first.batch_size)]
+    others = [_key_in_batch(key, number) for number in range(1, first.batch_size)]
     if not others:
         return [first.id]
     query = select(Job.c.id).where(Job.c.idempotency_key.in_(others)).order_by(Job.c.batch_rank)
@@ -121,22 +121,42 @@ def insert_batch(conn: Connection, columns: Mapping[str, Any], *, batch_size: in
     return insert_batches(conn, [(columns, batch_size)])[0]
 
 
-def insert_batches(conn: Connection, batches: Sequence[tuple[Mapping[str, Any], int]]) -> list[list[int]]:
-    """`insert_batch` for several batches (columns, batch size), which all have the same columns."""
+@dataclass(frozen=True)
+class Batch:
+    """Jobs that are launched together: the ranks of these, of `size` in all. `sweep_id`: they join that sweep."""
+
+    size: int
+    ranks: Sequence[int]
+    sweep_id: int | None = None
+
+
+def insert_batches(conn: Connection, batches: Sequence[tuple[Mapping[str, Any], int | Batch]]) -> list[list[int]]:
+    """`insert_batch` for several batches (columns, batch size), which all have the same columns.
+
+    The jobs of a batch of several are a sweep, named after the first of them.
+    """
+    wanted = [(columns, Batch(of, range(of)) if isinstance(of, int) else of) for columns, of in batches]
     rows = [
         {
             **columns,
             "lease_epoch": 1,
             "batch_rank": rank,
-            "batch_size": size,
-            "idempotency_key": key and _key_in_batch(key, rank),
+            "batch_size": batch.size,
+            "sweep_id": batch.sweep_id,
+            "idempotency_key": key and _key_in_batch(key, number),
         }
-        for columns, size in batches
+        for columns, batch in wanted
         for key in [columns.get("idempotency_key")]
-        for rank in range(size)
+        for number, rank in enumerate(batch.ranks)
     ]
     ids = iter(conn.execute(_INSERT_JOB, rows).scalars().all() if rows else ())
-    return [list(islice(ids, size)) for _, size in batches]
+    inserted = [list(islice(ids, len(batch.ranks))) for _, batch in wanted]
+    for (_, batch), own in zip(wanted, inserted, strict=True):
+        if batch.size > 1 and batch.sweep_id is None:
+            conn.execute(
+                update(Job).where(Job.c.id.between(own[0], own[-1]), Job.c.id.in_(own)).values(sweep_id=own[0])
+            )
+    return inserted
 
 
 def _key_in_batch(key: str, rank: int) -> str:
