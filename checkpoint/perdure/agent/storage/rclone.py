@@ -42,19 +42,21 @@ class Remote:
     target: str
     root: str = ""  # of a local store: the directory of buckets
     options: dict[str, str] = field(default_factory=dict, repr=False)
+    variables: dict[str, str] = field(default_factory=dict, repr=False)  # of rclone's environment
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], *, name: str = "perdure") -> Remote:
         """The remote of one entry of the node spec's `mounts`. `name`: letters and digits."""
         backend = dict(spec["rclone"])
         kind = str(backend.pop("type"))
+        variables = dict(backend.pop("environ", {}))
         path = "/".join(part for part in (spec["bucket"], str(spec.get("prefix") or "").strip("/")) if part)
         root = str(backend.pop("root", "")) if kind == "local" else ""
         options = {
             **_DEFAULTS.get(kind, {}),
             **{key: _text(value) for key, value in backend.items() if value is not None},
         }
-        return cls(name, kind, str(spec["bucket"]), os.path.join(root, path), root, options)
+        return cls(name, kind, str(spec["bucket"]), os.path.join(root, path), root, options, variables)
 
     @property
     def url(self) -> str:
@@ -75,6 +77,8 @@ class Remote:
         prefix = f"RCLONE_CONFIG_{self.name.upper()}_"
         environ.update({prefix + key.upper(): value for key, value in self.options.items()})
         environ.update({"RCLONE_CONFIG": os.devnull, prefix + "TYPE": self.kind})
+        if self.variables:
+            environ = {key: value for key, value in environ.items() if not key.startswith("AWS_")} | self.variables
         return environ
 
 

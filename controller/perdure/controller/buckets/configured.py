@@ -29,6 +29,16 @@ CONFIG_KEYS = (
     ),
     ConfigKey("s3.region", "text", "that of the default chain, or us-east-1", "The region of new buckets."),
     ConfigKey("s3.profile", "text", "the default chain", "The profile of ~/.aws that has the credentials."),
+    ConfigKey(
+        "s3.node_role",
+        "ARN",
+        "none",
+        "The role whose credentials machines get, restricted to their bucket and prefix. Without one, they are made of "
+        "the controller's own keys (sts:GetFederationToken). A controller with a role of its own needs one, or "
+        "`aws.instance_profile`.",
+    ),
+    ConfigKey("s3.sts_endpoint", "URL", "AWS", "The Security Token Service of an S3-compatible server, if it has one."),
+    ConfigKey("s3.share_keys", "true or false", "false", "Whether machines get the controller's own keys of S3."),
     ConfigKey("gcs.project", "text", "gcp.project, or that of the credentials", "The project of new buckets."),
     ConfigKey("gcs.credentials", "path", "gcp.credentials", "The key file of a service account."),
     ConfigKey("gcs.location", "text", "Google's default (US)", "The location of new buckets."),
@@ -106,6 +116,9 @@ def _s3(mapping: object) -> S3Store:
         endpoint=section.url_or_none("endpoint"),
         region=section.text_or_none("region"),
         profile=section.text_or_none("profile"),
+        node_role=section.text_or_none("node_role"),
+        sts_endpoint=section.url_or_none("sts_endpoint"),
+        share_keys=section.flag("share_keys", default=False),
     )
 
 

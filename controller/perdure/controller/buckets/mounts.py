@@ -232,7 +232,8 @@ def node_mounts(
 
 
 def _node_mount(mount: Mapping[str, Any], store: Store, cloud: str | None) -> dict[str, Any]:
-    access = Access(cloud, writes=not mount["read_only"] and mount["mode"] != "COPY")
+    writes = not mount["read_only"] and mount["mode"] != "COPY"
+    access = Access(cloud, writes=writes, prefix=str(mount.get("prefix") or ""))
     return {
         **{key: value for key, value in mount.items() if key != "store"},
         "bucket": mount["bucket"].rpartition("/")[2],  # of `account/container`

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from perdure.controller.buckets.s3_credentials import S3NodeCredentials
 from perdure.controller.buckets.stores import (
     ANYWHERE,
     RETRY_AFTER_S,
@@ -17,6 +18,7 @@ from perdure.controller.buckets.stores import (
     check_key,
 )
 from perdure.controller.clouds.base.protocol import Fault
+from perdure.controller.runtime.clock import Clock, SystemClock
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
 from perdure.sdk.connection.installation import install_command
@@ -53,9 +55,10 @@ _FAULTS: dict[str, tuple[FaultKind, Reason]] = {
 class S3Store:
     """Buckets of one S3 endpoint.
 
-    Credentials are those of the default chain, or of `profile`, in `credentials_file` if given. Fixed keys are part of
-    a node's spec. A role's credentials expire and are renewed, so a node uses those of its own machine instead
-    (`env_auth`), which needs a role as well.
+    Credentials are those of the default chain, or of `profile`, in `credentials_file` if given. Nodes of AWS's
+    buckets get temporary ones for their bucket and prefix. Other servers have no such service: the keys of their
+    bucket are part of a node's spec. A controller with a role and without `node_role` gives none: a node uses those
+    of its own machine (`env_auth`), which needs a role as well.
     """
 
     def __init__(
@@ -67,10 +70,16 @@ class S3Store:
         profile: str | None = None,
         credentials_file: Path | None = None,
         provider: str = "Other",
+        node_role: str | None = None,
+        sts_endpoint: str | None = None,
+        share_keys: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         """`endpoint` None: that of AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or AWS. `region` None: that of the chain.
 
-        `provider`: rclone's name for the provider of the endpoint.
+        `provider`: rclone's name for the provider of the endpoint. `node_role`: the role that nodes get.
+        `sts_endpoint`: the Security Token Service that goes with `endpoint`. `share_keys`: nodes get the controller's
+        keys. `clock`: wall-clock time; None: this computer's.
         """
         self.name = name
         variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -80,6 +89,13 @@ class S3Store:
         self._credentials_file = credentials_file
         self._provider = provider
         self._regions: dict[str, str] = {}
+        self._node_role = node_role
+        self._sts_endpoint = sts_endpoint
+        self._share_keys = share_keys
+        self._for_nodes = S3NodeCredentials(self._sts_client, node_role, (clock or SystemClock()).now)
+
+    def _sts_client(self) -> Any:
+        return self._session.client("sts", endpoint_url=self._sts_endpoint, region_name=self.region)
 
     @cached_property
     def _session(self) -> Session:
@@ -187,17 +203,17 @@ class S3Store:
                 fix="allow s3:DeleteObject and s3:DeleteObjectVersion",
             )
 
-    def rclone_remote(self, bucket: str, _access: Access = ANYWHERE, /) -> dict[str, object]:
+    def rclone_remote(self, bucket: str, access: Access = ANYWHERE, /) -> dict[str, object]:
         if bucket not in self._regions:
             self.exists(bucket)
         # For a removed bucket, the node reports a failed mount. Without a spec it would wait forever.
         region = self._regions.get(bucket, self.region)
-        remote: dict[str, object] = {"type": "s3", "region": region, **self._credentials()}
+        remote: dict[str, object] = {"type": "s3", "region": region, **self._credentials(bucket, access)}
         if self.endpoint is None:
             return {**remote, "provider": "AWS"}
         return {**remote, "provider": self._provider, "endpoint": self.endpoint, "force_path_style": True}
 
-    def _credentials(self) -> dict[str, object]:
+    def _credentials(self, bucket: str, access: Access) -> dict[str, object]:
         from botocore.credentials import RefreshableCredentials
 
         credentials = self._session.get_credentials()
@@ -206,7 +222,12 @@ class S3Store:
                 f"there are no credentials for {self.name} buckets",
                 fix="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile that has them",
             )
-        if isinstance(credentials, RefreshableCredentials):
+        has_own_role = isinstance(credentials, RefreshableCredentials)
+        has_token_service = self.endpoint is None or self._sts_endpoint is not None
+        can_make_keys = has_token_service and (self._node_role is not None or not has_own_role)
+        if can_make_keys and not access.is_controller and not self._share_keys:
+            return self._for_nodes.keys_for(bucket, access).to_rclone()
+        if has_own_role:
             return {"env_auth": True}
         keys = credentials.get_frozen_credentials()
         token = {"session_token": keys.token} if keys.token else {}

@@ -41,10 +41,12 @@ class StorageError(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """The node that mounts a bucket."""
+    """The node that mounts a bucket, or the controller itself."""
 
     cloud: str | None = None  # of its machine; None: any
     writes: bool = True  # False: it only reads
+    prefix: str = ""  # below which it works; empty: the whole bucket
+    is_controller: bool = False  # not a node: it may use its own credentials
 
 
 ANYWHERE = Access()

@@ -157,7 +157,11 @@ def _bucket(settings: Settings, url: str) -> BucketDestination:
     bucket = f"{uri.account}/{uri.bucket}" if uri.account else uri.bucket
     if not store.exists(bucket):
         raise BackupError(f"{url}: there is no bucket {bucket}; create it first, where only you can read it")
-    spec = {"rclone": store.rclone_remote(bucket, Access()), "bucket": uri.bucket, "prefix": uri.prefix}
+    spec = {
+        "rclone": store.rclone_remote(bucket, Access(is_controller=True)),
+        "bucket": uri.bucket,
+        "prefix": uri.prefix,
+    }
     return BucketDestination(url, Remote.from_spec(spec), rclone)
 
 
