@@ -115,7 +115,7 @@ class Away:
 def test_tokens__are_in_no_argument_list_and_no_file(node: Node, gcs_bucket: GcsBucket) -> None:
     mounts = node.mounts(node.spec(gcs_bucket))
     mounts.mount_all()
-    token = mounts._tokens._mounts.popitem()[1].token.encode()
+    token = mounts._tokens._mounts.popitem()[1].value.encode()
     (pid,) = node.pids()
     assert token not in Path(f"/proc/{pid}/environ").read_bytes()
     assert token not in Path(f"/proc/{pid}/cmdline").read_bytes()

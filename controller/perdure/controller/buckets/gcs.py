@@ -183,7 +183,7 @@ class GcsStore:
         # For a removed bucket, the node reports a failed mount. Without a spec it would wait forever.
         metadata = self._describe(bucket) or {}
         uniform = metadata.get("iamConfiguration", {}).get("uniformBucketLevelAccess", {}).get("enabled", True)
-        token = self._credentials.token_for(bucket, writes=access.writes, is_uniform=uniform)
+        token = self._credentials.token_for(bucket, writes=access.writes, is_uniform=uniform, prefix=access.prefix)
         return {**remote, "access_token": token.value, "expires_at": token.expires_at}
 
     def classify(self, error: Exception) -> Fault:

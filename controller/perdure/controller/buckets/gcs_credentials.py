@@ -1,13 +1,14 @@
 """Google's credentials: the controller's own, and downscoped ones for nodes.
 
-A node's token has a Credential Access Boundary: the controller's token is exchanged for one that is valid only for one
-bucket (cloud.google.com/iam/docs/downscoping-short-lived-credentials). The boundary is effective only for buckets with
-uniform bucket-level access, whose permissions are the same for all objects.
+A node's token has a Credential Access Boundary: the controller's token is exchanged for one that is valid only for
+one bucket and prefix (cloud.google.com/iam/docs/downscoping-short-lived-credentials). The boundary is effective only
+for buckets with uniform bucket-level access, whose permissions are the same for all objects.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import threading
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +48,7 @@ class GcsCredentials:
         self._exchange_url = exchange_url or _EXCHANGE_URL
         self._lock = threading.Lock()
         self._loaded: tuple[Any, str | None] | None = None
-        self._for_nodes: dict[tuple[str, bool], Any] = {}
+        self._for_nodes: dict[tuple[str, str, bool], Any] = {}
 
     @property
     def project(self) -> str | None:
@@ -59,19 +60,21 @@ class GcsCredentials:
         """The HTTP session of the controller's own calls."""
         return AuthorizedSession(self._controller_credentials()[0])  # type: ignore[no-untyped-call]
 
-    def token_for(self, bucket: str, *, writes: bool, is_uniform: bool) -> Token:
-        """A token for a node, valid for an hour at most and, if Google issues one that long, for at least 50 minutes.
+    def token_for(self, bucket: str, *, writes: bool, is_uniform: bool, prefix: str = "") -> Token:
+        """A token for a node that works below `prefix` (empty: in the whole bucket).
+
+        It is valid for an hour at most and, if Google issues one that long, for at least 50 minutes.
 
         If the controller's credentials are those of its Google machine, it may be valid for only a few minutes. For a
         bucket without uniform access the token is valid for all buckets of the controller, but for nothing else; raises
         StorageError if not even that is possible.
         """
         with self._lock:
-            key = (bucket, writes) if is_uniform else ("", True)
+            key = (bucket, prefix, writes) if is_uniform else ("", "", True)
             if key not in self._for_nodes:
                 own = self._controller_credentials()[0]
                 self._for_nodes[key] = (
-                    _BucketCredentials(own, bucket, writes=writes, exchange_url=self._exchange_url)
+                    _BucketCredentials(own, bucket, prefix, writes=writes, exchange_url=self._exchange_url)
                     if is_uniform
                     else _for_all_buckets(own, bucket)
                 )
@@ -87,17 +90,22 @@ class GcsCredentials:
 
 
 class _BucketCredentials(google_credentials.Credentials):
-    """`source`, downscoped to one bucket."""
+    """`source`, downscoped to one bucket, below `prefix` if it is not empty."""
 
-    def __init__(self, source: Any, bucket: str, *, writes: bool, exchange_url: str) -> None:
+    def __init__(self, source: Any, bucket: str, prefix: str, *, writes: bool, exchange_url: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._source = source
         self._client = sts.Client(exchange_url)  # type: ignore[no-untyped-call]
         role = "roles/storage.objectAdmin" if writes else "roles/storage.objectViewer"
-        rule = {
+        rule: dict[str, Any] = {
             "availableResource": f"//storage.googleapis.com/projects/_/buckets/{bucket}",
             "availablePermissions": [f"inRole:{role}"],
         }
+        if below := prefix.strip("/"):
+            name = json.dumps(f"projects/_/buckets/{bucket}/objects/{below}/")
+            listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
+            expression = f"resource.name.startsWith({name}) || {listed}.startsWith({json.dumps(below + '/')})"
+            rule["availabilityCondition"] = {"title": "below the prefix", "expression": expression}
         self._boundary = {"accessBoundary": {"accessBoundaryRules": [rule]}}
 
     def refresh(self, request: Request) -> None:

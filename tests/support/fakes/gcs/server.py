@@ -23,6 +23,7 @@ PROJECT = "perdure-storage"
 _STORAGE = Discovery("storage", "v1")
 _DESTINATION = {"objects.compose": "destinationBucket", "objects.copy": "destinationBucket"}
 _DESTINATION["objects.rewrite"] = "destinationBucket"
+_NAMES = ("destinationObject", "object", "prefix", "name")  # of what a call works on
 
 
 @dataclass
@@ -123,7 +124,9 @@ class FakeGcs:
     def _require(self, call: Call, authorization: str) -> None:
         bucket = call.parameters.get(_DESTINATION.get(call.method, "bucket"), "")
         known = self.state.buckets.get(bucket)
-        self.tokens.require(authorization, call.method, bucket, is_uniform=known is None or known.is_uniform)
+        parameters = {**call.body, **call.parameters}
+        name = next((str(parameters[key]) for key in _NAMES if parameters.get(key)), "")
+        self.tokens.require(authorization, call.method, bucket, name, is_uniform=known is None or known.is_uniform)
 
     def _begin(self, call: Call, target: str) -> _Answer:
         self.state.bucket(call.parameters["bucket"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ _ROLES = {
     "inRole:roles/storage.objectAdmin": _READS
     | {f"objects.{verb}" for verb in ("insert", "delete", "patch", "compose", "copy", "rewrite")},
 }
+_TEXT = r'("(?:[^"\\]|\\.)*")'
+_CONDITION = re.compile(
+    rf"resource\.name\.startsWith\({_TEXT}\) \|\| "
+    rf"api\.getAttribute\('storage\.googleapis\.com/objectListPrefix', ''\)\.startsWith\({_TEXT}\)"
+)
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 _EXCHANGE = {
     "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -33,6 +39,7 @@ class Narrowed:
     bucket: str
     methods: frozenset[str]  # that it allows
     ends_at: float  # by the monotonic clock
+    prefix: str = ""  # of the objects; empty: all
 
 
 class Tokens:
@@ -56,7 +63,9 @@ class Tokens:
         (role,) = rule["availablePermissions"]
         if not rule["availableResource"].startswith(_RESOURCE) or role not in _ROLES:
             raise Invalid(400, "invalid_request", f"no such rule: {rule}")
-        one = Narrowed(rule["availableResource"].removeprefix(_RESOURCE), _ROLES[role], time.monotonic() + self.life_s)
+        bucket = rule["availableResource"].removeprefix(_RESOURCE)
+        prefix = _prefix(rule.get("availabilityCondition"), bucket)
+        one = Narrowed(bucket, _ROLES[role], time.monotonic() + self.life_s, prefix)
         self.made.append(one)
         token = f"narrowed-{secrets.token_urlsafe(16)}"
         self._narrowed[token] = one
@@ -67,8 +76,8 @@ class Tokens:
             "expires_in": int(self.life_s),
         }
 
-    def require(self, authorization: str, method: str, bucket: str, *, is_uniform: bool) -> None:
-        """Raises Invalid unless the caller may do this to the bucket."""
+    def require(self, authorization: str, method: str, bucket: str, name: str, *, is_uniform: bool) -> None:
+        """Raises Invalid unless the caller may do this to the bucket. `name`: of an object, or a listing's prefix."""
         token = authorization.removeprefix("Bearer ")
         if google_account.is_signed(token, self._project):
             return
@@ -77,3 +86,18 @@ class Tokens:
             raise Invalid(401, "authError", "Invalid Credentials")
         if bucket != rights.bucket or method not in rights.methods or not is_uniform:
             raise Invalid(403, "forbidden", f"the token may not do {method} in {bucket}")
+        if not name.startswith(rights.prefix):
+            raise Invalid(403, "forbidden", f"the token may not do {method} to {name}")
+
+
+def _prefix(condition: dict[str, str] | None, bucket: str) -> str:
+    """The prefix of a condition, whose two halves must agree. Raises Invalid for another form than Google documents."""
+    if condition is None:
+        return ""
+    match = _CONDITION.fullmatch(condition["expression"])
+    if match is None:
+        raise Invalid(400, "invalid_request", f"no such condition: {condition}")
+    of_objects, of_lists = (str(json.loads(text)) for text in match.groups())
+    if of_objects != f"projects/_/buckets/{bucket}/objects/{of_lists}":
+        raise Invalid(400, "invalid_request", f"the halves of {condition} disagree")
+    return of_lists

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,13 +49,12 @@ def bucket(gcs: FakeGcs, store: GcsStore) -> Iterator[str]:
     store.remove("ckpt-of-nodes")
 
 
-def list_status(gcs: FakeGcs, bucket: str, token: object) -> int:
+def list_status(gcs: FakeGcs, bucket: str, token: object, prefix: str = "") -> int:
     """The status of a listing with a node's token."""
     headers = {"Authorization": f"Bearer {token}"}
+    url = f"{gcs.url}/storage/v1/b/{bucket}/o" + (f"?prefix={urllib.parse.quote(prefix)}" if prefix else "")
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{gcs.url}/storage/v1/b/{bucket}/o", headers=headers)
-        ) as ok:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as ok:
             return int(ok.status)
     except HTTPError as error:
         return error.code
@@ -86,6 +86,14 @@ def test_rclone_remote__token_is_valid_for_one_bucket(gcs: FakeGcs, store: GcsSt
 def test_rclone_remote__read_only_token(gcs: FakeGcs, store: GcsStore, bucket: str) -> None:
     store.rclone_remote(bucket, Access(writes=False))
     assert gcs.tokens.made[-1].methods == {"objects.get", "objects.list"}
+
+
+def test_rclone_remote__token_is_valid_below_its_prefix(gcs: FakeGcs, store: GcsStore, bucket: str) -> None:
+    token = store.rclone_remote(bucket, Access(prefix="runs/a"))["access_token"]
+    assert gcs.tokens.made[-1].prefix == "runs/a/"
+    assert list_status(gcs, bucket, token) == 403, "the whole bucket"
+    assert list_status(gcs, bucket, token, prefix="runs/a/") == 200
+    assert list_status(gcs, bucket, token, prefix="runs/ab/") == 403
 
 
 @pytest.mark.parametrize(("life_s", "is_same"), [(3600.0, True), (2900.0, False)])
