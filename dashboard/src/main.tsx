@@ -3,7 +3,9 @@ import { useEffect } from "preact/hooks";
 import { keepSignedIn, signInFromAddress, signedIn } from "./core/api";
 import { startKeyboard } from "./core/keyboard";
 import { startLive } from "./core/live";
+import { startMe } from "./core/me";
 import { address, go, startRouter } from "./core/router";
+import { ClusterPage, ClustersPage } from "./pages/clusters";
 import { ControllersPage } from "./pages/controllers";
 import { JobPage } from "./pages/job";
 import { JobsPage } from "./pages/jobs";
@@ -11,6 +13,7 @@ import { LaunchPage } from "./pages/launch";
 import { MarketPage } from "./pages/market";
 import { NodesPage } from "./pages/nodes";
 import { SavingsPage } from "./pages/savings";
+import { UsersPage } from "./pages/users";
 import { Empty } from "./parts/basics";
 import { Shell, SignInPage } from "./parts/shell";
 
@@ -22,6 +25,8 @@ const PAGES = {
   "/savings": ["Savings", SavingsPage],
   "/nodes": ["Nodes", NodesPage],
   "/controllers": ["Controllers", ControllersPage],
+  "/clusters": ["Clusters", ClustersPage],
+  "/users": ["Users", UsersPage],
 } as const;
 
 let problem: string | null = null;
@@ -29,16 +34,20 @@ let problem: string | null = null;
 function App() {
   const { path } = address.value;
   const job = /^\/jobs\/(\d+)$/.exec(path);
+  const cluster = /^\/clusters\/([^/]+)$/.exec(path)?.[1];
   const page = PAGES[path as keyof typeof PAGES];
   useEffect(() => {
     if (page) document.title = `${page[0]} · Perdure`;
-  }, [page]);
+    else if (cluster) document.title = `${decodeURIComponent(cluster)} · Perdure`;
+  }, [page, cluster]);
   if (signedIn.value === false) return <SignInPage problem={problem} />;
   const Page = page?.[1];
   return (
     <Shell>
       {job ? (
         <JobPage key={path} id={Number(job[1])} />
+      ) : cluster ? (
+        <ClusterPage key={path} name={decodeURIComponent(cluster)} />
       ) : Page ? (
         <Page />
       ) : (
@@ -57,6 +66,7 @@ async function start(): Promise<void> {
   if (address.value.path === "/") go("/jobs", true);
   // The first page reads its data at once, and learns from the answer whether it is signed in.
   render(<App />, document.getElementById("app") as HTMLElement);
+  startMe();
   startLive();
   keepSignedIn();
 }

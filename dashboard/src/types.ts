@@ -200,3 +200,92 @@ export interface NodePage {
   nodes: FleetNode[];
   next: number | null;
 }
+
+export interface Me {
+  user: string;
+  role: string;
+  has_users: boolean;
+  sees_all: boolean;
+  permissions: string[];
+  budget_usd: number | null;
+  spent_usd: number | null;
+}
+
+export interface User {
+  name: string;
+  role: string;
+  created_at: string;
+  disabled_at: string | null;
+  max_jobs: number | null;
+  max_running_jobs: number | null;
+  budget_usd: number | null;
+  budget_action: string;
+  spent_usd: number | null;
+}
+
+export interface Token {
+  id: string;
+  user: string;
+  label: string;
+  role: string;
+  created_at: string;
+  expires_at: string | null;
+  last_used_at: string | null;
+  revoked_at: string | null;
+}
+
+export interface NewToken extends Token {
+  token: string;
+}
+
+export interface AuditEntry {
+  id: number;
+  at: string;
+  user: string;
+  token: string;
+  address: string;
+  action: string;
+  target: string;
+  outcome: string;
+  detail: Record<string, unknown>;
+}
+
+export interface Cluster {
+  name: string;
+  cluster_id: number;
+  user: string;
+  status: string;
+  message: string;
+  infra: string;
+  resources: string;
+  num_nodes: number;
+  autostop_s: number | null;
+  autostop_down: boolean;
+  launched_at: string;
+  head_ip: string | null;
+  host_job_id: number | null;
+}
+
+export interface ClusterList {
+  now: string;
+  clusters: Cluster[];
+}
+
+export interface ClusterJob {
+  number: number;
+  job_id: number;
+  name: string;
+  user: string;
+  submitted_at: string;
+  duration_s: number | null;
+  resources: string;
+  status: string;
+  has_ended: boolean;
+  message: string;
+}
+
+export interface ClusterQueue {
+  now: string;
+  cluster: Cluster;
+  jobs: ClusterJob[];
+}

@@ -50,13 +50,18 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return value;
 }
 
-export async function send<T>(method: "POST" | "DELETE", path: string, body: unknown = {}): Promise<T> {
+export async function send<T>(method: "POST" | "PATCH" | "DELETE", path: string, body: unknown = {}): Promise<T> {
   const init = { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   return (await (await open(path, init)).json()) as T;
 }
 
-/** Trade a one-time code for a cookie. */
-export async function signIn(code: string): Promise<void> {
+/** Trade a one-time code for a cookie. A token of a named user is traded for a code first; it is not kept. */
+export async function signIn(codeOrToken: string): Promise<void> {
+  let code = codeOrToken;
+  if (code.startsWith("pdu_")) {
+    const response = await open("/session/codes", { method: "POST", headers: { Authorization: `Bearer ${code}` } });
+    ({ code } = (await response.json()) as { code: string });
+  }
   const { csrf } = await send<{ csrf: string }>("POST", "/session", { code });
   localStorage.setItem(STORED_VALUE, csrf);
   signedIn.value = true; // last: pages call the API from now on

@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { open } from "../core/api";
 import { clockTime, count } from "../core/format";
 import { useLive } from "../core/live";
+import { may, me } from "../core/me";
 import { Ago, ErrorBox } from "../parts/basics";
 import type { ControllerLease } from "../types";
 
@@ -85,7 +86,12 @@ export function ControllersPage() {
           {info.backup && <Fact name="Last backup">{info.backup.last ? <Ago at={info.backup.last} /> : "none yet"}</Fact>}
         </dl>
       )}
-      <ControllerLog />
+      {may("administer") && !me.value?.has_users && (
+        <p>
+          Several people? <a href="/users">Users and the audit log</a>
+        </p>
+      )}
+      {may("operate") && <ControllerLog />}
     </>
   );
 }

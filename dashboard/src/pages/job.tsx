@@ -4,6 +4,7 @@ import { get, send } from "../core/api";
 import { clockTime, count, duration, money, ordinal, percent, place, plural, savedShare, seconds } from "../core/format";
 import { useKeys } from "../core/keyboard";
 import { now, setClock, useLive } from "../core/live";
+import { may, mayChange } from "../core/me";
 import { address, go, withQuery } from "../core/router";
 import { type Bar, bars, losses } from "../job/attempts";
 import { Gantt } from "../job/gantt";
@@ -39,13 +40,14 @@ export function JobPage({ id }: { id: number }) {
     if (next) setSelected(next.key);
   };
   useKeys({
-    c: () => job && !isTerminal(job.status) && !isHost(job) && setDialog("cancel"),
+    c: () => job && !isTerminal(job.status) && !isHost(job) && mayChange(job.user) && setDialog("cancel"),
     l: () => go(withQuery({ tab: "" })),
     "[": () => step(-1),
     "]": () => step(1),
   });
   if (!job) return <ErrorBox error={error} />;
   const ended = isTerminal(job.status);
+  const mine = mayChange(job.user); // or the caller may change everybody's
   const row = foldTasks(job.tasks)[0] ?? job;
   const close = () => {
     setDialog(null);
@@ -61,17 +63,17 @@ export function JobPage({ id }: { id: number }) {
           <h1>{job.name}</h1>
         </div>
         <div class="actions">
-          {!job.cluster && (
+          {!job.cluster && may("run") && (
             <a class="button" href={`/launch?from=${id}`}>
               Launch again
             </a>
           )}
-          {!ended && (
+          {!ended && mine && (
             <button type="button" onClick={() => setDialog("preempt")} disabled={!all.some((bar) => !bar.isOver)}>
               Preempt …
             </button>
           )}
-          {!ended && !isHost(job) && (
+          {!ended && mine && !isHost(job) && (
             <button type="button" class="danger" onClick={() => setDialog("cancel")}>
               Cancel …
             </button>
@@ -119,7 +121,8 @@ function isHost(job: JobDetail): boolean {
 function HostNote({ cluster, ended }: { cluster: string; ended: boolean }) {
   return (
     <p class="message">
-      {ended ? "Held" : "Holds"} the machines of cluster {cluster}. Its jobs: <code>perdure queue {cluster}</code>. Their logs: <code>perdure logs {cluster}</code>.
+      {ended ? "Held" : "Holds"} the machines of cluster {cluster}. <a href={`/clusters/${encodeURIComponent(cluster)}`}>Its jobs and their logs</a>, or{" "}
+      <code>perdure queue {cluster}</code> and <code>perdure logs {cluster}</code>.
       {!ended && (
         <>
           {" "}

@@ -4,6 +4,7 @@ import { send } from "../core/api";
 import { count, duration, money, percent, place, plural, savedShare } from "../core/format";
 import { useKeys } from "../core/keyboard";
 import { setClock, useLive } from "../core/live";
+import { may, mayChange, me } from "../core/me";
 import { address, go, withQuery } from "../core/router";
 import { Ago, Confirm, Empty, ErrorBox, Status, isTerminal } from "../parts/basics";
 import type { Job, JobPage as Page } from "../types";
@@ -42,7 +43,7 @@ function listPath(query: URLSearchParams): string {
   const search = (query.get("q") ?? "").trim();
   if (/^[\d,\s]+$/.test(search)) asked.set("ids", search);
   else if (search) asked.set("name", /[*?[]/.test(search) ? search : `*${search}*`);
-  if (query.get("before")) asked.set("before", query.get("before") as string);
+  for (const name of ["before", "user"]) if (query.get(name)) asked.set(name, query.get(name) as string);
   return `/jobs?${asked}`;
 }
 
@@ -66,7 +67,7 @@ export function JobsPage() {
   const [selected, setSelected] = useState<Set<number>>(new Set());
   const chosen = rows.filter((row) => selected.has(row.job_id) && !isTerminal(row.status));
   const [isCancelling, setCancelling] = useState(false);
-  const cancellable = rows.filter((row) => !isTerminal(row.status));
+  const cancellable = rows.filter((row) => !isTerminal(row.status) && mayChange(row.user));
 
   const toggle = (id: number) => {
     const next = new Set(selected);
@@ -93,9 +94,11 @@ export function JobsPage() {
     <>
       <div class="head">
         <h1>Jobs</h1>
-        <a class="button primary" href="/launch">
-          Launch a job
-        </a>
+        {may("run") && (
+          <a class="button primary" href="/launch">
+            Launch a job
+          </a>
+        )}
       </div>
       <Filters counts={page?.counts ?? {}} total={page?.total ?? 0} />
       <ErrorBox error={error} />
@@ -186,6 +189,7 @@ function Filters({ counts, total }: { counts: Record<string, number>; total: num
         <span class="divider" aria-hidden="true" />
         {names.map((name) => chip(name, name.toLowerCase().replaceAll("_", " "), counts[name] ?? 0))}
       </div>
+      <UserFilter />
       <input
         type="search"
         data-search
@@ -196,6 +200,24 @@ function Filters({ counts, total }: { counts: Record<string, number>; total: num
         defaultValue={query.get("q") ?? ""}
         onInput={(event) => search(event.currentTarget.value)}
       />
+    </div>
+  );
+}
+
+/** Whose jobs are shown. Of a user who sees only their own, there is nothing to choose. */
+function UserFilter() {
+  const user = address.value.query.get("user") ?? "";
+  if (!me.value?.sees_all || (!me.value.has_users && !user)) return null;
+  const chip = (value: string, label: string) => (
+    <a key={value} class="chip" href={withQuery({ user: value, before: "" })} aria-current={user === value ? "true" : undefined}>
+      {label}
+    </a>
+  );
+  return (
+    <div class="chips" role="group" aria-label="User">
+      {chip("", "Everybody's")}
+      {me.value.has_users && chip(me.value.user, "Mine")}
+      {user && user !== me.value.user && chip(user, user)}
     </div>
   );
 }
@@ -219,11 +241,11 @@ function NoJobs({ hasAny }: { hasAny: boolean }) {
 
 function Row({ row, isSelected, onToggle }: { row: Job; isSelected: boolean; onToggle: () => void }) {
   const why = whyText(row);
-  const ended = isTerminal(row.status);
+  const fixed = isTerminal(row.status) || !mayChange(row.user);
   return (
     <tr class={isSelected ? "selected" : ""}>
       <td class="pick">
-        <input type="checkbox" aria-label={`Select job ${row.job_id}`} checked={isSelected} disabled={ended} onChange={onToggle} />
+        <input type="checkbox" aria-label={`Select job ${row.job_id}`} checked={isSelected} disabled={fixed} onChange={onToggle} />
       </td>
       <td class="num id">{row.job_id}</td>
       <td class="job">
@@ -252,7 +274,7 @@ function Row({ row, isSelected, onToggle }: { row: Job; isSelected: boolean; onT
       <td class="num recov">{row.recovery_count || ""}</td>
       <td class="num cost">{row.cost_usd ? money(row.cost_usd) : ""}</td>
       <td class="num saved">{savedText(row)}</td>
-      <td class="user">{row.user}</td>
+      <td class="user">{me.value?.sees_all && row.user ? <a href={withQuery({ user: row.user, before: "" })}>{row.user}</a> : row.user}</td>
     </tr>
   );
 }

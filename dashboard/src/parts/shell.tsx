@@ -5,16 +5,24 @@ import { useState } from "preact/hooks";
 import { signIn, signOut, signedIn } from "../core/api";
 import { setShortcuts, shortcutsOn, useKeys } from "../core/keyboard";
 import { isLive } from "../core/live";
+import { may, me } from "../core/me";
 import { address, go } from "../core/router";
 import { Dialog, ErrorBox } from "./basics";
 
 export const VIEWS = [
   { path: "/jobs", name: "Jobs", key: "j" },
+  { path: "/clusters", name: "Clusters", key: "c" },
   { path: "/market", name: "Market", key: "m" },
   { path: "/savings", name: "Savings", key: "s" },
   { path: "/nodes", name: "Nodes", key: "n" },
   { path: "/controllers", name: "Controllers", key: "o" },
 ];
+const USERS = { path: "/users", name: "Users", key: "u" };
+
+/** One user alone needs no page of users. */
+function views() {
+  return me.value?.has_users && may("administer") ? [...VIEWS, USERS] : VIEWS;
+}
 
 const THEMES = ["auto", "light", "dark"];
 const theme = signal(document.documentElement.dataset.theme ?? "auto");
@@ -36,7 +44,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
     "?": () => (isHelpOpen.value = true),
     t: nextTheme,
     "/": () => document.querySelector<HTMLInputElement>("[data-search]")?.focus(),
-    ...Object.fromEntries(VIEWS.map(({ key, path }) => [`g ${key}`, () => go(path)])),
+    ...Object.fromEntries([...VIEWS, USERS].map(({ key, path }) => [`g ${key}`, () => go(path)])),
     "g l": () => go("/launch"),
   });
   const path = address.value.path;
@@ -54,7 +62,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
           Perdure
         </a>
         <nav aria-label="Views">
-          {VIEWS.map((view) => (
+          {views().map((view) => (
             <a key={view.path} href={view.path} aria-current={isIn(view.path) ? "page" : undefined}>
               {view.name}
             </a>
@@ -71,6 +79,11 @@ export function Shell({ children }: { children: ComponentChildren }) {
           <button type="button" class="quiet" onClick={() => (isHelpOpen.value = true)} aria-label="Keyboard shortcuts" title="Keyboard shortcuts">
             ?
           </button>
+          {me.value?.has_users && (
+            <span class="part" title={`Signed in as ${me.value.user}, role ${me.value.role}`}>
+              {me.value.user}
+            </span>
+          )}
           <button type="button" class="quiet words" onClick={() => void signOut()}>
             Sign out
           </button>
@@ -104,7 +117,7 @@ const KEYS: [string, string][] = [
   ["l", "log of this job"],
   ["f", "follow the log"],
   ["n  N", "next, previous hit in the log"],
-  ["g j", "jobs (m market, s savings, n nodes, o controllers, l launch)"],
+  ["g j", "jobs (c clusters, m market, s savings, n nodes, o controllers, u users, l launch)"],
   ["t", "theme"],
   ["?", "this help"],
 ];
@@ -153,8 +166,10 @@ export function SignInPage({ problem }: { problem: string | null }) {
       <pre class="command">perdure dashboard</pre>
       <form onSubmit={submit}>
         <label>
-          Or paste the link that <code>perdure dashboard --no-browser</code> prints
-          <input name="code" autocomplete="off" spellcheck={false} required />
+          <span>
+            Or paste the link that <code>perdure dashboard --no-browser</code> prints, or your token
+          </span>
+          <input name="code" type="password" autocomplete="off" spellcheck={false} required />
         </label>
         <button class="primary">Sign in</button>
       </form>

@@ -12,7 +12,10 @@ from perdure.controller.submit.errors import RequestRejected
 
 router = APIRouter(dependencies=[Depends(anybody)])
 
-PATHS = ("/", "/jobs", "/jobs/{job_id:int}", "/launch", "/market", "/savings", "/nodes", "/controllers")
+PATHS = (
+    *("/", "/jobs", "/jobs/{job_id:int}", "/launch", "/clusters", "/clusters/{cluster}"),
+    *("/market", "/savings", "/nodes", "/controllers", "/users"),
+)
 """The addresses of views. All get the same page, whose script shows the view."""
 
 _CONTENT_SECURITY_POLICY = "; ".join(
