@@ -11,6 +11,10 @@ from perdure.cli.lazy import CONTEXT
 from perdure.sdk.connection import users as calls
 
 _ROLE = click.Choice(calls.ROLES)
+_LOCAL_CLOUD = (
+    "jobs on the local cloud run on the controller's computer, and can read what it stores, tokens of others included\n"
+    "  unless you trust this user with that, set `local: false` in the controller's config.yaml"
+)
 _COUNT = click.IntRange(min=0)
 _JSON = click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
@@ -50,9 +54,13 @@ def create(name: str, role: str, max_jobs: int | None, max_running_jobs: int | N
     under this name become the user's.
     """
     from perdure.cli.client import connect
+    from perdure.cli.errors import warn
 
+    client = connect()
     changes = {"role": role, "max_jobs": max_jobs, "max_running_jobs": max_running_jobs}
-    made = calls.create_user(connect(), name, {key: value for key, value in changes.items() if value is not None})
+    made = calls.create_user(client, name, {key: value for key, value in changes.items() if value is not None})
+    if role in ("user", "operator") and any(cloud["name"] == "local" and cloud["usable"] for cloud in client.clouds()):
+        warn(_LOCAL_CLOUD)
     click.echo(f"Added {made['name']} with the role {made['role']}.", err=True)
     click.echo(f"To create a token, run: perdure tokens create {made['name']}", err=True)
 

@@ -188,8 +188,16 @@ class ClusterService:
         place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover, starts=cluster.starts)
         key = clusters.host_key(cluster_id, cluster.starts)
         try:
-            of = by.of if by else None
-            host = Submission(cluster.name, [config], cluster.user, key, cluster=place, uploads_of=of)
+            of, trusted = (by.of, by.may_run_callbacks) if by else (None, True)
+            host = Submission(
+                cluster.name,
+                [config],
+                cluster.user,
+                key,
+                cluster=place,
+                uploads_of=of,
+                may_run_callbacks=trusted,
+            )
             accepted = self.accept(host)
         except Superseded:
             return  # the request that did it goes on
@@ -212,7 +220,16 @@ class ClusterService:
         demand = demand_of(task, is_launch=is_launch)
         place = OnCluster(cluster.id, cluster.name, is_job=True, demand=demand, limit_s=limit_s, needs_up=not is_launch)
         user = cluster.user if by.for_owner else by.user
-        job = Submission(task.name, [config], user, key, cluster=place, actor=by.actor, uploads_of=by.of)
+        job = Submission(
+            task.name,
+            [config],
+            user,
+            key,
+            cluster=place,
+            actor=by.actor,
+            uploads_of=by.of,
+            may_run_callbacks=by.may_run_callbacks,
+        )
         accepted = self.accept(job)
         self.job_added(accepted.job_id, cluster.id)
         with self.database.connect() as conn:

@@ -18,3 +18,4 @@ class Requester:
     actor: Actor | None = None
     of: str | None = None
     for_owner: bool = False
+    may_run_callbacks: bool = True

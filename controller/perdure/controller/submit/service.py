@@ -50,6 +50,7 @@ class Submission:
     service: OfService | None = None  # None: a managed job, or one of a cluster
     actor: Actor | None = None  # who submits it, for the audit log; None: the controller itself
     uploads_of: str | None = None  # the user whose uploads it may use; None: all
+    may_run_callbacks: bool = True  # whether an `event_callback`, which runs on the controller's computer, is accepted
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,8 @@ class SubmissionService:
 
     def _compile(self, submission: Submission, now: float) -> CompiledJob:
         compiled = self.compiler.compile(submission.name, submission.configs, now)
+        if not submission.may_run_callbacks and self.compiler.notify.runs_callbacks:
+            _require_no_callback(compiled)
         if submission.cluster is not None:
             compiled = submission.cluster.adapt(compiled)
         if submission.service is not None:
@@ -279,6 +282,17 @@ def _require_own_uploads(conn: Connection, checked: _Checked) -> None:
     digests = {digest for task in checked.compiled.tasks for digest in upload_digests(task.spec)}
     for digest in sorted(digests - owners.owned_uploads(conn, digests, user)):
         raise _no_upload(digest)
+
+
+def _require_no_callback(compiled: CompiledJob) -> None:
+    """Raises RequestRejected for a task with a callback: it would run as the controller, and could read every token."""
+    if any(task.spec.get("event_callback") for task in compiled.tasks):
+        raise RequestRejected(
+            "event_callback runs on the controller's computer, which only administrators may use",
+            where="tasks",
+            fix="use `notify` with a channel instead",
+            status=403,
+        )
 
 
 def _require_budget(limits: Mapping[str, Any], now: float) -> None:

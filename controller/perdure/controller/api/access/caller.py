@@ -49,7 +49,11 @@ class Caller:
     def enters(self) -> str | None:
         """The user whose machines the caller may enter; None: those of everybody. Whoever enters a machine can read its
         secrets, so operators enter only their own."""
-        return None if AccessRight.ADMINISTER in self.permissions else self.name
+        return None if self.is_administrator else self.name
+
+    @property
+    def is_administrator(self) -> bool:
+        return AccessRight.ADMINISTER in self.permissions
 
     def is_valid(self) -> bool:
         """Whether the token is still valid: for streams that stay open. Uses no database."""

@@ -166,7 +166,13 @@ def show(caller: Reader, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)])
 
 def _requester(caller: Caller, body: ClusterJobBody) -> Requester:
     has_users = caller.context.access.has_users
-    return Requester(caller.user_for(body.user), caller.actor, caller.changes, for_owner=has_users)
+    return Requester(
+        caller.user_for(body.user),
+        caller.actor,
+        caller.changes,
+        for_owner=has_users,
+        may_run_callbacks=caller.is_administrator,
+    )
 
 
 def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:

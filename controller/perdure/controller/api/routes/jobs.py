@@ -78,7 +78,16 @@ def submission(body: LaunchBody, caller: Caller | None = None) -> Submission:
     if caller is None:
         return Submission(body.name, body.tasks, body.user, body.key, body.num_jobs)
     user, key = caller.user_for(body.user), caller.key_for(body.key)
-    return Submission(body.name, body.tasks, user, key, body.num_jobs, actor=caller.actor, uploads_of=caller.changes)
+    return Submission(
+        body.name,
+        body.tasks,
+        user,
+        key,
+        body.num_jobs,
+        actor=caller.actor,
+        uploads_of=caller.changes,
+        may_run_callbacks=caller.is_administrator,
+    )
 
 
 class PlanBody(JobBody):

@@ -11,10 +11,12 @@ from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.api.access.caller import Caller
 from perdure.controller.api.auth import Admin, Reader
+from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.access import audit, budgets, users
 from perdure.controller.store.access.roles import AccessRight, Role
 from perdure.controller.store.queries.job_listing import iso
+from perdure.controller.store.records import ownership_guard
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import users as types
 
@@ -90,10 +92,9 @@ def create_user(caller: Admin, body: NewUserBody) -> dict[str, Any]:
     the user's."""
     if not users.NAME.fullmatch(body.name):
         raise RequestRejected(f"{body.name!r} cannot be the name of a user", where="name", fix=_NAME_FIX)
-    if body.name == users.ADMIN_NAME:
-        raise RequestRejected(
-            f"{body.name} is the user of the controller's own token", where="name", fix="choose another name"
-        )
+    if body.name in users.RESERVED_NAMES:
+        raise RequestRejected(f"{body.name} is a name of the controller's own", where="name", fix="choose another name")
+    _require_no_older_controller(caller.context)
     now, role = caller.context.clock.now(), body.role or Role.USER
     columns = _columns(body, now)
     columns.pop("role", None)
@@ -129,7 +130,7 @@ def change_user(caller: Admin, name: UserName, body: UserChanges) -> dict[str, A
 def list_tokens(caller: Reader, user: Annotated[str | None, Query(max_length=200)] = None) -> list[dict[str, Any]]:
     """The tokens of a user, by default those of all users; without their secrets. Everybody but administrators gets
     their own ones only."""
-    of = user if AccessRight.ADMINISTER in caller.permissions else caller.name
+    of = user if caller.is_administrator else caller.name
     if user not in (None, of):
         return []
     with caller.context.database.connect() as conn:
@@ -175,7 +176,7 @@ def revoke_token(caller: Reader, token_id: TokenId) -> dict[str, Any]:
 
 
 def _may_revoke(caller: Caller, row: Row[Any]) -> bool:
-    return AccessRight.ADMINISTER in caller.permissions or row.user == caller.name
+    return caller.is_administrator or row.user == caller.name
 
 
 def _columns(body: UserChanges, now: float) -> dict[str, Any]:
@@ -225,6 +226,19 @@ def _token(row: Row[Any] | None) -> dict[str, Any]:
         "last_used_at": iso(row.last_used_at),
         "revoked_at": iso(row.revoked_at),
     }
+
+
+def _require_no_older_controller(context: ApiContext) -> None:
+    """Raises RequestRejected while a controller runs that knows no users: it would let no named user in."""
+    with context.database.connect() as conn:
+        older = ownership_guard.older_controllers(conn, users.SCHEMA_REVISION, context.clock.now())
+    if older:
+        raise RequestRejected(
+            f"a controller of an earlier version runs at {older[0]}, and knows no named users",
+            where="name",
+            fix="upgrade all controllers first",
+            status=409,
+        )
 
 
 def _no_such_user(name: str) -> RequestRejected:

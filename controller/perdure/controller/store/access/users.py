@@ -19,6 +19,9 @@ Tokens = TokenRow.__table__  # type: ignore[attr-defined]
 
 ADMIN_NAME = "admin"
 """The user of the controller's own token. No named user may have this name."""
+RESERVED_NAMES = (ADMIN_NAME, "controller")
+SCHEMA_REVISION = "0006"
+"""The first schema that has users."""
 KEEP, END = "keep", "end"
 """What happens to running jobs once a budget is spent (`user_account.budget_action`)."""
 

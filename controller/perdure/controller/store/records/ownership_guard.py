@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, or_, select, update
 
-from perdure.controller.store.engine.database import DATABASE_NOW, as_of
+from perdure.controller.store.engine.database import DATABASE_NOW, as_of, database_now
 from perdure.controller.store.tables import ControllerRow, JobRow
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
@@ -110,3 +110,9 @@ def update_guarded(conn: Connection, wanted: Sequence[tuple[Claim, Mapping[str, 
 def lock_claim(conn: Connection, claim: Claim) -> None:
     """Check the claim, and keep others from taking the job until the transaction ends. Raises LeaseLost."""
     update_guarded(conn, [(claim, {"owner": claim.owner})])
+
+
+def older_controllers(conn: Connection, revision: str, now: float) -> list[str]:
+    """The endpoints of live controllers whose code was written for a schema before `revision`."""
+    is_alive = Controller.c.lease_until >= database_now(conn, now)
+    return list(conn.scalars(select(Controller.c.endpoint).where(is_alive, Controller.c.schema_revision < revision)))

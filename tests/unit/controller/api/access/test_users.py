@@ -59,7 +59,9 @@ def test_user__is_created_once_and_shown(installation: Installation) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["", "admin", "Alice", "a b", "../x", "a/b", "@a", "a" * 65, "ä", "-a", "a\n"])
+@pytest.mark.parametrize(
+    "name", ["", "admin", "controller", "Alice", "a b", "../x", "a/b", "@a", "a" * 65, "ä", "-a", "a\n"]
+)
 def test_user__with_an_unusable_name_is_rejected(installation: Installation, name: str) -> None:
     response = installation.call("root", "POST", "/users", {"name": name})
     assert (response.status_code, response.json()["error"]["where"]) == (400, "name")
@@ -71,6 +73,29 @@ def test_user__with_an_unusable_name_is_rejected(installation: Installation, nam
 )
 def test_user__with_an_invalid_limit_is_rejected(installation: Installation, body: dict[str, Any]) -> None:
     assert installation.call("root", "PATCH", "/users/alice", body).status_code == 400
+
+
+def test_user__is_not_added_beside_a_controller_that_knows_no_users(installation: Installation) -> None:
+    columns = "id, started_at, lease_until, endpoint, schema_revision"
+    with installation.daemon.database.begin() as conn:
+        conn.exec_driver_sql(f"INSERT INTO controller ({columns}) VALUES ('old', 0, 1e12, 'http://old', '0004')")
+    refused = installation.call("root", "POST", "/users", {"name": "late"})
+    with installation.daemon.database.begin() as conn:
+        conn.exec_driver_sql("DELETE FROM controller WHERE id = 'old'")
+    assert (refused.status_code, refused.json()["error"]["fix"]) == (409, "upgrade all controllers first")
+    assert "http://old" in refused.text
+    assert installation.call("root", "POST", "/users", {"name": "late"}).status_code == 201
+
+
+def test_callback__of_a_user_does_not_run_on_the_controller(installation: Installation) -> None:
+    """On loopback, where it runs at all: it could read the controller's own token."""
+    task = {"run": "true", "event_callback": "id", "resources": {"infra": "local", "cpus": 1}}
+    answers = {}
+    for user in ("bob", "oscar", "anna", "root"):
+        answers[user] = installation.call(user, "POST", "/jobs", {"tasks": [task]}).status_code
+    assert answers == {"bob": 403, "oscar": 403, "anna": 201, "root": 201}
+    body = {"name": "calls-back", "task": task, "key": "calls-back"}
+    assert installation.call("bob", "POST", "/clusters", body).status_code == 403
 
 
 def test_limit__of_a_user_replaces_that_of_the_configuration(installation: Installation) -> None:
