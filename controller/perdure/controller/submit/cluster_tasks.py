@@ -20,7 +20,7 @@ from perdure.recovery.policies.granted_slot import STRATEGY
 from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
 from perdure.sdk import Task
 from perdure.sdk.requirements import machine_requirements
-from perdure.sdk.spec.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
+from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _KEPT = "the cluster {0} keeps the {1} that it was launched with; to change it, run `perdure down {0}` first"
 _UNUSED = "resources.job_recovery.{0}: accepted, but has no effect on a job of a cluster"
