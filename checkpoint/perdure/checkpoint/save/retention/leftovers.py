@@ -10,7 +10,8 @@ still be running is removed, whoever runs it:
   is not committed yet may refer to it, however old it is.
 
 Parts of all ranks together could also be a checkpoint whose manifest was lost in a copy of the directory. They are left
-to the user (`lost_manifests`), unless an older manifest shows that there were manifests when they were written.
+to the user (`lost_manifests`), unless an older manifest shows that there were manifests when they were written. So are
+shared files, unless this process has seen a manifest that lists them.
 
 All times are those of files in one directory: they are compared with that of the manifest that was just written.
 """
@@ -41,6 +42,7 @@ class Leftovers:
         self._prefix = prefix
         self._looked_at = float("-inf")  # monotonic seconds
         self._uncommitted: set[str] = set()  # finished parts that were certainly never committed
+        self._were_listed: set[str] = set()  # shared files that a manifest has listed
         self._unlisted_since: dict[str, float] = {}  # monotonic seconds since when no manifest lists a shared file
 
     def remove(self, directory: SaveDirectory, committed: str | None) -> list[str]:
@@ -95,9 +97,15 @@ class Leftovers:
     def _unused_shared(self, directory: SaveDirectory, names: Iterable[str]) -> Iterator[str]:
         shared = {name for name in names if part_names.is_shared(name, self._prefix)}
         listed = self._listed(directory) if shared else set()
-        now = time.monotonic()
+        if listed is None:
+            self._unlisted_since = {}
+            return
+        self._were_listed = shared & (self._were_listed | listed)
+        began_s, now = self._oldest_manifest_s(directory), time.monotonic()
         self._unlisted_since = {
-            name: self._unlisted_since.get(name, now) for name in shared if listed is not None and name not in listed
+            name: self._unlisted_since.get(name, now)
+            for name in shared - listed
+            if name in self._were_listed or _mtime_s(os.path.join(directory.root, name)) > began_s
         }
         for name, since in self._unlisted_since.items():
             if now - since > ABANDONED_S:

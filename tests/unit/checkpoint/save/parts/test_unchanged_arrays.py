@@ -149,6 +149,27 @@ def test_reuse__shared_file_stays_while_a_step_needs_it_and_goes_an_hour_after(
         assert_equal(checkpointer.load(), frozen_and_trained(15))
 
 
+def test_reuse__shared_file_whose_manifests_were_lost_is_left_to_the_user(
+    tmp_path: Path, restart: Restart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpointer(tmp_path, reuse_unchanged=True) as checkpointer:
+        for step in (1, 2, 3):
+            checkpointer.save(step, frozen_and_trained(step))
+    (name,) = shared(tmp_path)
+    os.utime(tmp_path / name, (1, 1))
+    for path in (tmp_path / ".perdure").iterdir():
+        path.unlink()
+    restart()
+    now = [0.0]
+    monkeypatch.setattr(leftovers.time, "monotonic", lambda: now[0])
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in (11, 12, 13):
+            checkpointer.save(step, frozen_and_trained(step))
+            checkpointer.wait()
+            now[0] += 2 * leftovers.ABANDONED_S
+    assert shared(tmp_path) == [name]
+
+
 def test_reuse__shared_file_that_is_gone_is_written_anew(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, reuse_unchanged=True) as checkpointer:
         for step in (1, 2, 3):
