@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -46,7 +47,8 @@ from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.handle import SaveHandle
 from perdure.checkpoint.save.interval import SaveInterval
-from perdure.checkpoint.save.parts.part_writer import PartState, PartWriter
+from perdure.checkpoint.save.parts.part_writer import PartState
+from perdure.checkpoint.save.parts.split_writer import new_writer
 from perdure.checkpoint.save.parts.staging import Staging
 from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.retention.leftovers import Leftovers
@@ -84,8 +86,9 @@ class Checkpointer:
 
     With several processes (those of `process_group`, else all of torch.distributed if it is initialised, else RANK and
     WORLD_SIZE) all call the same methods in the same order. `sharded`: each process saves and loads its own part;
-    otherwise rank 0 saves for all. A checkpoint is committed when every part is there. All processes load the same
-    step, one that all of them can verify.
+    otherwise rank 0 saves for all. `replicated`: the others have the same state, and help rank 0 to write what it has,
+    each an equal share of the large arrays. A checkpoint is committed when every part is there. All processes load the
+    same step, one that all of them can verify.
 
     `reuse_unchanged`: steps share a file with large arrays that do not change, such as frozen layers, instead of
     writing them again. If that file is damaged, all of these steps are. It needs the package `xxhash`.
@@ -105,6 +108,7 @@ class Checkpointer:
         every_s: float | None = None,
         total_steps: int | None = None,
         sharded: bool = False,
+        replicated: bool = False,
         reuse_unchanged: bool = False,
         group: Group | None = None,
         process_group: Any = None,
@@ -121,8 +125,8 @@ class Checkpointer:
                 raise ValueError("give either group or process_group, not both")
             group = TorchGroup(process_group=process_group)
         self._group = detect_group(self._root) if group is None else group
-        rank, world = (self._group.rank, self._group.world_size) if sharded else (0, 1)
-        self._writer = PartWriter(self._root, prefix, rank, world, reuses=reuse_unchanged)
+        kinds = {"sharded": sharded, "replicated": replicated, "reuses": reuse_unchanged}
+        self._writer = new_writer(self._root, prefix, self._group, **kinds)
         self._final_save = FinalSave()
         self._interval = SaveInterval(
             every_steps=every if isinstance(every, int) else None, every_s=every_s, total_steps=total_steps
@@ -165,8 +169,8 @@ class Checkpointer:
         step = _validate_step(step)
         is_asynchronous = self._asynchronous if wait is None else not wait
         part: PartState | None = None
-        if self._sharded or self._group.rank == 0:
-            part = PartState.of(state, self._staging if is_asynchronous else None)
+        if self._writer.writes:
+            part = self._writer.take(state, self._staging if is_asynchronous else None)
         pending = _PendingSave(step, part, dict(metrics or {}), began, directory)
         handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
         if is_asynchronous:
@@ -220,9 +224,9 @@ class Checkpointer:
     def _write_part(self, pending: _PendingSave) -> list[FileRecord]:
         if pending.state is None:
             return []
-        pending.directory.record_beginning(self._series.prefix, pending.step)
-        files = self._writer.write(pending.step, pending.state)
-        self._written = [os.path.join(self._root, one.path) for one in files]
+        begin = partial(pending.directory.record_beginning, self._series.prefix, pending.step)
+        files = self._writer.write(pending.step, pending.state, begin)
+        self._written = list({*self._writer.new_paths, *(os.path.join(self._root, one.path) for one in files)})
         self._upload_wait_s = first_upload.wait_if_first(pending.directory, self._series.prefix, self._written)
         return files
 

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from perdure.checkpoint import Checkpointer, NoUsableCheckpoint
 from support.helpers.timing import scaled
 
 PRELUDE = """
@@ -164,6 +166,81 @@ def test_unsharded_save__rank_0_saves_for_all(start: Start, tmp_path: Path) -> N
     """
     assert outputs(start(3, program)) == [{"w": [0, 1, 2, 3, 4]}] * 3
     assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize("how", ["files"], indirect=True)
+@pytest.mark.parametrize("asynchronous", ["", "yes"])
+def test_replicated_save__is_what_rank_0_has(start: Start, tmp_path: Path, asynchronous: str) -> None:
+    """Each rank writes its share of what it has in common with rank 0. At step 4 an array differs elsewhere, at step 5
+    the others have none."""
+    program = """
+        from perdure.checkpoint.save.parts import split_writer
+        split_writer.MIN_ARRAY_BYTES = 4096
+        def state(step):
+            large = [np.full(1000 + number, step * 10 + number) for number in range(6)]
+            if step == 4:
+                large[3] += rank
+            return {"rank": rank, "large": large if rank == 0 or step != 5 else [], "small": np.full(5, rank)}
+        done = []
+        is_asynchronous = bool(os.environ["ASYNC"])
+        with Checkpointer(root, group=group, replicated=True, asynchronous=is_asynchronous, keep=2) as checkpointer:
+            for step in (1, 2, 3, 4, 5):
+                checkpointer.save(step, state(step))
+                files = [len(info.files) for info in checkpointer.steps() if info.step == step]
+                loaded = checkpointer.load(step=step)
+                values = [sorted(set(array.tolist())) for array in loaded["large"]]
+                done.append([step, *files, loaded["rank"], loaded["small"].tolist(), values])
+        report(done=done)
+    """
+    expected = [
+        [step, files, 0, [0] * 5, [[step * 10 + number] for number in range(6)]]
+        for step, files in ((1, 4), (2, 4), (3, 4), (4, 4), (5, 2))
+    ]
+    assert outputs(start(3, program, ASYNC=asynchronous)) == [{"done": expected}] * 3
+    names = [path.name for path in (tmp_path / "checkpoints").glob("*.safetensors")]
+    assert sorted({int(name.split("-")[1]) for name in names}) == [4, 5]
+
+
+@pytest.mark.parametrize("how", ["files"], indirect=True)
+def test_replicated_save__failure_of_a_helper_is_raised_by_all(start: Start) -> None:
+    program = """
+        from perdure.checkpoint.load import part_files
+        def full(*_):
+            raise OSError(28, "No space left on device")
+        with Checkpointer(root, group=group, replicated=True) as checkpointer:
+            checkpointer.save(10, {"w": np.zeros(2**18)})
+            if rank == 1:
+                part_files.write_file = full
+            try:
+                checkpointer.save(20, {"w": np.zeros(2**18), "v": np.ones(2**18)})
+            except CheckpointError as error:
+                report(text=str(error), latest=checkpointer.latest(), files=len(os.listdir(root)))
+    """
+    for one in outputs(start(2, program)):
+        assert "rank 1" in one["text"]
+        assert "No space left" in one["text"]
+        assert one["latest"] == 10
+
+
+@pytest.mark.parametrize("how", ["files"], indirect=True)
+def test_replicated_load__by_another_number_of_processes(start: Start, tmp_path: Path) -> None:
+    program = """
+        with Checkpointer(root, group=group, replicated=True) as checkpointer:
+            checkpointer.save(1, {"w": [np.arange(2**18) + i for i in range(4)]})
+        report(done=True)
+    """
+    outputs(start(2, program))
+    directory = tmp_path / "checkpoints"
+    assert len(list(directory.glob("*.split.safetensors"))) == 2
+    into = {"w": [np.zeros(2**18, np.int64) for _ in range(4)]}
+    Checkpointer(directory).load(into=into)
+    assert [int(one[-1]) for one in into["w"]] == [2**18 - 1 + number for number in range(4)]
+    split = max(directory.glob("*.split.safetensors"), key=lambda path: path.name)
+    content = bytearray(split.read_bytes())
+    content[-1] ^= 1
+    split.write_bytes(content)
+    with pytest.raises(NoUsableCheckpoint, match=split.name):
+        Checkpointer(directory).load()
 
 
 def test_sharded_save__failure_of_one_rank_is_raised_by_all(start: Start) -> None:

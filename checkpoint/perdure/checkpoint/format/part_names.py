@@ -2,7 +2,8 @@
 
 A part is called `<prefix>-<step, 12 digits>-<rank>of<world size>-<unique>.safetensors`. A file of arrays that several
 steps share (`save.parts.unchanged_arrays`) has the name that a part of the first of them would have, with `.shared`
-before the suffix. No name is ever used twice.
+before the suffix; so has one that a process writes for rank 0 (`save.parts.split_writer`), with `.split`. No name is
+ever used twice.
 
 Until its content is complete it is called `.tmp-<writer>-<digest of the prefix>-<unique>`, so that the part of a killed
 process is never taken for a finished one, and so that other processes can tell whether its writer is still alive. The
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _PART = re.compile(r"-(?P<step>\d{12,})-(?P<rank>\d+)of(?P<world>\d+)-[0-9a-f]{8}\.safetensors$")
-_SHARED = re.compile(r"-\d{12,}-\d+of\d+-[0-9a-f]{8}\.shared\.safetensors$")
+_REFERRED = re.compile(r"-\d{12,}-\d+of\d+-[0-9a-f]{8}\.(?P<why>shared|split)\.safetensors$")
+_MAX_NAME_BYTES = 255
 _TEMPORARY = re.compile(
     r"\.tmp-(?P<task>[0-9a-f]*)\.(?P<generation>\d+)\.(?P<machine>[0-9a-f]*)\.(?P<pid>\d+)\.(?P<started>\d+)"
     r"-(?P<prefix>[0-9a-f]{16})-[0-9a-f]{8}"
@@ -34,16 +36,32 @@ def new_shared_name(prefix: str, step: int, rank: int, world_size: int) -> str:
     return f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.shared.safetensors"
 
 
-def is_shared(name: str, prefix: str | None = None) -> bool:
-    """Whether it is the name of a file that steps share, of `prefix` or of any series."""
+def new_split_name(prefix: str, step: int, rank: int, world_size: int) -> str:
+    """A name, never used before, for what a process writes of the state that all have."""
+    return f"{prefix}-{step:012d}-{rank}of{world_size}-{os.urandom(4).hex()}.split.safetensors"
+
+
+def is_possible(name: str) -> bool:
+    """Whether a file can have this name."""
+    return len(os.fsencode(name)) <= _MAX_NAME_BYTES
+
+
+def is_referred(name: str, prefix: str | None = None) -> bool:
+    """Whether it is the name of a file that parts refer to, of `prefix` or of any series."""
     if prefix is None:
-        return _SHARED.search(name) is not None
-    return name.startswith(prefix) and _SHARED.fullmatch(name[len(prefix) :]) is not None
+        return _REFERRED.search(name) is not None
+    return name.startswith(prefix) and _REFERRED.fullmatch(name[len(prefix) :]) is not None
+
+
+def is_shared(name: str) -> bool:
+    """Whether it is the name of a file that several steps may refer to."""
+    match = _REFERRED.search(name)
+    return match is not None and match["why"] == "shared"
 
 
 def is_unique(path: str) -> bool:
     """Whether no file of another content was or will be called like this."""
-    return rank_and_world(path) is not None or is_shared(path)
+    return rank_and_world(path) is not None or is_referred(path)
 
 
 def rank_and_world(name: str) -> tuple[int, int] | None:

@@ -56,7 +56,7 @@ def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
     """
     if checkpoint.damage:
         raise DamagedFile(checkpoint.damage)
-    files = [record for record in checkpoint.manifests[-1].files if not part_names.is_shared(record.path)]
+    files = [record for record in checkpoint.manifests[-1].files if not part_names.is_referred(record.path)]
     names = [part_names.rank_and_world(record.path) for record in files]
     by_rank = {name[0]: record for name, record in zip(names, files) if name}
     worlds = {name[1] for name in names if name}
@@ -68,9 +68,9 @@ def parts(checkpoint: Checkpoint) -> tuple[FileRecord, ...]:
     return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
-def shared_files(checkpoint: Checkpoint) -> dict[str, FileRecord]:
+def referred_files(checkpoint: Checkpoint) -> dict[str, FileRecord]:
     """The files that its parts may refer to, by path."""
-    return {record.path: record for record in checkpoint.manifests[-1].files if part_names.is_shared(record.path)}
+    return {record.path: record for record in checkpoint.manifests[-1].files if part_names.is_referred(record.path)}
 
 
 def make_content(flat: Flat, layout: Layout) -> Content:

@@ -314,7 +314,7 @@ class _Search:
                 "perdure.checkpoint.adapters.dcp, which can redistribute"
             )
         return self.reader.prepare(
-            StateFiles(self._root, parts[self._rank], part_files.shared_files(candidate), verify)
+            StateFiles(self._root, parts[self._rank], part_files.referred_files(candidate), verify)
         )
 
     def report(self) -> _Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,6 @@ from perdure.checkpoint.state import container
 from perdure.checkpoint.state.arrays import SavedArray
 from perdure.checkpoint.state.container import Layout
 from perdure.checkpoint.state.tree import Flat, flatten, uncollected
-
-_MAX_NAME_BYTES = 255
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,12 @@ class PartState:
 
 
 class PartWriter:
-    """The parts of one process, step by step. `commit` and `discard` end what `write` began."""
+    """The parts of one process, step by step. `commit` and `discard` end what `write` began. `writes`: whether this
+    process writes anything."""
 
-    def __init__(self, root: str, prefix: str, rank: int, world_size: int, *, reuses: bool) -> None:
+    writes = True
+
+    def __init__(self, root: str, prefix: str, rank: int, world_size: int, *, reuses: bool = False) -> None:
         """`reuses`: refer to what earlier steps have written, instead of writing it again."""
         self._root, self._prefix, self._rank, self._world_size = root, prefix, rank, world_size
         self._unchanged = UnchangedArrays(root) if reuses else None
@@ -93,8 +94,21 @@ class PartWriter:
         self._shared: SharedFile | None = None
         self._new: list[FileRecord] = []
 
-    def write(self, step: int, state: PartState) -> list[FileRecord]:
-        """Write the part; returns the records of all files that it consists of, its own first. Raises OSError."""
+    @property
+    def new_paths(self) -> list[str]:
+        """Absolute paths of the files that the last `write` has written."""
+        return [os.path.join(self._root, record.path) for record in self._new]
+
+    def take(self, state: Any, staging: Staging | None) -> PartState:
+        """What this process has to write of `state` (`PartState.of`)."""
+        return PartState.of(state, staging)
+
+    def write(self, step: int, state: PartState, begin: Callable[[], None]) -> list[FileRecord]:
+        """Call `begin`, then write the part; returns the records of all files that it consists of, its own first.
+
+        Raises OSError, and what `begin` raises.
+        """
+        begin()
         self._plan, self._shared, self._new = SavePlan(), None, []
         content = state.content()
         if self._unchanged is not None:
@@ -113,7 +127,7 @@ class PartWriter:
 
     def _write_shared(self, step: int, state: PartState) -> SharedFile | None:
         name = part_names.new_shared_name(self._prefix, step, self._rank, self._world_size)
-        if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        if not part_names.is_possible(name):
             return None
         content, places = state.content_of(self._plan.new)
         record = part_files.write_file(self._root, self._prefix, name, content)

@@ -6,12 +6,12 @@ still be running is removed, whoever runs it:
 * an unfinished part goes once its writer is known to be dead (`Writer.is_dead`), or has not written for an hour;
 * a finished part goes an hour after it was written. Processes wait for each other for 10 minutes at most
   (`ranks.group.TIMEOUT_S`), so a save whose last part is that old has failed;
-* a file that steps share goes once no manifest has listed it for an hour, as far as this process has seen: a save that
-  is not committed yet may refer to it, however old it is.
+* a file that parts refer to goes once no manifest has listed it for an hour, as far as this process has seen: a save
+  that is not committed yet may refer to it, however old it is.
 
 Parts of all ranks together could also be a checkpoint whose manifest was lost in a copy of the directory. They are left
 to the user (`lost_manifests`), unless an older manifest shows that there were manifests when they were written. So are
-shared files, unless this process has seen a manifest that lists them.
+files that parts refer to, unless this process has seen a manifest that lists them.
 
 All times are those of files in one directory: they are compared with that of the manifest that was just written.
 """
@@ -42,8 +42,8 @@ class Leftovers:
         self._prefix = prefix
         self._looked_at = float("-inf")  # monotonic seconds
         self._uncommitted: set[str] = set()  # finished parts that were certainly never committed
-        self._were_listed: set[str] = set()  # shared files that a manifest has listed
-        self._unlisted_since: dict[str, float] = {}  # monotonic seconds since when no manifest lists a shared file
+        self._were_listed: set[str] = set()  # files that parts refer to, and that a manifest has listed
+        self._unlisted_since: dict[str, float] = {}  # monotonic seconds since when no manifest lists one of them
 
     def remove(self, directory: SaveDirectory, committed: str | None) -> list[str]:
         """Remove what is left behind; returns the names. Looks at most every ten minutes, and fails no save.
@@ -92,19 +92,19 @@ class Leftovers:
                 self._uncommitted.add(name)
             if name in self._uncommitted and _is_abandoned(path, now_s):
                 yield name
-        yield from self._unused_shared(directory, names)
+        yield from self._unused_referred(directory, names)
 
-    def _unused_shared(self, directory: SaveDirectory, names: Iterable[str]) -> Iterator[str]:
-        shared = {name for name in names if part_names.is_shared(name, self._prefix)}
-        listed = self._listed(directory) if shared else set()
+    def _unused_referred(self, directory: SaveDirectory, names: Iterable[str]) -> Iterator[str]:
+        referred = {name for name in names if part_names.is_referred(name, self._prefix)}
+        listed = self._listed(directory) if referred else set()
         if listed is None:
             self._unlisted_since = {}
             return
-        self._were_listed = shared & (self._were_listed | listed)
+        self._were_listed = referred & (self._were_listed | listed)
         began_s, now = self._oldest_manifest_s(directory), time.monotonic()
         self._unlisted_since = {
             name: self._unlisted_since.get(name, now)
-            for name in shared - listed
+            for name in referred - listed
             if name in self._were_listed or _mtime_s(os.path.join(directory.root, name)) > began_s
         }
         for name, since in self._unlisted_since.items():

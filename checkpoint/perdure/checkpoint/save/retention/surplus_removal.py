@@ -181,8 +181,8 @@ def _belongs_to_step(path: str, checkpoint: Checkpoint, cache: DirectoryCache) -
     """Whether the file is of this step alone: its name has a pattern that files of other steps have as well."""
     if part_names.parse_part(path, checkpoint.prefix) is not None:
         return True
-    if part_names.is_shared(path):
-        return False  # a step that is being saved may refer to it: `leftovers` removes it later
+    if part_names.is_referred(path):
+        return not part_names.is_shared(path)  # a step that is being saved may refer to it: `leftovers` removes it
     own = {checkpoint.step}
     return any(cache.templates.get(one, own) != own for one in step_names.templates(path, checkpoint.step))
 

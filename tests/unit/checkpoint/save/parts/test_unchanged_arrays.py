@@ -349,8 +349,9 @@ def test_part_names__of_shared_files(tmp_path: Path) -> None:
 
     name = part_names.new_shared_name("run", 7, 0, 1)
     assert part_names.is_shared(name)
-    assert part_names.is_shared(name, "run")
-    assert not part_names.is_shared(name, "ru")
+    assert part_names.is_referred(name, "run")
+    assert not part_names.is_referred(name, "ru")
+    assert not part_names.is_shared(part_names.new_split_name("run", 7, 0, 1))
     assert part_names.is_unique(name)
     assert part_names.is_of_checkpointer(os.path.join("folder", name))
     assert part_names.parse_part(name, "run") is None
