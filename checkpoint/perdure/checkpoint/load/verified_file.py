@@ -17,7 +17,7 @@ from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.format.regular_file import open_regular
 from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import BufferPool, large_buffer
-from perdure.checkpoint.state.streams import MAX_PENDING_BLOCKS, THREADS
+from perdure.checkpoint.state.streams import MAX_PENDING_BLOCKS, READ_THREADS
 from perdure.checkpoint.state.worker_threads import WorkerThreads
 
 
@@ -125,7 +125,7 @@ class BlockReader:
         """
         # With one reader the digests are computed by the caller's thread, while the next block is read.
         in_readers = self._is_local
-        with WorkerThreads(THREADS if in_readers else 1, "perdure-read") as readers:
+        with WorkerThreads(READ_THREADS if in_readers else 1, "perdure-read") as readers:
             fetch = partial(self._fetch, place=place, compares=in_readers)
             for number, block in readers.map(fetch, numbers, ahead=MAX_PENDING_BLOCKS):
                 if not in_readers:
@@ -153,7 +153,7 @@ class BlockReader:
                 finish(number, block, buffer)
             return number, block, buffer
 
-        with WorkerThreads(THREADS if in_readers else 1, "perdure-read") as readers:
+        with WorkerThreads(READ_THREADS if in_readers else 1, "perdure-read") as readers:
             for fetched in readers.map(fetch, numbers, ahead=MAX_PENDING_BLOCKS):
                 if not in_readers:
                     finish(*fetched)

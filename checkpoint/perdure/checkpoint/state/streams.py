@@ -21,7 +21,8 @@ from perdure.checkpoint.state import direct_io
 from perdure.checkpoint.state.buffers import BufferPool, copy_bytes
 from perdure.checkpoint.state.worker_threads import Future, WorkerThreads
 
-THREADS = 4  # transfers at once on a local disk; more are no faster (measured on an NVMe disk)
+READ_THREADS = 4  # transfers at once on a local disk; more are no faster (measured on an NVMe disk)
+_WRITE_THREADS = 6  # some of them copy and digest meanwhile
 MAX_PENDING_BLOCKS = 8  # in memory and not yet transferred
 _MIN_RESERVED_BYTES = 1024 * 1024
 
@@ -83,11 +84,11 @@ def _write_blocks(
     """Write all blocks; returns the bytes, and the digest of each block (of the empty one if there are none)."""
     size, digests = 0, []
     under_way: deque[Future[str]] = deque()
-    with WorkerThreads(THREADS if writer.is_direct else 1, "perdure-write") as workers:
+    with WorkerThreads(_WRITE_THREADS if writer.is_direct else 1, "perdure-write") as workers:
         for block in _cut(pieces):
             for piece in block:
                 sampler.update(piece)
-            if len(under_way) == MAX_PENDING_BLOCKS:
+            if len(under_way) == 2 * _WRITE_THREADS:
                 digests.append(under_way.popleft().result())
             under_way.append(workers.submit(writer.begin(block, size)))
             size += sum(map(len, block))
@@ -130,8 +131,7 @@ class _BlockWriter:
         nor is any single piece if transfers go through the page cache."""
         if len(block) == 1 and (not self.is_direct or direct_io.is_aligned(block[0])):
             return block[0], None
-        buffer = self._buffers.take()
-        filled = 0
+        buffer, filled = self._buffers.take(), 0
         for piece in block:
             copy_bytes(buffer[filled : filled + len(piece)], piece)
             filled += len(piece)
