@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-markets bench-scale sim failures fuzz fuse net ssh haproxy boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-exec bench-markets bench-scale sim failures fuzz fuse net ssh haproxy boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -76,6 +76,9 @@ wheels: $(INSTALLED) ## the wheels `perdure` and `perdure-checkpoint` (the libra
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
+
+bench-exec: $(INSTALLED) ## how long `perdure exec` takes to its first output, on a cluster of the local cloud
+	@$(BIN)/python -m benchmarks.cluster_exec
 
 bench-markets: $(INSTALLED) ## what DEADLINE costs on other markets, and whether it is ever late there; not all targets are met
 	@$(BIN)/python -m benchmarks.policies --foreign

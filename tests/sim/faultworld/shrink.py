@@ -70,6 +70,10 @@ def _smaller_clusters(cluster: ClusterPlan) -> Iterator[ClusterPlan]:
         for simpler in (replace(job, cancel_at=None), replace(job, tasks=(replace(job.tasks[0], failures=0),))):
             if simpler != job:
                 yield replace(cluster, jobs=(*cluster.jobs[:i], simpler, *cluster.jobs[i + 1 :]))
-    for simpler_cluster in (replace(cluster, repeat_after_s=None), replace(cluster, recover=False)):
+    for simpler_cluster in (
+        replace(cluster, repeat_after_s=None),
+        replace(cluster, recover=False),
+        replace(cluster, kills=0),
+    ):
         if simpler_cluster != cluster:
             yield simpler_cluster

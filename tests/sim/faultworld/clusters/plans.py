@@ -16,6 +16,7 @@ class UserRequest:
 
     at: float
     kind: str  # "stop", "start" or "down"
+    repeats: bool = True  # until it is answered
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class ClusterPlan:
     idle_down: bool = False
     repeat_after_s: float | None = None  # then it is launched again, with the same key
     requests: tuple[UserRequest, ...] = ()
+    kills: int = 0  # so many controllers die while they handle a request of this user, at any of their steps
+    kills_at: str = ""  # the only kind of request at which they die: then at the first ones; "": at any
 
     @property
     def may_end_early(self) -> bool:
@@ -77,6 +80,7 @@ def _cluster(rng: random.Random, name: str) -> ClusterPlan:
         recover=rng.random() < 0.4,
         repeat_after_s=rng.uniform(0, 30) if rng.random() < 0.2 else None,
         requests=_requests(rng),
+        kills=rng.choice((0, 0, 1, 2, 3)),
     )
     if rng.random() < 0.25:
         plan = replace(plan, idle_s=rng.choice((0.0, 5.0, 30.0)), idle_down=rng.random() < 0.4)
@@ -87,9 +91,9 @@ def _requests(rng: random.Random) -> tuple[UserRequest, ...]:
     at, requests = 0.0, list[UserRequest]()
     for _ in range(rng.choice((0, 0, 1, 1, 2))):
         at += rng.uniform(0.1, 40)
-        requests.append(UserRequest(at, "stop"))
+        requests.append(UserRequest(at, "stop", repeats=rng.random() < 0.7))
         at += rng.choice((0.0, 0.5, 15.0))
-        requests.append(UserRequest(at, "start"))
+        requests.append(UserRequest(at, "start", repeats=rng.random() < 0.7))
     if rng.random() < 0.15:
         requests.append(UserRequest(at + rng.uniform(0.1, 40), "down"))
     return tuple(requests)

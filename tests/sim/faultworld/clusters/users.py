@@ -1,4 +1,4 @@
-"""The users of clusters: each request is repeated until it is answered, as a patient user does."""
+"""The users of clusters: most requests are repeated until they are answered, as a patient user does."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from faultworld.world import World
 
 _RETRY_S, _CHECK_S = 6.0, 8.0
+_KILL_CHANCE, _MAX_STEPS = 0.4, 14
 Answer = Any  # what a call returned, or the RequestRejected that it raised
 
 
@@ -34,7 +35,8 @@ class ClusterState:
     launched_at: float | None = None
     numbers: dict[str, int] = field(default_factory=dict)  # the jobs that were accepted
     dropped: set[str] = field(default_factory=set)  # the jobs that were rejected, because the cluster is gone
-    asked_for: int = 0  # how many of the plan's requests were answered
+    asked_for: int = 0  # how many of the plan's requests were answered, or sent if they are not repeated
+    kills: int = 0  # how many controllers have died while they handled a request
     is_down_requested: bool = False
     is_down: bool = False
 
@@ -69,20 +71,30 @@ class ClusterUsers:
 
     # --- requests -----------------------------------------------------------------------------------------
 
-    def _ask(self, what: str, call: Callable[[ClusterService], Answer], on_answer: Callable[[Answer], None]) -> None:
-        """Send a request to some controller, and repeat it until one answers."""
+    def _ask(
+        self,
+        state: ClusterState,
+        what: str,
+        call: Callable[[ClusterService], Answer],
+        on_answer: Callable[[Answer], None],
+        *,
+        repeats: bool = True,
+    ) -> None:
+        """Send a request to some controller. With `repeats`, repeat it until one answers."""
         answers: list[Answer] = []
 
         def send() -> None:
             if answers:
                 return
-            self._world.scheduler.after(_RETRY_S * self._rng.uniform(0.5, 1.5), send)
+            if repeats:
+                self._world.scheduler.after(_RETRY_S * self._rng.uniform(0.5, 1.5), send)
             process = self._world.choose_controller(self._rng)
             if process is not None:
                 process.at(self._world.scheduler.now(), handle, process)
 
         def handle(process: Process) -> None:
             assert process.components is not None
+            self._perhaps_kill(process, state, what)
             try:
                 answer: Answer = call(process.components.api_context.cluster_service)
             except RequestRejected as rejected:
@@ -95,6 +107,15 @@ class ClusterUsers:
                 on_answer(answer)
 
         send()
+
+    def _perhaps_kill(self, process: Process, state: ClusterState, what: str) -> None:
+        """Have the controller die at one of the next steps, which are mostly those of the request."""
+        plan = state.plan
+        chance = float(what.startswith(plan.kills_at)) if plan.kills_at else _KILL_CHANCE
+        if state.kills < plan.kills and process.kill_after is None and self._rng.random() < chance:
+            state.kills += 1
+            process.kill_after, process.restart_after_s = self._rng.randint(1, _MAX_STEPS), self._rng.uniform(1, 20)
+            self._world.fault_counts["a controller is killed in a request"] += 1
 
     def _launch(self, state: ClusterState) -> None:
         plan, first = state.plan, state.plan.jobs[0]
@@ -114,7 +135,7 @@ class ClusterUsers:
                 state.launched_at = self._world.scheduler.now()
                 self._go_on(state)
 
-        self._ask(f"launch {plan.name}", call, on_answer)
+        self._ask(state, f"launch {plan.name}", call, on_answer)
 
     def _go_on(self, state: ClusterState) -> None:
         now = self._world.scheduler.now()
@@ -150,7 +171,7 @@ class ClusterUsers:
             else:
                 self._accepted(state, job, answer)
 
-        self._ask(f"exec {job.name}", call, on_answer)
+        self._ask(state, f"exec {job.name}", call, on_answer)
 
     def _cancel(self, state: ClusterState, job: JobPlan) -> None:
         number = state.numbers.get(job.name)
@@ -159,7 +180,7 @@ class ClusterUsers:
                 self._world.scheduler.after(_RETRY_S, self._cancel, state, job)
             return
         call = partial(ClusterService.cancel_jobs, name=state.plan.name, numbers=[number], everything=False)
-        self._ask(f"cancel {job.name}", call, lambda answer: self._on_cancelled(job, answer))
+        self._ask(state, f"cancel {job.name}", call, lambda answer: self._on_cancelled(job, answer))
 
     def _on_cancelled(self, job: JobPlan, answer: Answer) -> None:
         if isinstance(answer, dict) and answer["cancelled"]:
@@ -168,12 +189,13 @@ class ClusterUsers:
 
     def _request(self, state: ClusterState, request: UserRequest) -> None:
         def on_answer(_: Answer) -> None:
-            state.asked_for += 1
+            state.asked_for += request.repeats
 
         if request.kind == "down":
             state.is_down_requested = True
+        state.asked_for += not request.repeats
         call = partial(getattr(ClusterService, request.kind), name=state.plan.name)
-        self._ask(f"{request.kind} {state.plan.name}", call, on_answer)
+        self._ask(state, f"{request.kind} {state.plan.name}", call, on_answer, repeats=request.repeats)
 
     # --- until everything has ended -----------------------------------------------------------------------
 
@@ -201,6 +223,8 @@ class ClusterUsers:
         answered = state.asked_for == len(state.plan.requests)
         if answered and state.has_all_answers and not unfinished:
             state.is_down_requested = True
-            self._ask(f"down {state.plan.name}", partial(ClusterService.down, name=state.plan.name), lambda _: None)
+            call = partial(ClusterService.down, name=state.plan.name)
+            self._ask(state, f"down {state.plan.name}", call, lambda _: None)
         elif answered and found["status"] in ("PREEMPTED", "STOPPED", "AUTOSTOPPING"):
-            self._ask(f"start {state.plan.name}", partial(ClusterService.start, name=state.plan.name), lambda _: None)
+            call = partial(ClusterService.start, name=state.plan.name)
+            self._ask(state, f"start {state.plan.name}", call, lambda _: None)
