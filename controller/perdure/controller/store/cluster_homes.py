@@ -44,8 +44,9 @@ def wanted_of(conn: Connection, cluster_id: int) -> Row[Any] | None:
 
 
 def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
-    """(cluster_id, cloud) of the clusters whose machines are there, but not the bucket, tried before then at most."""
-    is_recent = exists().where(Home.c.cluster_id == Cluster.c.id, Home.c.is_ready | (Home.c.tried_at >= tried_before))
+    """(cluster_id, cloud) of the clusters with machines and without the bucket. Not of those that failed since then."""
+    has_failed = (Home.c.problem != "") & (Home.c.tried_at >= tried_before)
+    is_recent = exists().where(Home.c.cluster_id == Cluster.c.id, Home.c.is_ready | has_failed)
     query = (
         select(Cluster.c.id.label("cluster_id"), Attempt.c.offer["cloud"].as_string().label("cloud"))
         .join(Job, Job.c.cluster_id == Cluster.c.id)

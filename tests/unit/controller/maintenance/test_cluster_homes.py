@@ -1,0 +1,130 @@
+"""The buckets of clusters' homes: which store, what happens if it fails, and when they are removed. On both databases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert, select, update
+
+from perdure.controller.maintenance.cluster_homes import ClusterHomes
+from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.store import cluster_homes
+from perdure.controller.store.cluster_tables import ClusterRow
+from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import Cluster, host_key
+from perdure.controller.store.records.jobs import Attempt, Job, Task, insert_batch
+
+
+@dataclass
+class MemoryStore:
+    """A store that remembers its buckets, or fails."""
+
+    name: str
+    buckets: set[str] = field(default_factory=set)
+    fails: bool = False
+
+    def ensure(self, bucket: str) -> bool:
+        if self.fails:
+            raise PermissionError("AccessDenied")
+        self.buckets.add(bucket)
+        return True
+
+    def remove(self, bucket: str) -> None:
+        if self.fails:
+            raise PermissionError("AccessDenied")
+        self.buckets.discard(bucket)
+
+
+class Installation:
+    """A database with one cluster whose machines are of a cloud, and the stores of a controller."""
+
+    def __init__(self, database: Engine, cloud: str) -> None:
+        self.database, self.clock = database, ManualClock()
+        self.stores: dict[str, Any] = {name: MemoryStore(name) for name in ("local", "s3")}
+        self.homes = ClusterHomes(database, self.clock, self.stores, "ABCDEF0123456789", "s3")
+        row = ClusterRow(
+            name="dev", active_name="dev", wanted="UP", created_at=0, launched_at=0, active_at=0, config={}
+        )
+        columns = {"name": "dev", "submitted_at": 0.0, "user": "", "priority": 0, "num_tasks": 1}
+        with database.begin() as conn:
+            cluster = {**row.model_dump(exclude={"id"}), "starts": 1}
+            self.cluster = clusters.insert_cluster(conn, cluster)
+            key = {"cluster_id": self.cluster, "idempotency_key": host_key(self.cluster, 1)}
+            (self.host,) = insert_batch(conn, columns | key)
+            about = {"task_id": "t", "status": "RUNNING", "config": {}, "spec": {}, "requirements": [], "recovery": {}}
+            more = {"state": "RUNNING", "reason": "STARTED", "message": "", "name": "t"}
+            conn.execute(insert(Task).values(job_id=self.host, index=0, **about, **more))
+            attempt = {"job_id": self.host, "task_index": 0, "generation": 1, "state": "BOOTING", "requested_at": 0.0}
+            conn.execute(insert(Attempt).values(**attempt, offer={"cloud": cloud}))
+
+    @property
+    def row(self) -> Any:
+        with self.database.connect() as conn:
+            return conn.execute(select(cluster_homes.Home)).one_or_none()
+
+    @property
+    def bucket(self) -> str:
+        return f"perdure-home-abcdef01-{self.cluster}"
+
+    def end(self) -> None:
+        with self.database.begin() as conn:
+            conn.execute(update(Cluster).values(wanted="DOWN", active_name=None))
+
+    def finalize(self) -> None:
+        with self.database.begin() as conn:
+            conn.execute(update(Job).values(finalized=True))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "store"), [("local", "local"), ("aws", "s3"), ("kubernetes", "s3"), ("gcp", None), ("azure", None)]
+)
+def test_home__is_in_the_store_of_the_cloud(database: Engine, cloud: str, store: str | None) -> None:
+    installation = Installation(database, cloud)
+    installation.homes.tick()
+    installation.homes.tick()
+    assert [name for name, one in installation.stores.items() if one.buckets] == ([store] if store else [])
+    with database.connect() as conn:
+        wanted = cluster_homes.wanted_of(conn, installation.cluster)
+    assert (wanted.bucket if wanted else None) == (installation.bucket if store else None)
+
+
+def test_store_that_fails__is_reported_and_tried_again_later(database: Engine) -> None:
+    installation = Installation(database, "aws")
+    installation.stores["s3"].fails = True
+    installation.homes.tick()
+    assert "AccessDenied" in installation.row.problem
+    installation.stores["s3"].fails = False
+    installation.homes.tick()
+    assert not installation.row.is_ready, "not so soon"
+    installation.clock.advance(3600.0)
+    installation.homes.tick()
+    assert (installation.row.is_ready, installation.row.problem) == (True, "")
+
+
+def test_death_before_the_bucket__is_made_up_for(database: Engine) -> None:
+    installation = Installation(database, "aws")
+    with database.begin() as conn:
+        cluster_homes.add(conn, installation.cluster, "s3", installation.bucket, installation.clock.now())
+    installation.clock.advance(3600.0)
+    installation.homes.tick()
+    assert installation.stores["s3"].buckets == {installation.bucket}
+
+
+def test_bucket__is_removed_once_the_machines_of_a_cluster_that_is_down_have_ended(database: Engine) -> None:
+    installation = Installation(database, "aws")
+    installation.homes.tick()
+    installation.end()
+    with database.connect() as conn:
+        assert cluster_homes.wanted_of(conn, installation.cluster) is None, "its machines save nothing"
+    installation.homes.tick()
+    assert installation.stores["s3"].buckets, "they may still write"
+    installation.finalize()
+    installation.stores["s3"].fails = True
+    installation.homes.tick()
+    assert installation.row.removed_at is None
+    installation.stores["s3"].fails = False
+    installation.homes.tick()
+    assert installation.stores["s3"].buckets == set()
+    assert installation.row.removed_at is not None
