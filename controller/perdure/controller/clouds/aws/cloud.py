@@ -55,7 +55,8 @@ class AwsCloud:
     def __init__(self, cache: OfferCache, settings: AwsSettings, clock: Clock, *, name: str = "aws") -> None:
         self.name = name
         self.settings = settings
-        self._driver_filter = DriverFilter("aws", settings.images.__contains__)
+        # In another zone, a machine would be in the default VPC, from which it may not reach the controller.
+        self._driver_filter = DriverFilter("aws", settings.images.__contains__, zones=settings.subnets)
         self._clock = clock
         self._connections = AwsConnections(settings, clock)
         self._shapes = TtlCache("types", lambda region: sizes.fetch_shapes(self._connections.ec2(region)), clock)

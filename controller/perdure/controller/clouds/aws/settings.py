@@ -4,7 +4,7 @@ aws:
   regions: [us-east-1, us-west-2]      # default: all regions that the account has enabled
   profile: training                    # of ~/.aws; default: the AWS command line's credentials
   images: {us-east-1: ami-0123…}       # default: Ubuntu, with NVIDIA's driver on machines with GPUs
-  subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC
+  subnets: {us-east-1a: subnet-0123…}  # default: the zone's subnet in the default VPC; else no other zone is used
   security_groups: {us-east-1: sg-0123…}  # default: the VPC's
   instance_profile: training-node      # an IAM role for the machines; default: none
   fis_role: arn:aws:iam::123456789012:role/perdure-fis  # for simulated interruptions; default: none, and they fail
@@ -67,7 +67,7 @@ CONFIG_KEYS = (
         "aws.subnets.<zone>",
         "text",
         "that of the default VPC",
-        "The subnet of the zone's machines.",
+        "The subnet of the zone's machines. If one is named, the zones without one are not used.",
     ),
     ConfigKey(
         "aws.security_groups.<region>",

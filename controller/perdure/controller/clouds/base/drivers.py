@@ -6,7 +6,7 @@ release notes of the Deep Learning Base OSS AMI, Google's accelerator images, Az
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from perdure.recovery.market.view import Offer
 
@@ -25,12 +25,14 @@ DRIVERS: Mapping[str, frozenset[str]] = {
 class DriverFilter:
     """Selects the offers whose GPUs work.
 
-    `has_own_image`: region → whether the user has configured the image there. Returns the same object for the same one.
+    `has_own_image`: region → whether the user has configured the image there. `zones`: the only ones to use; empty:
+    all. Returns the same object for the same one.
     """
 
-    def __init__(self, cloud: str, has_own_image: Callable[[str], bool]) -> None:
+    def __init__(self, cloud: str, has_own_image: Callable[[str], bool], zones: Collection[str] = ()) -> None:
         self._drivers = DRIVERS[cloud]
         self._has_own_image = has_own_image
+        self._zones = zones
         self._last: tuple[Sequence[Offer], Sequence[Offer]] = ((), ())
 
     def select(self, offers: Sequence[Offer]) -> Sequence[Offer]:
@@ -41,4 +43,6 @@ class DriverFilter:
         return selected
 
     def _works(self, offer: Offer) -> bool:
+        if self._zones and offer.zone not in self._zones:
+            return False
         return offer.accelerators is None or offer.accelerators[0] in self._drivers or self._has_own_image(offer.region)

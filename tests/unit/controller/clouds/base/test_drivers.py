@@ -69,6 +69,12 @@ def test_gpu__is_offered_where_the_user_names_the_image() -> None:
     assert "A10" in gpus("azure", images={"eastus": "Canonical:ubuntu-24_04-lts:server:latest"})
 
 
+def test_zone__without_a_subnet_is_not_offered_once_one_is_named() -> None:
+    """Its machines would be in the default VPC, and may not reach a controller in the named one."""
+    assert gpus("aws", subnets={"z": "subnet-1"}) == gpus("aws")
+    assert gpus("aws", subnets={"us-east-1b": "subnet-1"}) == set()
+
+
 def test_table__knows_every_gpu_that_a_cloud_sells() -> None:
     sold = {
         "aws": {kind.accelerators[0] for kind in aws_catalog.TYPES.values() if kind.accelerators},
