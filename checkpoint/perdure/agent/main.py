@@ -25,6 +25,7 @@ from perdure.agent.lifecycle.notice_intake import NoticeIntake
 from perdure.agent.lifecycle.saved_home import SavedHome
 from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
+from perdure.agent.link import boot_token
 from perdure.agent.link.channel import Backoff, Channel
 from perdure.agent.link.checkpoint_stream import CheckpointStream
 from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
@@ -89,16 +90,31 @@ class Agent:
     def __init__(self, config: Config, paths: NodePaths) -> None:
         self._config = config
         self._paths = paths
-        self._client = ControllerClient(config.endpoint, config.token, config.rank, fingerprint=config.fingerprint)
+        self._client = self._make_client(config.token)
+
+    def _make_client(self, token: str) -> ControllerClient:
+        return ControllerClient(self._config.endpoint, token, self._config.rank, fingerprint=self._config.fingerprint)
 
     def run(self) -> int:
         log(f"agent {VERSION}, rank {self._config.rank}, Python {sys.version.split()[0]}")
         try:
-            spec = self._spec()
+            spec = self._spec() if self._has_token() else None
+        except ControllerRejected as error:
+            log(f"this machine cannot get the token of its attempt: {error}")
+            return self._power_off()
         except TokenRevoked:
             log("the controller rejected this node's token: ending")
             return 0
         return self._serve(spec) if spec is not None else self._power_off()
+
+    def _has_token(self) -> bool:
+        """Trade the boot token if there is one. Raises TokenRevoked, ControllerRejected."""
+        if not boot_token.is_boot_token(self._config.token):
+            return True
+        token = boot_token.trade(self._client, self._paths.token, timeout_s=NO_SPEC_TIMEOUT_S, log=log)
+        if token is not None:
+            self._client = self._make_client(token)
+        return token is not None
 
     def _spec(self) -> NodeSpec | None:
         """The stored node spec, or else the controller's. None if no answer comes in time. Raises TokenRevoked."""

@@ -23,6 +23,11 @@ class NodePaths:
         return self.root / "spec.json"
 
     @property
+    def token(self) -> Path:
+        """The attempt's token, once the boot token has been traded."""
+        return self.root / "token.json"
+
+    @property
     def lock(self) -> Path:
         return self.root / "agent.lock"
 

@@ -78,6 +78,14 @@ class ControllerClient:
             raise ControllerRejected("the node spec is not a JSON object")
         return value
 
+    def trade_token(self, nonce: str) -> str:
+        """The attempt's token, for the boot token of this client."""
+        try:
+            with self._open("/token", json.dumps({"nonce": nonce}).encode()) as response:
+                return str(json.loads(response.read())["token"])
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
+            raise Unreachable(f"trading the boot token: {error}") from None
+
     def download(self, kind: str, digest: str, path: Path) -> None:
         """Download a file of `kind` ("artifacts", "uploads") to `path`: with the right sha256, or not at all."""
         temporary = path.with_name(path.name + ".part")
@@ -131,8 +139,10 @@ class ControllerClient:
         except OSError:
             return ""
 
-    def _open(self, path: str) -> Any:
-        request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 (Config checked the scheme)
+    def _open(self, path: str, body: bytes | None = None) -> Any:
+        """GET, or POST with a body of JSON."""
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        request = urllib.request.Request(self._base + path, body, headers)  # noqa: S310 (Config checked the scheme)
         try:
             return self._opener.open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:

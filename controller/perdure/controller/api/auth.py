@@ -133,6 +133,32 @@ def require_node(
     return identity
 
 
+def require_boot_token(
+    context: Annotated[ApiContext, Depends(api_context)],
+    credentials: Annotated[Credentials, Depends(_NODE)],
+    perdure_rank: Annotated[str, Header(description="The node's rank, 0 if not given")] = "0",
+) -> NodeIdentity:
+    """The machine that boots with this token; its attempt is live. Raises RequestRejected (401)."""
+    token = credentials.credentials if credentials else ""
+    key = context.keyring.verify_boot_token(token.strip())
+    identity = None if key is None else identify(context, context.keyring.attempt_token(key), perdure_rank)
+    if identity is None or not identity.is_live:
+        raise RequestRejected("this is no boot token of a live attempt", where="Authorization", status=401)
+    return identity
+
+
+def require_node_or_boot_token(
+    context: Annotated[ApiContext, Depends(api_context)],
+    credentials: Annotated[Credentials, Depends(_NODE)],
+    perdure_rank: Annotated[str, Header(description="The node's rank, 0 if not given")] = "0",
+) -> NodeIdentity:
+    """A node, or a machine that boots: for files that are no secret of the job. Raises RequestRejected (401)."""
+    token = credentials.credentials if credentials else ""
+    if context.keyring.verify_boot_token(token.strip()) is not None:
+        return require_boot_token(context, credentials, perdure_rank)
+    return require_node(context, credentials, perdure_rank)
+
+
 def identify_owned(context: ApiContext, token: str, rank: str) -> NodeIdentity | None:
     """`identify` without the database, for a live attempt of a job that this daemon owns; None for any other."""
     if (place := _parse_claims(context, token, rank)) is None:
@@ -178,4 +204,6 @@ Operator = Annotated[Caller, Depends(allow(AccessRight.OPERATE))]
 Admin = Annotated[Caller, Depends(allow(AccessRight.ADMINISTER))]
 Session = Annotated[BrowserSession | None, Depends(browser_session)]
 Node = Annotated[NodeIdentity, Depends(require_node)]
+BootingMachine = Annotated[NodeIdentity, Depends(require_boot_token)]
+AnyMachine = Annotated[NodeIdentity, Depends(require_node_or_boot_token)]
 Context = Annotated[ApiContext, Depends(api_context)]

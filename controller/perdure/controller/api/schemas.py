@@ -31,7 +31,7 @@ class ErrorResponse(BaseModel):
 _MEANING = {
     400: "Bad input: nothing was changed",
     401: "The token is missing, wrong, or not valid for this call",
-    403: "The token's role does not allow this call: nothing was changed",
+    403: "The token's role does not allow this call, or what the token permits has been used up: nothing was changed",
     404: "There is no such thing, or it is another user's",
     409: "It cannot be done now",
     413: "It is too large",

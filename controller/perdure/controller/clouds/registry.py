@@ -77,6 +77,12 @@ def notice_source(cloud: str) -> NoticeSource | None:
     return descriptor.notice_source if descriptor else None
 
 
+def is_remote(cloud: str) -> bool:
+    """Whether a cloud's machines run elsewhere, with user data that others may read."""
+    descriptor = descriptors().get(cloud)
+    return descriptor is not None and descriptor.is_remote
+
+
 def runs_containers(cloud: str) -> bool:
     """Whether a cloud's machines are containers, so that it runs the image of a task itself."""
     descriptor = descriptors().get(cloud)

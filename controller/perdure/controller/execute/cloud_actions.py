@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
+from perdure.controller.clouds import registry
 from perdure.controller.clouds.base.partial_listing import list_known
 from perdure.controller.clouds.base.protocol import (
     VISIBLE_WITHIN_S,
@@ -176,7 +177,7 @@ class CloudActions:
             owner=Owner(data["controller"], *key, token=intent.token),
             offer=codec.decode_offer(data["offer"]),
             num_nodes=data["num_nodes"],
-            bootstrap=Bootstrap(self.endpoint, self.keyring.attempt_token(key), dict(self.artifacts), self.fingerprint),
+            bootstrap=Bootstrap(self.endpoint, self._boot_token(key, data), dict(self.artifacts), self.fingerprint),
             name=data["name"],
             disk_gib=data.get("disk_gib"),
             disk_tier=data.get("disk_tier"),
@@ -185,6 +186,12 @@ class CloudActions:
             labels=data.get("labels") or {},
             settings=data.get("settings") or {},
         )
+
+    def _boot_token(self, key: AttemptKey, request: Mapping[str, Any]) -> str:
+        """Of a machine elsewhere, others may read what it boots with: that is no token that gives access to the job."""
+        if registry.is_remote(request["offer"]["cloud"]):
+            return self.keyring.boot_token(key)
+        return self.keyring.attempt_token(key)
 
     # --- terminate ------------------------------------------------------------------------------------
 

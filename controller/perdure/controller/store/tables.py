@@ -205,6 +205,7 @@ class NodeRow(SQLModel, table=True):
     launched_at: float | None = None
     ended_at: float | None = None
     checkpoint_seq: int = 0
+    boot_nonce: str | None = None  # of the agent that has traded the machine's boot token
 
 
 class IntentRow(SQLModel, table=True):

@@ -112,6 +112,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("HEAD", "/api/v1/uploads/{digest}"): USERS,
     ("PUT", "/api/v1/uploads/{digest}"): USERS,
     ("GET", "/agent/v1/spec"): NODES,
+    ("POST", "/agent/v1/token"): (401,) * 7,  # for the boot token of a machine
     # A node gets the files that its own task refers to, and no others.
     ("GET", "/agent/v1/uploads/{digest}"): (401, 401, 401, 200, 404, 401, 401),
     ("GET", "/agent/v1/artifacts/{digest}"): NODES,
@@ -227,6 +228,18 @@ def test_routes__are_all_in_the_table(deployment: Deployment) -> None:
 def test_route__accepts_only_its_callers(deployment: Deployment, method_and_path: tuple[str, str]) -> None:
     statuses = tuple(deployment.status(*method_and_path, caller) for caller in CALLERS)
     assert dict(zip(CALLERS, statuses, strict=True)) == dict(zip(CALLERS, TABLE[method_and_path], strict=True))
+
+
+def test_boot_token__gives_access_to_the_agent_alone(deployment: Deployment) -> None:
+    """Whoever may look at a cloud account may read it. (Trading it is tested in test_boot_tokens.)"""
+    deployment.tokens["boot"] = deployment.daemon.api_context.keyring.boot_token((1, 0, 1))
+    for (method, path), statuses in TABLE.items():
+        expected = statuses[0] if statuses[0] != 401 else 401
+        if path == "/agent/v1/artifacts/{digest}":
+            expected = 200
+        elif path == "/agent/v1/token":
+            continue
+        assert (path, deployment.status(method, path, "boot")) == (path, expected)
 
 
 @pytest.mark.parametrize("rank", ["-1", "1", "x", "", "٣", "9" * 5000])

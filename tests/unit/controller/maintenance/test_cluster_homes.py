@@ -1,4 +1,4 @@
-"""The buckets of clusters' homes: which store, what happens if it fails, and when they are removed. On both databases."""
+"""The buckets of clusters' homes: which store, what happens if it fails, when they are removed. On both databases."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 KEY_FILE, TOKEN_FILE = "secret.key", "token"
 KEY_BYTES = 32
 _TOKEN_FORMAT = "pd2"  # noqa: S105 - how every token begins
+_BOOT_FORMAT = "pdb1"  # as in `perdure.agent.link.boot_token`
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,21 @@ class Keyring:
         incarnation = self.incarnations.of(attempt)
         body = ".".join(str(part) for part in (fingerprint(self.key), *attempt, incarnation) if part != "")
         return f"{_TOKEN_FORMAT}.{body}.{_sign(self.key, body)}"
+
+    def boot_token(self, attempt: AttemptKey) -> str:
+        """What a machine of this attempt boots with, and trades for the attempt's token: user data are readable."""
+        body = ".".join(str(part) for part in (*attempt, self.incarnations.of(attempt)))
+        return f"{_BOOT_FORMAT}.{body}.{self.sign(_BOOT_FORMAT, body)}"
+
+    def verify_boot_token(self, token: str) -> AttemptKey | None:
+        """The attempt whose boot token this is; as `verify_attempt_token`."""
+        match token.split("."):
+            case [name, job, task, generation, incarnation, key_id, mac] if name == _BOOT_FORMAT:
+                body = ".".join((job, task, generation, incarnation))
+                if self.is_signed(_BOOT_FORMAT, body, f"{key_id}.{mac}"):
+                    attempt = (int(job), int(task), int(generation))
+                    return attempt if incarnation == self.incarnations.of(attempt) else None
+        return None
 
     def verify_attempt_token(self, token: str) -> AttemptKey | None:
         """The attempt whose token this is; None if no key of this keyring signed it, or for another incarnation."""

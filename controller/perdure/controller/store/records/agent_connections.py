@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, select
+from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, insert_for
@@ -57,7 +57,26 @@ _LOCK = (
 )
 _RELEASE = delete(AgentConnections).where(*_ENDED).returning(AgentConnections.c.job_id, AgentConnections.c.session_id)
 
+_OF_PLACE = tuple(Node.c[name] == bindparam(f"of_{name}") for name in _PLACE)
+_TRADE = (
+    update(Node)
+    .where(*_OF_PLACE, or_(Node.c.boot_nonce.is_(None), Node.c.boot_nonce == bindparam("nonce")))
+    .values(boot_nonce=bindparam("nonce"))
+)
+
 Place = tuple[tuple[int, int, int], int]
+
+
+def trade_boot_token(conn: Connection, place: Place, nonce: str) -> bool:
+    """Record who trades the boot token of this machine: `nonce` is the same in all calls of one agent.
+
+    False if somebody else has traded it before, or if there is no such machine.
+    """
+    (job_id, task_index, generation), rank = place
+    keys = {"of_job_id": job_id, "of_task_index": task_index, "of_generation": generation, "of_rank": rank}
+    return conn.execute(_TRADE, {**keys, "nonce": nonce}).rowcount == 1
+
+
 """An attempt and a rank in it."""
 
 
