@@ -38,6 +38,11 @@ class Computer:
         (self.image / "epochs").write_text(f"{number}\n")
 
     @property
+    def home(self) -> Path:
+        """The user's home folder."""
+        return Path(self.user.environ["HOME"])
+
+    @property
     def project(self) -> Path:
         return self.user.project
 

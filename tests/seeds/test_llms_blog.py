@@ -29,6 +29,12 @@ def on_this_computer(task: Item) -> str:
     return task.here.replace("cloud: aws", "cloud: local")
 
 
+def number_of(screen: str) -> str:
+    """The number of the job that a command has queued."""
+    (number,) = re.findall(r"^Job submitted, ID: (\d+)$", screen, flags=re.MULTILINE)
+    return str(number)
+
+
 @pytest.fixture(scope="module")
 def project(local: Computer) -> Computer:
     local.write("requirements.txt", "transformers\n")
@@ -69,15 +75,14 @@ def test_ssh__enters_the_cluster(project: Computer, mycluster: str) -> None:
 
 def test_exec__queues_more_jobs(project: Computer, mycluster: str) -> None:
     project.write("task.yaml", "run: echo another job at $(pwd)\n")
-    assert "ID: 2" in project.user.types(EXEC.here)
-    assert "/sky_workdir\n" in project.user.types("perdure logs mycluster 2")
+    number = number_of(project.user.types(EXEC.here))
+    assert "/sky_workdir\n" in project.user.types(f"perdure logs mycluster {number}")
 
 
 def test_launch__with_autostop_and_a_file_of_variables(project: Computer, mycluster: str) -> None:
     project.write("cluster.yaml", on_this_computer(WITH_DOT_ENV))
-    screen = project.user.types(AUTOSTOP.here)
-    assert "ID: 3" in screen
-    log = project.user.types("perdure logs mycluster 3")
+    number = number_of(project.user.types(AUTOSTOP.here))
+    log = project.user.types(f"perdure logs mycluster {number}")
     assert "wandb: logged in with a key of 10 characters\n" in log
     (line,) = [line for line in project.user.types(STATUS.here).splitlines() if line.startswith("mycluster ")]
     assert " 10m (down) " in line

@@ -47,7 +47,7 @@ def test_fragments__make_a_task_that_runs(local: Computer) -> None:
 
 @pytest.mark.slow
 def test_bert__continues_after_a_preemption_under_the_same_name(local: Computer) -> None:
-    shutil.copytree(STAND_INS / "transformers", local.project.parent / "transformers")
+    shutil.copytree(STAND_INS / "transformers", local.home / "transformers")
     local.write("bert_qa.yaml", BERT.here)
     assert "name" in local.user.types(LAUNCH_BERT.here, exit_code=2), "the reader has to fill in a bucket"
     filled_in = BERT.here.replace("name: # NOTE: Fill in your bucket name", "name: my-bucket")
