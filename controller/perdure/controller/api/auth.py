@@ -133,6 +133,7 @@ def require_node(
     return identity
 
 
+@declared("node")
 def require_boot_token(
     context: Annotated[ApiContext, Depends(api_context)],
     credentials: Annotated[Credentials, Depends(_NODE)],

@@ -99,9 +99,9 @@ class JobRow(SQLModel, table=True):
     cluster_id: int | None = None
     #: The job's number on its cluster, from 1; None for the job that holds the cluster's machines.
     cluster_job: int | None = None
-    sweep_id: int | None = None  # the first of the jobs that were launched together; None: it was launched alone
     #: The service that the job is a replica of; None for any other.
     service_id: int | None = None
+    sweep_id: int | None = None  # the first of the jobs that were launched together; None: it was launched alone
 
 
 class TaskRow(SQLModel, table=True):
