@@ -148,6 +148,7 @@ def require_boot_token(
     return identity
 
 
+@declared("node")
 def require_node_or_boot_token(
     context: Annotated[ApiContext, Depends(api_context)],
     credentials: Annotated[Credentials, Depends(_NODE)],
