@@ -1,4 +1,4 @@
-"""The buckets of clusters' homes: which store, what happens if it fails, when they are removed. On both databases."""
+"""The buckets of clusters' homes: their stores, failures, and when they are removed. On both databases."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def test_death_before_the_bucket__is_made_up_for(database: Engine) -> None:
     installation = Installation(database, "aws")
     with database.begin() as conn:
         cluster_homes.add(conn, installation.cluster, "s3", installation.bucket, installation.clock.now())
-    installation.clock.advance(3600.0)
     installation.homes.tick()
     assert installation.stores["s3"].buckets == {installation.bucket}
 
