@@ -23,11 +23,8 @@ ONLY_PODMAN = "PERDURE_ONLY_PODMAN"  # set on the local cloud: a container of Do
 RETRY_S, GIVE_UP_S = 10.0, 900.0
 _GPU_CHECK_S = 60.0
 _INSTALL_S = 600.0
-# As SkyPilot's containers: FUSE and tracing work inside.
-_OPTIONS = (
-    *("--pid=host", "--user=0", "--cap-add=SYS_ADMIN", "--cap-add=SYS_RESOURCE", "--cap-add=SYS_PTRACE"),
-    *("--security-opt=apparmor=unconfined", "--security-opt=label=disable"),
-)
+# Capabilities and profiles concern the container's own process alone: scripts keep those of the machine.
+_OPTIONS = ("--pid=host", "--user=0")
 _OF_ENGINE = ("container", "HOSTNAME", "HOME", "TERM")  # variables that engines set for themselves
 _AMD = ("/dev/kfd", "/dev/dri")
 
@@ -76,7 +73,7 @@ class TaskContainer:
         if self._cancelled.is_set():
             return
         options = [*_OPTIONS, *self._shared_memory(), *self._devices(engine)]
-        options += [f"--volume={path}:{path}:rslave" for path in binds]
+        options += [f"--volume={path}:{path}{_propagation(path)}" for path in binds]
         engine.start(self._name, self._spec, [*options, *self._network()])
         self._pid = engine.pid(self._name)
         if self._pid is None:
@@ -183,6 +180,18 @@ class TaskContainer:
             raise ContainerFailed(
                 f"the GPUs are not visible in the container: {words}; NVIDIA's container toolkit is missing"
             )
+
+
+def _propagation(path: str, table: str = "/proc/self/mountinfo") -> str:
+    """Passes on what is mounted below `path` later, where this machine can: Docker refuses it for a private mount."""
+    found, is_shared = "", False
+    with open(table, encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.split(" ")
+            point = fields[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
+            if len(point) >= len(found) and f"{path}/".startswith(f"{point.rstrip('/')}/"):
+                found, is_shared = point, any(word.startswith(("shared:", "master:")) for word in fields[6:9])
+    return ":rslave" if is_shared else ""
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
