@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from perdure.agent.workload.container.engine import ContainerFailed, find_engine
@@ -57,6 +58,9 @@ def environ(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str
     finally:
         daemon.terminate()
         daemon.wait()
+        for partition in psutil.disk_partitions(all=True):  # dockerd leaves some
+            if partition.mountpoint.startswith(f"{tmp_path}/"):
+                subprocess.run(["umount", "--lazy", partition.mountpoint], check=False)
 
 
 def container(registry: ContainerRegistry, folder: Path, environ: dict[str, str], **changes: str) -> TaskContainer:
