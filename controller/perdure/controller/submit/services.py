@@ -285,8 +285,17 @@ def _uses_spot(task: Task) -> bool:
     return any(bool(one.to_yaml_config().get("use_spot")) for one in task.resources)
 
 
+def _names_of(accelerators: Any) -> list[str]:
+    """`A100:8` for each of the accelerators that a task accepts."""
+    if isinstance(accelerators, Mapping):
+        return [name if count is None else f"{name}:{count:g}" for name, count in accelerators.items()]
+    return [accelerators] if isinstance(accelerators, str) else list(accelerators)
+
+
 def _resources(task: Task) -> str:
     """The requested machine in a few characters."""
     first = next(iter(task.resources)).to_yaml_config()
-    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
+    parts = [f"{name}={first[name]}" for name in ("cpus", "memory") if first.get(name)]
+    if accelerators := first.get("accelerators"):
+        parts.insert(0, f"gpus={', '.join(_names_of(accelerators))}")
     return f"1x({', '.join(parts) or 'any'})" + ("[Spot]" if first.get("use_spot") else "")

@@ -75,7 +75,7 @@ def test_probe__says_what_was_answered(program: Program) -> None:
 
 
 @pytest.mark.parametrize("data", [{"a": 1}, '{"a": 1}'])
-def test_probe__posts_data_with_headers(program: Program, data: Any) -> None:
+def test_probe__posts_data_with_headers(program: Program, data: object) -> None:
     assert probe(settings(program.port, post_data=data, headers={"X-Key": "k"}), LOOPBACK).ready
     ((method, _, key, body),) = program.requests
     assert (method, key, json.loads(body)) == ("POST", "k", {"a": 1})

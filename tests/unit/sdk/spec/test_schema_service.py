@@ -89,7 +89,7 @@ def test_service__keeps_a_body_that_is_text() -> None:
         ({"readiness_probe": "/", "tls": {"keyfile": "a"}}, "service.tls", "certfile"),
     ],
 )
-def test_service__names_what_is_wrong(service: Any, field: str, message: str) -> None:
+def test_service__names_what_is_wrong(service: object, field: str, message: str) -> None:
     with pytest.raises(TaskError) as caught:
         task(service)
     (problem,) = caught.value.problems
@@ -128,7 +128,7 @@ def test_check_service__wants_spot_for_a_fallback() -> None:
 @pytest.mark.parametrize(
     ("given", "listed", "expected"), [(None, 8080, 8080), (81, [80, 81], 81), (85, "80-90", 85), (7, None, 7)]
 )
-def test_service_port__is_given_or_the_only_one(given: int | None, listed: Any, expected: int) -> None:
+def test_service_port__is_given_or_the_only_one(given: int | None, listed: object, expected: int) -> None:
     section = {"readiness_probe": "/"} | ({"ports": given} if given else {})
     resources = {"ports": listed} if listed else {}
     assert service_port(task(section, resources=resources).to_yaml_config()) == expected

@@ -8,10 +8,10 @@ The numbers of spot and on-demand replicas are SkyServe's (`sky/serve/autoscaler
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from perdure.recovery.frozen import dataclass
+from perdure.recovery.frozen import dataclass, replace
 from perdure.recovery.market.services.replicas import Replica, ReplicaStatus, decision_at, failure_of
 from perdure.recovery.market.services.scale import ScaleState, Traffic, next_state
 from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
@@ -73,11 +73,11 @@ def decide(view: ServiceView, traffic: Traffic, now: float) -> ServicePlan:
     new = [one for one in wanted if one.version == view.version]
     old = [one for one in wanted if one.version != view.version]
     scale = next_state(view.spec.policy, [one.accelerator for one in new], traffic, view.scale, now)
-    has_failed = view.has_failed or (not view.was_ready and any(_is_of(view, number) for number in gone))
+    view = _with_new_failures(view, gone, now)
     targets = mix(view.spec, scale.target, sum(one.is_spot and one.is_ready for one in new))
     retired = [*failed, *_surplus(new, targets), *_replaced(view, new, old, scale.target)]
     launches: tuple[bool, ...] = ()
-    if not has_failed and (failed_recently_until(view) or 0.0) <= now:
+    if not view.has_failed and (failed_recently_until(view) or 0.0) <= now:
         launches = _launches(view, new, old, targets)
         if not launches:
             retired += _room(view, new, old, targets)
@@ -106,8 +106,11 @@ def failed_recently_until(view: ServiceView) -> float | None:
     return view.failed_at + min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** min(view.failures - 1, 10))
 
 
-def _is_of(view: ServiceView, number: int) -> bool:
-    return any(one.number == number and one.version == view.version for one in view.replicas)
+def _with_new_failures(view: ServiceView, given_up: Collection[int], now: float) -> ServiceView:
+    """The service with the failures of this version that are not recorded yet."""
+    of_version = [one for one in view.replicas if one.version == view.version and one.retired_as is None]
+    new = [one for one in of_version if one.number in given_up or one.has_failed]
+    return replace(view, failures=view.failures + len(new), failed_at=now) if new else view
 
 
 def _failed(view: ServiceView, now: float) -> list[Retirement]:

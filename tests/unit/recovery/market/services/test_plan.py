@@ -65,13 +65,20 @@ def test_decide__gives_up_a_replica_that_is_not_ready_in_time() -> None:
     view = service(1, replica(1, ready=False, running_at=0.0), was_ready=True)
     plan = decide(replace(view, spec=replace(view.spec, initial_delay_s=5.0)), QUIET, NOW)
     assert [one.status for one in plan.retirements] == [ReplicaStatus.FAILED_INITIAL_DELAY]
-    assert plan.launches == (False,)
+    assert (plan.launches, plan.wake_at) == ((), NOW + 5.0)
 
 
 def test_decide__launches_no_more_of_a_version_that_cannot_start() -> None:
     view = service(2, was_ready=False, failures=1, failed_at=NOW - 10**6)
     assert view.has_failed
     assert decide(view, QUIET, NOW).launches == ()
+
+
+def test_decide__counts_a_failure_that_is_not_recorded_yet() -> None:
+    failed = replica(1, ready=False, outcome=Reason.NO_OFFER_FITS)
+    assert decide(service(2, failed, was_ready=False), QUIET, NOW).launches == ()
+    assert decide(service(2, failed), QUIET, NOW).launches == ()
+    assert len(decide(service(2, replace(failed, outcome=Reason.NOT_RECOVERED)), QUIET, NOW).launches) == 2
 
 
 def test_decide__waits_longer_after_each_failure_in_a_row() -> None:
