@@ -258,8 +258,8 @@ class Daemon:
         self._services = services = build_services(
             settings,
             database=database,
-            clock=clock,
-            keyring=keyring,
+            member=member,
+            tls=tls,
             submissions=submissions,
             accept=one,
             cancel=cancel,

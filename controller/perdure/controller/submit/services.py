@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Engine, Row
@@ -69,6 +69,7 @@ class ServiceRequests:
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
     changed: Callable[[], None]  # called when a service has been changed
+    certificate: tuple[str, str] | None = None  # key and certificate (PEM) of endpoints that have none of their own
     wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
 
     def up(
@@ -194,7 +195,11 @@ class ServiceRequests:
 
     def endpoint_of(self, service: Row[Any]) -> Endpoint:
         """What protects the endpoint of a service."""
-        return Endpoint(**self.keyring.unseal(service.secrets))
+        endpoint = Endpoint(**self.keyring.unseal(service.secrets))
+        if endpoint.tls_cert or self.certificate is None:
+            return endpoint
+        key, cert = self.certificate
+        return replace(endpoint, tls_key=key, tls_cert=cert)
 
     def _submission(
         self, name: str, user: str, config: Mapping[str, Any], service_id: int, number: int, is_spot: bool

@@ -6,6 +6,7 @@ The order of the rules matters: the caller is checked before anything else is do
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from perdure.controller.maintenance.serve.proxy_state import ProxySettings
 BACKEND, HOLD = "replicas", "hold"
 HARD_STOP_S = 3600  # how long a proxy that is replaced may answer its last requests
 HOLD_TIMEOUT_S = 3600  # of a held request with its answer; `upstreams` ends the wait itself
-_REJECTION = (
-    '{\\"error\\":{\\"message\\":\\"this service needs its token: Authorization: Bearer TOKEN\\",'
-    '\\"type\\":\\"authentication_error\\"}}'
-)
+_REJECTION = ("this service needs its token: Authorization: Bearer TOKEN", "authentication_error")
+# Clients of models expect errors as JSON, also those of the proxy itself.
+_ERRORS = {
+    502: ("the replica ended the connection before its answer", "bad_gateway"),
+    503: ("no replica can be reached", "service_unavailable"),
+    504: ("the replica did not answer in time", "timeout"),
+}
 # Time, client, method, path (without the query, which may hold secrets), status, bytes, milliseconds, server, how it
 # ended. No header is ever logged.
 _LOG_FORMAT = "%t %ci %HM %HPO %ST %B %Ta %s %tsc"
@@ -49,6 +53,7 @@ defaults
     timeout client {client_ms}ms
     timeout server {server_ms}ms
     timeout tunnel 1h
+{errors}
 
 frontend endpoint
     bind fd@{listener}{tls}
@@ -89,6 +94,7 @@ def render(settings: ProxySettings, folder: Path, admin: Path, listener: int, we
         log_format=_LOG_FORMAT,
         client_ms=stream_ms + 10_000,
         server_ms=stream_ms,
+        errors="\n".join(_error(status, *texts) for status, texts in _ERRORS.items()),
         listener=listener,
         tls=f" ssl crt {folder}/endpoint.pem alpn h2,http/1.1" if settings.tls_cert else "",
         authorization=_authorization(settings.token),
@@ -120,4 +126,13 @@ def _authorization(token: str) -> str:
     if not token:
         return "    # everybody may call: --no-auth"
     digest = hashlib.sha256(token.encode()).hexdigest().upper()
-    return _AUTHORIZATION.format(body=_REJECTION, digest=digest)
+    return _AUTHORIZATION.format(body=_json(*_REJECTION), digest=digest)
+
+
+def _error(status: int, message: str, kind: str) -> str:
+    return f'    http-error status {status} content-type application/json string "{_json(message, kind)}"'
+
+
+def _json(message: str, kind: str) -> str:
+    """The body of an error, escaped for double quotes."""
+    return json.dumps({"error": {"message": message, "type": kind}}).replace('"', '\\"')

@@ -13,9 +13,9 @@ from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
 from perdure.controller.maintenance.serve.watch import ServiceWatch
 from perdure.controller.nodes.readiness import NodeReadiness
-from perdure.controller.runtime.clock import Clock
+from perdure.controller.peers.membership import Membership
 from perdure.controller.runtime.config.settings import Settings
-from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
@@ -40,15 +40,16 @@ def build_services(
     settings: Settings,
     *,
     database: Engine,
-    clock: Clock,
-    keyring: Keyring,
+    member: Membership,
+    tls: Tls | None,
     submissions: SubmissionService,
     accept: Callable[[Submission], Accepted],
     cancel: Callable[[Sequence[int], float | None], None],
     readiness: NodeReadiness,
     logs: LogStore,
 ) -> Services:
-    """The services of a daemon. Its watch is not started."""
+    """The services of a daemon. Its watch is not started. `tls`: the daemon's certificate, also of endpoints."""
+    clock, keyring = member.clock, member.keyring
     proxies = ServiceProxies(settings.home, settings.host)
     requests = ServiceRequests(
         database,
@@ -60,6 +61,7 @@ def build_services(
         unsupported=lambda: proxies.unsupported() if settings.is_single_controller else _SHARED,
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
         wait_open=proxies.wait_open,
+        certificate=(tls.key.read_text(), tls.cert.read_text()) if tls is not None else None,
     )
     watch = ServiceWatch(
         database,
@@ -71,7 +73,11 @@ def build_services(
         last_lines=lambda job_id: last_lines(database, logs, job_id),
     )
     readiness.on_change = watch.job_changed
-    return Services(requests, watch, proxies, ServiceListing(watch.reader, lambda port, tls: _url(settings, port, tls)))
+
+    def url(port: int, has_certificate: bool) -> str:
+        return _url(settings, port, tls=has_certificate or tls is not None)
+
+    return Services(requests, watch, proxies, ServiceListing(watch.reader, url))
 
 
 def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
@@ -91,7 +97,7 @@ def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
     return " | ".join("".join(c for c in line if c.isprintable()) for line in lines[-_MAX_TAIL_LINES:])
 
 
-def _url(settings: Settings, port: int, tls: bool) -> str:
+def _url(settings: Settings, port: int, *, tls: bool) -> str:
     """The endpoint at a port, as callers reach it."""
     host = urlsplit(settings.advertise).hostname or settings.host
     if host in _ANY_HOST:
