@@ -69,6 +69,7 @@ class ServiceRequests:
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
     changed: Callable[[], None]  # called when a service has been changed
+    hints: Callable[[int], tuple[str, ...]] = lambda _count: ()  # what users of so many replicas should know
     certificate: tuple[str, str] | None = None  # key and certificate (PEM) of endpoints that have none of their own
     wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
 
@@ -95,7 +96,7 @@ class ServiceRequests:
             raise RequestRejected(f"{name!r} cannot be the name of a service", where="name", fix=fix)
         self._require_free(name)
         task = _checked(config)
-        warnings = self._check(name, config, user)
+        warnings = (*self._check(name, config, user), *self._hints(task))
         wanted_tls = "tls" in task.to_yaml_config()["service"]
         if wanted_tls and not (tls.get("key") and tls.get("cert")):
             raise RequestRejected("the files of service.tls were not sent", where="service.tls", fix="use `perdure`")
@@ -118,7 +119,7 @@ class ServiceRequests:
         if done is not None:
             return StartedService(service.id, service.name, done)
         task = _checked(config)
-        warnings = self._check(name, config, service.user)
+        warnings = (*self._check(name, config, service.user), *self._hints(task))
         section = task.to_yaml_config()["service"]
         spec = spec_of(section, uses_spot=_uses_spot(task))
         version = service.version + 1
@@ -219,6 +220,12 @@ class ServiceRequests:
         """The warnings of the service's replicas. Raises RequestRejected if there could be none."""
         warnings = self.check(self._submission(name, user, config, 0, 0, is_spot=True))
         return tuple(line for line in warnings if "resources.ports" not in line)
+
+    def _hints(self, task: Task) -> tuple[str, ...]:
+        if "SKYPILOT_NODE_IPS" in (task.run or ""):
+            return ()
+        policy = spec_of(task.to_yaml_config()["service"], uses_spot=False).policy
+        return self.hints(policy.limit + policy.num_overprovision)
 
     def _require_free(self, name: str) -> None:
         with self.database.connect() as conn:

@@ -260,6 +260,10 @@ def check_service(config: Mapping[str, Any]) -> list[Problem]:
     if needs_spot and spots != {True}:
         where = f"service.replica_policy.{needs_spot[0]}"
         problems.append(Problem(where, "it is of use for spot replicas alone", "set `use_spot: true` in resources"))
+    places = {repr({k: v for k, v in sorted(option.items()) if k != "infra"}) for option in options}
+    if policy.get("spot_placer") and len(places) > 1:
+        where, fix = "service.replica_policy.spot_placer", "let the alternatives of resources differ in `infra` alone"
+        problems.append(Problem(where, "it chooses places for machines that are alike", fix))
     if any(option.get("job_recovery") for option in options):
         fix = "leave it out: a replica that is lost is replaced"
         problems.append(Problem("resources.job_recovery", "a service has no job_recovery", fix))

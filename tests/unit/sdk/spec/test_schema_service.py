@@ -126,6 +126,17 @@ def test_check_service__wants_spot_for_a_fallback() -> None:
 
 
 @pytest.mark.parametrize(
+    ("alternatives", "num_problems"),
+    [([{"infra": "aws"}, {"infra": "gcp"}], 0), ([{"cpus": 1}, {"cpus": 2}], 1)],
+)
+def test_check_service__places_machines_that_are_alike(alternatives: list[object], num_problems: int) -> None:
+    policy = {"min_replicas": 1, "spot_placer": "dynamic_fallback"}
+    resources = {"ports": 80, "use_spot": True, "any_of": alternatives}
+    config = task({"readiness_probe": "/", "replica_policy": policy}, resources=resources).to_yaml_config()
+    assert len(check_service(config)) == num_problems
+
+
+@pytest.mark.parametrize(
     ("given", "listed", "expected"), [(None, 8080, 8080), (81, [80, 81], 81), (85, "80-90", 85), (7, None, 7)]
 )
 def test_service_port__is_given_or_the_only_one(given: int | None, listed: object, expected: int) -> None:

@@ -20,8 +20,13 @@ from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
 from perdure.controller.submit.services import ServiceRequests
+from perdure.sdk.spec.values.installed_clouds import installed_clouds
 
 _SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
+_LOCAL_HINT = (
+    "the machines of the local cloud share this computer's network, so no two replicas can listen at the same port of "
+    "all addresses: have the program listen at $SKYPILOT_NODE_IPS"
+)
 _ANY_HOST = ("0.0.0.0", "::")
 _MAX_TAIL_BYTES, _MAX_TAIL_LINES = 4096, 3
 
@@ -60,6 +65,7 @@ def build_services(
         find_port=proxies.find_port,
         unsupported=lambda: proxies.unsupported() if settings.is_single_controller else _SHARED,
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
+        hints=lambda count: (_LOCAL_HINT,) if count > 1 and _is_local_only(settings) else (),
         wait_open=proxies.wait_open,
         certificate=(tls.key.read_text(), tls.cert.read_text()) if tls is not None else None,
     )
@@ -95,6 +101,11 @@ def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
         data = read + data
     lines = [line.strip() for line in data[-_MAX_TAIL_BYTES:].decode("utf-8", "replace").splitlines() if line.strip()]
     return " | ".join("".join(c for c in line if c.isprintable()) for line in lines[-_MAX_TAIL_LINES:])
+
+
+def _is_local_only(settings: Settings) -> bool:
+    """Whether replicas can only be on the local cloud."""
+    return settings.local_home is not None and not settings.sections.keys() & (set(installed_clouds()) - {"local"})
 
 
 def _url(settings: Settings, port: int, *, tls: bool) -> str:

@@ -43,6 +43,8 @@ MIN_PAUSE_S = 0.02
 RENEW_INTERVAL_S = 3600.0
 MIN_DRAIN_S, MAX_DRAIN_S = 1.0, 600.0
 """How long a replica that is retired answers its requests: at least until the proxy knows, at most so long."""
+MAX_KEPT = 100
+"""So many replicas that are over are remembered of each service."""
 _SLOTS_STEP = 16
 _OVER = (AttemptState.STOPPED, AttemptState.GONE)
 _MAX_WEIGHT = 256
@@ -190,6 +192,7 @@ class ServiceWatch:
             if columns:
                 with self._database.begin() as conn:
                     records.change_replica(conn, service.row.id, view.number, **columns)
+                    records.forget_ended(conn, service.row.id, MAX_KEPT)
                 log.info("replica.over", service=service.row.name, replica=view.number, **columns)
                 self._woken.set()
 

@@ -20,7 +20,6 @@ from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.intents import Intents
 from perdure.controller.store.records.jobs import IS_PART, Attempt, Job, Node, Task, TimelineEvent
 from perdure.controller.store.records.peer_messages import PeerMessages
-from perdure.controller.store.services.records import Services
 from perdure.controller.store.tables import UnavailableOfferRow
 from perdure.recovery.statuses import TERMINAL
 
@@ -50,18 +49,14 @@ def ended_tasks(conn: Connection, status: str, after: Cursor, until: float, limi
 
 
 def finalized(conn: Connection, job_ids: Sequence[int], until: float) -> list[int]:
-    """The jobs, of these, that are finalized and whose tasks all ended before `until`.
-
-    Those of existing clusters and services are left out.
-    """
+    """The jobs, of these, that are finalized and whose tasks all ended before `until`, except of existing clusters."""
     return list(conn.execute(select(Job.c.id).where(*_is_expired(job_ids, until)).order_by(Job.c.id)).scalars())
 
 
 def _is_expired(job_ids: Sequence[int], until: float) -> tuple[ColumnElement[bool], ...]:
     late = exists().where(Task.c.job_id == Job.c.id, or_(Task.c.ended_at.is_(None), Task.c.ended_at >= until))
     in_use = exists().where(Cluster.c.id == Job.c.cluster_id, Cluster.c.active_name.is_not(None))
-    in_service = exists().where(Services.c.id == Job.c.service_id, Services.c.active_name.is_not(None))
-    return (Job.c.id.in_(job_ids), Job.c.finalized, ~late, ~in_use, ~in_service)
+    return (Job.c.id.in_(job_ids), Job.c.finalized, ~late, ~in_use)
 
 
 def removable(conn: Connection, job_ids: Sequence[int], until: float) -> list[int]:

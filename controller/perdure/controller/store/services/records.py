@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, exists, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
 from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
@@ -157,6 +157,20 @@ def replicas(conn: Connection, service_ids: Sequence[int], *, ended: bool = Fals
     for row in rows:
         found.setdefault(row.service_id, []).append(StoredReplica(row, attempts.get(row.job_id)))
     return found
+
+
+def forget_ended(conn: Connection, service_id: int, kept: int) -> None:
+    """Delete the replicas that are over, except the newest `kept`: a service may replace replicas for years."""
+    over = select(Replicas.c.number).where(Replicas.c.service_id == service_id, Replicas.c.ended_at.is_not(None))
+    oldest_kept = conn.execute(over.order_by(Replicas.c.number.desc()).offset(kept).limit(1)).scalar()
+    if oldest_kept is not None:
+        conn.execute(
+            delete(Replicas).where(
+                Replicas.c.service_id == service_id,
+                Replicas.c.ended_at.is_not(None),
+                Replicas.c.number <= oldest_kept,
+            )
+        )
 
 
 def failures(conn: Connection, service_id: int, version_number: int, since: float) -> tuple[int, float | None]:
