@@ -96,8 +96,9 @@ class ServiceRequests:
             raise RequestRejected(f"{name!r} cannot be the name of a service", where="name", fix=fix)
         self._require_free(name)
         task = _checked(config)
+        config = task.to_yaml_config()
         warnings = (*self._check(name, config, user), *self._hints(task))
-        wanted_tls = "tls" in task.to_yaml_config()["service"]
+        wanted_tls = "tls" in config["service"]
         if wanted_tls and not (tls.get("key") and tls.get("cert")):
             raise RequestRejected("the files of service.tls were not sent", where="service.tls", fix="use `perdure`")
         endpoint = Endpoint(
@@ -119,9 +120,9 @@ class ServiceRequests:
         if done is not None:
             return StartedService(service.id, service.name, done)
         task = _checked(config)
+        config = task.to_yaml_config()
         warnings = (*self._check(name, config, service.user), *self._hints(task))
-        section = task.to_yaml_config()["service"]
-        spec = spec_of(section, uses_spot=_uses_spot(task))
+        spec = spec_of(config["service"], uses_spot=_uses_spot(task))
         version = service.version + 1
         columns = self._version_columns(service.id, version, config, task, key)
         target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)

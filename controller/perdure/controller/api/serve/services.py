@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
@@ -22,7 +23,7 @@ from perdure.controller.submit.service import Accepted, Submission, SubmissionSe
 from perdure.controller.submit.services import ServiceRequests
 from perdure.sdk.spec.values.installed_clouds import installed_clouds
 
-_SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
+SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
 _LOCAL_HINT = (
     "the machines of the local cloud share this computer's network, so no two replicas can listen at the same port of "
     "all addresses: have the program listen at $SKYPILOT_NODE_IPS"
@@ -63,7 +64,7 @@ def build_services(
         check=submissions.check,
         accept=accept,
         find_port=proxies.find_port,
-        unsupported=lambda: proxies.unsupported() if settings.is_single_controller else _SHARED,
+        unsupported=partial(unsupported, settings, proxies),
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
         hints=lambda count: (_LOCAL_HINT,) if count > 1 and _is_local_only(settings) else (),
         wait_open=proxies.wait_open,
@@ -84,6 +85,11 @@ def build_services(
         return _url(settings, port, tls=has_certificate or tls is not None)
 
     return Services(requests, watch, proxies, ServiceListing(watch.reader, url))
+
+
+def unsupported(settings: Settings, proxies: ServiceProxies) -> str | None:
+    """Why there can be no services here, and what to do; None if there can."""
+    return proxies.unsupported() if settings.is_single_controller else SHARED
 
 
 def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:

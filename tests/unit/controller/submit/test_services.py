@@ -1,0 +1,206 @@
+"""Requests about services, through the API of a daemon without a reconciler, and what the watch makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from httpx2 import Response
+from sqlalchemy import select
+
+from perdure.controller.api.app import create_app
+from perdure.controller.api.serve import proxies, services
+from perdure.controller.daemon import Daemon
+from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.store.records.jobs import Job, Task
+from perdure.controller.store.records.peer_messages import PeerMessages
+from perdure.controller.store.services import records
+from perdure.controller.store.services.records import Replicas, Versions
+
+SERVICE = {
+    "service": {"readiness_probe": "/up", "replicas": 2},
+    "resources": {"ports": 8080},
+    "run": "serve $SKYPILOT_NODE_IPS",
+}
+
+
+@dataclass(frozen=True)
+class Controller:
+    client: TestClient
+    daemon: Daemon
+
+    def call(self, method: str, path: str, **body: Any) -> Response:
+        headers = {"Authorization": f"Bearer {self.daemon.api_context.keyring.user_token}"}
+        return self.client.request(method, f"/api/v1{path}", json=body or None, headers=headers)
+
+    def up(self, task: dict[str, Any] | None = None, **more: Any) -> Response:
+        return self.call("POST", "/services", **{"name": "model", "task": task or SERVICE, "key": "k", **more})
+
+    def evaluate(self) -> None:
+        assert self.daemon.api_context.services is not None
+        self.daemon.api_context.services.watch.evaluate()
+
+    def rows(self, table: Any) -> list[Any]:
+        with self.daemon.database.connect() as conn:
+            return list(conn.execute(select(table)))
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
+    """A controller with an embedded database."""
+    monkeypatch.setattr(proxies, "OPEN_TIMEOUT_S", 0.0)  # nothing opens endpoints here
+    monkeypatch.setattr(proxies, "find_haproxy", lambda: "/usr/sbin/haproxy")
+    daemon = Daemon(Settings(tmp_path), ManualClock())
+    yield Controller(TestClient(create_app(daemon.api_context), base_url="http://127.0.0.1"), daemon)
+    daemon.socket.close()
+    daemon.close()
+
+
+def test_up__is_refused_where_several_controllers_may_be(alone: Controller) -> None:
+    shared = replace(alone.daemon.settings, database_url="postgresql://db/perdure")
+    own = proxies.ServiceProxies(shared.home, "127.0.0.1")
+    assert services.unsupported(shared, own) == services.SHARED
+    assert services.unsupported(alone.daemon.settings, own) is None
+
+
+def test_up__says_what_to_install(alone: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "find_haproxy", lambda: None)
+    answer = alone.up()
+    assert (answer.status_code, answer.json()["error"]["fix"]) == (409, proxies.NOT_INSTALLED)
+    assert alone.rows(records.Services) == []
+
+
+def test_up__repeated_with_its_key_is_done_once(alone: Controller) -> None:
+    first, again = alone.up(), alone.up()
+    assert first.json() == again.json()
+    assert first.json()["token"]
+    assert alone.up(key="other").status_code == 409
+    assert len(alone.rows(records.Services)) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "where"),
+    [
+        ({"name": "No Name"}, "name"),
+        ({"task": {**SERVICE, "resources": {}}}, "service.ports"),
+        ({"task": {**SERVICE, "service": {"readiness_probe": "up"}}}, "service.readiness_probe"),
+        ({"task": {**SERVICE, "service": None}}, "service"),
+        ({"task": {**SERVICE, "pool": {"workers": 1}}}, "pool"),
+        (
+            {"task": {**SERVICE, "service": {"readiness_probe": "/", "tls": {"keyfile": "k", "certfile": "c"}}}},
+            "service.tls",
+        ),
+        ({"task": {**SERVICE, "workdir": {"upload": "0" * 64}}}, "tasks"),
+    ],
+)
+def test_up__names_what_is_wrong_and_changes_nothing(alone: Controller, request_: dict[str, Any], where: str) -> None:
+    answer = alone.up(**request_)
+    assert (answer.status_code, answer.json()["error"]["where"]) == (400, where)
+    assert alone.rows(records.Services) == alone.rows(Job) == []
+
+
+def test_watch__submits_each_replica_once(alone: Controller) -> None:
+    alone.up()
+    for _ in range(3):
+        alone.evaluate()
+    replicas = [(row.number, row.version, row.job_id) for row in alone.rows(Replicas)]
+    assert replicas == [(1, 1, 1), (2, 1, 2)]
+    assert [(row.name, row.idempotency_key, row.service_id) for row in alone.rows(Job)] == [
+        ("model-1", "service/1/1", 1),
+        ("model-2", "service/1/2", 1),
+    ]
+    tasks = alone.rows(Task)
+    assert [row.spec["envs"]["SKYPILOT_SERVE_REPLICA_ID"] for row in tasks] == ["1", "2"]
+    assert not any(row.recovery["recovers"] for row in tasks)
+    assert alone.call("GET", "/jobs").json()["total"] == 0, "they are no managed jobs"
+
+
+def test_watch__completes_a_launch_that_was_interrupted(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()  # the rows are written, and no job yet
+    assert [row.job_id for row in alone.rows(Replicas)] == [None, None]
+    with alone.daemon.database.begin() as conn:
+        row = records.get(conn, 1)
+    services_ = alone.daemon.api_context.services
+    assert services_ is not None
+    assert row is not None
+    version = services_.requests
+    with alone.daemon.database.connect() as conn:
+        newest = records.version(conn, 1, 1)
+    job_id = version.launch_replica(row, newest, 1, is_spot=False)
+    assert version.launch_replica(row, newest, 1, is_spot=False) == job_id, "its key makes it one job"
+    alone.evaluate()
+    assert len(alone.rows(Job)) == 2
+
+
+def test_secrets__are_sealed_wherever_the_task_has_them(alone: Controller) -> None:
+    probe = {"path": "/up", "headers": {"Authorization": "Bearer canary"}}
+    task = {**SERVICE, "service": {"readiness_probe": probe}, "secrets": {"KEY": "canary"}}
+    token = alone.up(task).json()["token"]
+    alone.evaluate()
+    alone.evaluate()
+    (version,), (stored,) = alone.rows(Versions), alone.rows(Task)
+    assert version.section["readiness_probe"]["headers"] == {"Authorization": "Bearer ${KEY}"}
+    assert stored.spec["probe"]["headers"] == {"Authorization": "Bearer ${KEY}"}
+    assert "canary" not in str([*alone.rows(Versions), *alone.rows(Task), *alone.rows(records.Services)])
+    assert token not in str(alone.rows(records.Services))
+
+
+def test_on_demand_replicas__ask_for_no_spot_machines(alone: Controller) -> None:
+    policy = {"min_replicas": 2, "base_ondemand_fallback_replicas": 1, "spot_placer": "dynamic_fallback"}
+    task = {
+        **SERVICE,
+        "service": {"readiness_probe": "/up", "replica_policy": policy},
+        "resources": {"ports": 8080, "use_spot": True},
+    }
+    assert alone.up(task).status_code == 201
+    alone.evaluate()
+    alone.evaluate()
+    assert sorted((row.is_spot, row.job_id) for row in alone.rows(Replicas)) == [(False, 2), (True, 1)]
+    tasks = {row.job_id: row for row in alone.rows(Task)}
+    assert [tasks[job_id].requirements[0]["use_spot"] for job_id in (1, 2)] == [True, False]
+    assert {row.recovery["strategy"] for row in tasks.values()} == {"SPREAD"}
+
+
+def test_update__makes_one_version_for_each_key(alone: Controller) -> None:
+    alone.up()
+    body = {"task": {**SERVICE, "service": {"readiness_probe": "/up", "replicas": 3}}, "key": "u"}
+    answers = [alone.call("POST", "/services/model/update", **body).json() for _ in range(2)]
+    assert [answer["version"] for answer in answers] == [2, 2]
+    assert answers[0]["token"] == alone.up().json()["token"], "the endpoint stays"
+    assert alone.call("GET", "/services/model").json()["target_replicas"] == 3
+
+
+def test_terminate_replica__is_replaced_by_another_number(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    assert alone.call("POST", "/services/model/replicas/1/terminate").status_code == 200
+    alone.evaluate()
+    assert [(row.number, row.retired_as) for row in alone.rows(Replicas)] == [(1, "TERMINATED"), (2, None), (3, None)]
+    assert alone.call("POST", "/services/model/replicas/9/terminate").status_code == 404
+
+
+def test_down__cancels_the_jobs_of_all_replicas(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    assert alone.call("POST", "/services/model/down").json()["status"] == "SHUTTING_DOWN"
+    alone.evaluate()
+    alone.evaluate()
+    assert [row.retired_as for row in alone.rows(Replicas)] == ["TERMINATED", "TERMINATED"]
+    assert {row.job_id for row in alone.rows(PeerMessages)} == {1, 2}, "both are being cancelled"
+    assert alone.call("GET", "/services").json()["services"] == []
+    assert alone.call("GET", "/services/model/token").status_code == 404
+    assert alone.up(key="again").status_code == 201, "the name may be used again"
+
+
+def test_requests__name_a_service_that_does_not_exist(alone: Controller) -> None:
+    for method, path in (("GET", "/services/x"), ("POST", "/services/x/down"), ("GET", "/services/x/proxy-log")):
+        answer = alone.call(method, path)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (404, "name")
