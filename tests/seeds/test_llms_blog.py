@@ -55,6 +55,7 @@ def mycluster(project: Computer) -> Iterator[str]:
 
 def test_launch__prepares_conda_and_trains(mycluster: str) -> None:
     assert "created skypilot with python=3.10\n" in mycluster
+    assert "in the environment skypilot\n" in mycluster, "`conda activate` works in setup"
     assert "Would install transformers\n" in mycluster
     assert re.search(r"^training in /\S*/sky_workdir$", mycluster, flags=re.MULTILINE)
 
