@@ -177,9 +177,22 @@ def test_digest__keeps_the_order_of_a_job_whose_first_event_waits(site: Site) ->
     site.queue("first", job=7)
     site.run(sender, 3)
     site.queue("second", "third", job=7)
-    site.queue("other", "another", job=8)
+    site.queue("other", "another", "last", job=8)
     site.run(sender, 3)
-    assert site.channel.events == ["first", "other", "another"]
+    assert site.channel.events == ["first", "other", "another", "last"]
+    assert site.channel.messages[-1].kind == "digest"
+
+
+def test_events_behind_one_that_waits__start_no_quiet_time(site: Site) -> None:
+    site.channel.answer = lambda message: Delivered() if message.id != "first" else NotDelivered("HTTP 500", 3600.0)
+    sender = site.sender()
+    site.queue("first", job=7)
+    site.run(sender, 5)
+    site.queue("second", "third", "fourth", job=7)
+    site.run(sender, 5)
+    site.queue("other", job=8)
+    site.run(sender, 5)
+    assert "other" in site.channel.events, "three events that cannot be sent are no storm"
 
 
 def test_dead_sender__leaves_a_lease_that_expires(site: Site) -> None:
