@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.kubernetes.pods import names
+from perdure.controller.clouds.kubernetes.pods.machines import START_RETRIES_S
+from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
+from perdure.controller.runtime.clock import ManualClock
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
@@ -269,6 +273,50 @@ def test_waiting_pod__is_given_up_unless_an_autoscaler_helps(
     wait_until(ending, "the end of the wait", 10)
     kube.add_event(waiting.id, "TriggeredScaleUp", "cluster-autoscaler")
     assert not ending()
+
+
+def test_container__that_does_not_start_fails_the_task_after_minutes_and_stays_listed(
+    kube: FakeKube, request_of: RequestOf
+) -> None:
+    clock = ManualClock()
+    cloud = KubernetesCloud(
+        KubernetesSettings.from_mapping({"kubeconfig": str(kube.kubeconfig), "image": "slow/runtime"}), clock
+    )
+    kube.add_node("n1")
+    kube.faults.images["slow/runtime"] = ("CreateContainerError", "context deadline exceeded")
+    (launched,) = cloud.launch(request_of())
+
+    def described() -> tuple[InstanceState, Reason | None]:
+        (one,) = cloud.describe(kube.context, [launched.id])
+        return one.state, one.gone_reason
+
+    assert described() == (InstanceState.PENDING, None)
+    clock.advance(START_RETRIES_S - 1.0)
+    assert described() == (InstanceState.PENDING, None), "its kubelet tries again"
+    clock.advance(1.0)
+    assert described() == (InstanceState.GONE, Reason.PRECHECKS_FAILED)
+    (listed,) = cloud.list_owned("ctl")
+    assert listed.state is InstanceState.ENDING, "the object exists, and may start later"
+
+
+def test_node_that_has_left__takes_its_offer_with_it(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    gpu, product = {"nvidia.com/gpu": 8}, "nvidia.com/gpu.product"
+    kube.add_node("t4", cpu=96, memory_gib=1000, resources=gpu, labels={product: "Tesla-T4"})
+    kube.add_node("h100", cpu=96, memory_gib=1000, resources=gpu, labels={product: "NVIDIA-H100-80GB-HBM3"})
+    cloud = new_cloud(autoscaler="generic")
+    offer = next(one for one in cloud.offers() if one.accelerators == ("H100", 8.0))
+    request = request_of(kind=offer.instance_type, accelerators=offer.accelerators, num_nodes=2)
+    kube.faults.lost_answers["POST pods"] = 1
+    with pytest.raises(ConnectionError):
+        cloud.launch(request)
+    kube.remove_node("h100")
+    for _ in range(2):
+        with pytest.raises(CloudRejected, match=r"no node in .* has .*H100:8 \(on-demand\)") as rejected:
+            cloud.launch(request)
+        assert cloud.classify(rejected.value).kind is FaultKind.AVOID_ZONE
+        assert not kube.pods(), "without H100 nodes, nothing would keep the pods off the T4"
 
 
 def test_rights__without_nodes_offers_come_from_the_configuration(

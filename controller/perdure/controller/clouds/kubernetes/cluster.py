@@ -37,7 +37,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._client: tuple[ClusterAccess, ApiClient] | None = None
         self._nodes: tuple[float, list[NodeView]] | None = None
-        self._unschedulable_since: dict[str, float] = {}
+        self._waiting: dict[str, tuple[str, float]] = {}  # pod → what for, and since when; the oldest first
         self._ends: dict[str, tuple[Reason, str]] = {}
         self._terminating: dict[str, float] = {}
         #: Returns the nodes of a running watch; None if there is none.
@@ -137,16 +137,20 @@ class Cluster:
 
     # ---- waiting pods ----
 
-    def unschedulable_since(self, pod: str) -> float:
-        """Since when the pod is known to wait for a node."""
+    def waiting_since(self, pod: str, what_for: str) -> float:
+        """Since when the pod is known to wait for this, without having waited for something else meanwhile."""
         with self._lock:
-            if len(self._unschedulable_since) > _MAX_REMEMBERED:
-                self._unschedulable_since.clear()
-            return self._unschedulable_since.setdefault(pod, self._clock.now())
+            if (known := self._waiting.get(pod)) is not None and known[0] == what_for:
+                return known[1]
+            self._waiting.pop(pod, None)
+            if len(self._waiting) >= _MAX_REMEMBERED:
+                del self._waiting[next(iter(self._waiting))]
+            self._waiting[pod] = (what_for, self._clock.now())
+            return self._waiting[pod][1]
 
-    def note_scheduled(self, pod: str) -> None:
+    def end_wait(self, pod: str) -> None:
         with self._lock:
-            self._unschedulable_since.pop(pod, None)
+            self._waiting.pop(pod, None)
 
     # ---- pods that end ----
 

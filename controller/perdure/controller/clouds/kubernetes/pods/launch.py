@@ -47,13 +47,10 @@ def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
 
 
 def require_room(cluster: Cluster, template: PodTemplate) -> None:
-    """Raises CloudRejected if no node can ever take the pods, or if all are full and nothing would add one."""
+    """Raises CloudRejected if all nodes are full and nothing would add one."""
     offer, count = template.request.offer, template.request.num_nodes
-    if not template.nodes and cluster.settings.autoscaler is None and cluster.nodes_problem is None:
-        message = f"no node in {offer.zone} of {cluster.context} has {template.size.name} ({offer.market})"
-        raise CloudRejected(faults.NO_NODES, message)
     is_elastic = cluster.settings.autoscaler is not None or bool(cluster.settings.node_types)
-    if is_elastic or template.options.queue or not template.nodes or _may_preempt(template.options):
+    if is_elastic or template.options.queue or _may_preempt(template.options):
         return
     own = template.request.owner
     earlier = {
@@ -90,12 +87,17 @@ def _is_earlier(pod: Object, of_task: dict[str, str], generation: int) -> bool:
 
 
 def _template(cluster: Cluster, request: LaunchRequest) -> PodTemplate:
+    """Raises CloudRejected if no node is as the offer says, and none would be added: the pods' affinity comes from the
+    nodes, and without it they would run on any node, such as one with another accelerator."""
     size = PodSize.parse(request.offer.instance_type)
     if size is None:
         message = f"{request.offer.instance_type!r} is not the size of a pod, such as 4CPU--16GB--H100:1"
         raise CloudRejected(faults.UNSUPPORTED, message)
     options = task_options(cluster.settings.options, request.settings)
     nodes = _candidates(cluster, request, size)
+    if not nodes:
+        message = f"no node in {request.offer.zone} of {cluster.context} has {size.name} ({request.offer.market})"
+        raise CloudRejected(faults.NO_NODES, message)
     return PodTemplate(request, size, options, cluster.settings, nodes, cluster.is_restricted)
 
 

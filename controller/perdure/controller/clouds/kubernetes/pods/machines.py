@@ -12,10 +12,19 @@ from perdure.controller.clouds.kubernetes.pods import anchors, names
 from perdure.controller.clouds.kubernetes.pods.anchors import RememberedEnd
 from perdure.controller.clouds.kubernetes.pods.launch import delete
 from perdure.controller.clouds.kubernetes.pods.pod_spec import is_spot
-from perdure.controller.clouds.kubernetes.pods.status import PodEnd, PodStatus, epoch_s, scheduling, status_of
+from perdure.controller.clouds.kubernetes.pods.status import (
+    PodEnd,
+    PodStatus,
+    epoch_s,
+    scheduling,
+    start_problem,
+    status_of,
+)
 from perdure.controller.clouds.kubernetes.settings import DEFAULT_ADMISSION_TIMEOUT_S, DEFAULT_PROVISION_TIMEOUT_S
 from perdure.recovery.reasons import Reason
 
+# For how long a kubelet may fail to start a container before the task fails. One attempt times out after 2 minutes.
+START_RETRIES_S = 300.0
 # A pod that is terminated has drained already, or was given up: it needs no more time than its agent to end.
 TERMINATE_GRACE_S = 10
 
@@ -30,10 +39,13 @@ def describe(cluster: Cluster, cloud: str, ids: Sequence[str]) -> list[Instance]
 
 
 def list_owned(cluster: Cluster, cloud: str, controller: str) -> list[Instance]:
-    """The machines of the controller that are not GONE. Removes anchors that nothing needs any more."""
+    """The machines of the controller that exist: a pod that failed before it ran is ENDING until its object is deleted.
+
+    Removes anchors that nothing needs any more.
+    """
     selector = f"{names.CONTROLLER}={names.controller_label(controller)},{names.KIND}={names.POD_KIND}"
     pods = cluster.pods(selector)
-    instances = [instance for pod in pods if (instance := to_instance(cluster, cloud, pod)) is not None]
+    instances = [instance for pod in pods if (instance := _to_existing(cluster, cloud, pod)) is not None]
     _remove_old_anchors(cluster, controller, pods)
     return [one for one in instances if one.owner.controller == controller and one.state is not InstanceState.GONE]
 
@@ -95,12 +107,24 @@ def to_instance(cluster: Cluster, cloud: str, pod: Object) -> Instance | None:
     )
 
 
+def _to_existing(cluster: Cluster, cloud: str, pod: Object) -> Instance | None:
+    """As `to_instance`. A pod that cannot start has failed its task, but it holds what it requests until it is deleted,
+    and it starts when the mistake is mended."""
+    instance = to_instance(cluster, cloud, pod)
+    cannot_start = (pod.get("status") or {}).get("phase") == "Pending" and "deletionTimestamp" not in pod["metadata"]
+    if instance is not None and instance.state is InstanceState.GONE and cannot_start:
+        return replace(instance, state=InstanceState.ENDING, ended_at=None)
+    return instance
+
+
 def current_status(cluster: Cluster, pod: Object) -> PodStatus:
     """The status with what time and the pod's node say about it."""
     status = status_of(pod)
     if status.state is InstanceState.PENDING and not (pod.get("spec") or {}).get("nodeName"):
         return _status_of_waiting(cluster, pod, status)
-    cluster.note_scheduled(pod["metadata"]["name"])
+    if status.state is InstanceState.PENDING and (problem := start_problem(pod)) is not None:
+        return _status_of_failed_start(cluster, pod, status, problem)
+    cluster.end_wait(pod["metadata"]["name"])
     if status.state is InstanceState.ENDING and _is_abandoned(cluster, pod):
         return PodStatus(
             InstanceState.GONE, PodEnd(Reason.UNREACHABLE, "its node has not answered since it was deleted")
@@ -123,7 +147,7 @@ def _status_of_waiting(cluster: Cluster, pod: Object, status: PodStatus) -> PodS
     reason, message = scheduling(pod)
     if reason not in ("Unschedulable", "SchedulingGated"):
         return status
-    waited_s = cluster.now() - cluster.unschedulable_since(f"{pod['metadata']['name']} {reason}")
+    waited_s = cluster.now() - cluster.waiting_since(pod["metadata"]["name"], reason)
     limit_s = waiting_limit_s(pod)
     if waited_s < limit_s:
         return status
@@ -131,6 +155,16 @@ def _status_of_waiting(cluster: Cluster, pod: Object, status: PodStatus) -> PodS
         return status
     words = f"no node for {waited_s:.0f} s: {message}" if reason == "Unschedulable" else f"not admitted: {message}"
     return PodStatus(InstanceState.ENDING, PodEnd(Reason.NO_CAPACITY, words))
+
+
+def _status_of_failed_start(cluster: Cluster, pod: Object, status: PodStatus, problem: PodEnd) -> PodStatus:
+    """A pod whose container could not be started: its kubelet tries again, and often succeeds."""
+    failing_s = cluster.now() - cluster.waiting_since(pod["metadata"]["name"], "start")
+    if failing_s < START_RETRIES_S:
+        return status
+    return PodStatus(
+        InstanceState.GONE, replace(problem, message=f"not started for {failing_s:.0f} s: {problem.message}")
+    )
 
 
 def _is_abandoned(cluster: Cluster, pod: Object) -> bool:

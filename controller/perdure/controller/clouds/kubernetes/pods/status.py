@@ -7,7 +7,8 @@ concepts/workloads/pods/disruptions (conditions), concepts/scheduling-eviction/n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,12 +20,12 @@ from perdure.recovery.reasons import Reason
 # Conditions that announce an end: of Kubernetes itself, and of Kueue.
 DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 # Waiting reasons that no retry can end.
-_FATAL_WAITS = (
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
+_FATAL_WAITS = ("InvalidImageName", "ErrImageNeverPull")
+# Those that a retry often ends, such as a secret that is not synchronized yet or a runtime that is slow to answer. The
+# texts are of mistakes that no retry mends.
+_FAILED_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_START_IS_FATAL = re.compile(
+    r'(secret|configmap) "[^"]*" not found|couldn.t find key|runAsNonRoot|executable file not found'
 )
 _PULL_WAITS = ("ImagePullBackOff", "ErrImagePull", "RegistryUnavailable")
 _PULL_IS_FATAL = ("not found", "denied", "unauthorized", "manifest unknown", "invalid reference")
@@ -101,6 +102,14 @@ def scheduling(pod: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
+def start_problem(pod: Mapping[str, Any]) -> PodEnd | None:
+    """Why the last try to start the pod's container failed, although the next one may succeed; None otherwise."""
+    for reason, message, image in _waits(pod):
+        if reason in _FAILED_STARTS:
+            return PodEnd(Reason.PRECHECKS_FAILED, f"{reason}: {message} (image {image})")
+    return None
+
+
 def epoch_s(stamp: object) -> float | None:
     """The time of an RFC 3339 stamp."""
     try:
@@ -144,11 +153,17 @@ def _end_of_container(pod: Mapping[str, Any], terminated: Mapping[str, Any]) -> 
 
 def _fatal_wait(pod: Mapping[str, Any]) -> PodEnd | None:
     """Why the pod can never start; None if it may."""
+    for reason, message, image in _waits(pod):
+        is_missing = reason in _PULL_WAITS and any(part in message.lower() for part in _PULL_IS_FATAL)
+        is_mistake = reason in _FAILED_STARTS and _START_IS_FATAL.search(message)
+        if reason in _FATAL_WAITS or is_missing or is_mistake:
+            return PodEnd(Reason.PRECHECKS_FAILED, f"{reason}: {message} (image {image})")
+    return None
+
+
+def _waits(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(reason, message, image) of each container that waits."""
     status = pod.get("status") or {}
     for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (one.get("state") or {}).get("waiting") or {}
-        reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
-        is_missing = reason in _PULL_WAITS and any(part in message.lower() for part in _PULL_IS_FATAL)
-        if reason in _FATAL_WAITS or is_missing:
-            return PodEnd(Reason.PRECHECKS_FAILED, f"{reason}: {message} (image {one.get('image')})")
-    return None
+        yield str(waiting.get("reason", "")), str(waiting.get("message", "")), str(one.get("image"))
