@@ -9,7 +9,9 @@ import pytest
 
 from perdure.controller.clouds.base.notice_queue import MachineSignal, Signal
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
+from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
+from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.notices import ContextWatch
 from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery.market.view import Market
@@ -147,6 +149,61 @@ def test_own_termination__is_no_notice(site: Site) -> None:
     wait_until(lambda: not site.kube.pods(), "the end of the pod", 10)
     wait_until(lambda: site.queue.pods.find(site.machine.id) is None, "its removal from the watch", 10)
     assert Signal.NOTICE not in [one.signal for one in site.signals]
+
+
+def test_notice__waits_for_no_question_to_the_api(
+    kube: FakeKube,
+    new_cloud: Callable[..., KubernetesCloud],
+    request_of: Callable[..., LaunchRequest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kube.add_node("n1", cpu=4, memory_gib=16, labels=SPOT)
+    site = Site(kube, new_cloud(autoscaler="generic", provision_timeout=0.1), request_of(market=Market.SPOT))
+    released, find = threading.Event(), Cluster.find
+    asked: list[str] = []
+
+    def find_slowly(cluster: Cluster, resource: str, name: str) -> object:
+        asked.append(name)
+        if threading.current_thread().name.startswith("kubernetes-"):
+            released.wait(30)
+        return find(cluster, resource, name)
+
+    def wait_for_autoscaler(*_: object) -> bool:
+        asked.append("an autoscaler")
+        return released.wait(30)
+
+    try:
+        monkeypatch.setattr(Cluster, "is_scaling_up", wait_for_autoscaler)
+        (deleted,) = site.cloud.launch(request_of("deleted", market=Market.SPOT))
+        launching = threading.Thread(
+            target=site.cloud.launch, args=[request_of("waits", kind="3CPU--4GB", market=Market.SPOT)]
+        )
+        launching.start()
+        wait_until(lambda: "an autoscaler" in asked, "the check of the pod that waits", 10)
+        monkeypatch.setattr(Cluster, "find", find_slowly)
+        kube.delete_pod(deleted.id, 30)
+        wait_until(lambda: asked[1:], "the question whose deletion that was", 10)
+        kube.evict(site.machine.id, 30)
+        assert site.until(Signal.NOTICE).instance_id == site.machine.id
+        assert len(asked) == 2, "an eviction says by itself that it is no controller's"
+        released.set()
+        wait_until(lambda: deleted.id in [one.instance_id for one in site.signals], "the notice of the deletion", 10)
+    finally:
+        released.set()
+        site.stop()
+    launching.join()
+
+
+def test_interruption__that_is_refused_leaves_no_mark(site: Site) -> None:
+    site.kube.faults.answers["POST pods/eviction"] = [
+        (429, "Cannot evict pod as it would violate the disruption budget.")
+    ]
+    with pytest.raises(ApiError, match="disruption budget"):
+        site.cloud.interrupt(site.kube.context, site.machine.id, notice_s=1)
+    site.kube.end_container(site.machine.id, 3, "Error", "boom")
+    site.until(Signal.ENDING)
+    (described,) = site.cloud.describe(site.kube.context, [site.machine.id])
+    assert described.gone_reason is Reason.MACHINE_CRASHED
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class Cluster:
         self._waiting: dict[str, tuple[str, float]] = {}  # pod → what for, and since when; the oldest first
         self._ends: dict[str, tuple[Reason, str]] = {}
         self._terminating: dict[str, float] = {}
+        self._scaling_up: set[str] = set()  # pods by their uid
         #: Returns the nodes of a running watch; None if there is none.
         self.watched_nodes: Callable[[], list[Object] | None] = lambda: None
         #: The namespace admits only pods that run without root. Learned from a rejection.
@@ -177,10 +178,20 @@ class Cluster:
             return pod in self._terminating
 
     def is_scaling_up(self, pod: Object) -> bool:
-        """Whether an autoscaler has said that it adds a node for the pod."""
-        query = {"fieldSelector": f"involvedObject.uid={pod['metadata'].get('uid')}"}
+        """Whether an autoscaler has said that it adds a node for the pod. It is asked for until then."""
+        uid = str(pod["metadata"].get("uid"))
+        with self._lock:
+            if uid in self._scaling_up:
+                return True
+        query = {"fieldSelector": f"involvedObject.uid={uid}"}
         try:
             events: list[dict[str, Any]] = list_objects(self.client, self.path("events"), **query)[0]
         except ApiError:
             return False
-        return any(event.get("reason") in SCALE_UP_EVENTS for event in events)
+        is_scaling_up = any(event.get("reason") in SCALE_UP_EVENTS for event in events)
+        if is_scaling_up:
+            with self._lock:
+                if len(self._scaling_up) >= _MAX_REMEMBERED:
+                    self._scaling_up.clear()
+                self._scaling_up.add(uid)
+        return is_scaling_up

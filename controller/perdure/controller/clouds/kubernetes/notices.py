@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 import structlog
 
@@ -22,7 +23,7 @@ from perdure.controller.clouds.kubernetes.nodes import markets
 from perdure.controller.clouds.kubernetes.nodes.node_view import reduce_node
 from perdure.controller.clouds.kubernetes.nodes.node_words import NodeWord, words_of
 from perdure.controller.clouds.kubernetes.pods import anchors, machines, names
-from perdure.controller.clouds.kubernetes.pods.status import disruption_of, epoch_s, status_of
+from perdure.controller.clouds.kubernetes.pods.status import disruption_of, epoch_s, start_problem, status_of
 
 log = structlog.get_logger(__name__)
 
@@ -30,6 +31,7 @@ POLL_S = 20.0
 TIMER_S = 1.0  # how often waiting pods are checked
 DESCRIBE_WAITING_S = 120.0
 MAX_BACKOFF_S = 30.0
+LOOKUP_THREADS = 4  # anchors that are read at once
 NO_RIGHTS_PAUSE_S = 600.0
 _POD_METADATA = ("name", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
 
@@ -58,6 +60,7 @@ class ContextWatch:
         self._count = 0
         self._started = False
         self._stopped = threading.Event()
+        self._unconfirmed: SimpleQueue[MachineSignal] = SimpleQueue()
         self._nodes_are_current = False
         self.pods = ObjectWatch(
             lambda: cluster.client,
@@ -72,14 +75,8 @@ class ContextWatch:
 
     def receive(self) -> Sequence[QueueMessage]:
         self._start()
-        for _ in range(int(POLL_S / TIMER_S)):
-            with self._condition:
-                if not self._pending:
-                    self._condition.wait(TIMER_S)
-                if self._pending or self._stopped.is_set():
-                    break
-            self._check_waiting_pods()
         with self._condition:
+            self._condition.wait_for(lambda: self._pending or self._stopped.is_set(), POLL_S)
             return [QueueMessage(one.receipt, one.signal.instance_id) for one in self._pending.values()]
 
     def delete(self, messages: Sequence[QueueMessage]) -> None:
@@ -98,6 +95,8 @@ class ContextWatch:
     def stop(self) -> None:
         """End the watches at their next event; for tests."""
         self._stopped.set()
+        with self._condition:
+            self._condition.notify_all()
 
     # ---- what the watches report ----
 
@@ -110,16 +109,15 @@ class ContextWatch:
         if new is None:
             self._described_at.pop(name, None)
             self._waiting_checked.discard(name)
-            if not self._is_ended_by_us(name):
-                self._emit(MachineSignal(Signal.ENDING, name))
+            self._emit_unless_ours(pod, MachineSignal(Signal.ENDING, name))
             return
         status, before = status_of(new), status_of(old) if old else None
         if status.end is not None:
             self._cluster.note_end(name, status.end.reason, status.end.message)
         if status.state is InstanceState.GONE and (before is None or before.state is not InstanceState.GONE):
             self._emit(MachineSignal(Signal.ENDING, name))
-        elif _is_newly_announced(old, new) and not self._is_ended_by_us(name):
-            self._emit(MachineSignal(Signal.NOTICE, name, self._deadline(new)))
+        elif _is_newly_announced(old, new):
+            self._emit_unless_ours(new, MachineSignal(Signal.NOTICE, name, self._deadline(new)))
         elif old is None and (node := self.nodes.find(new["spec"].get("nodeName", ""))) is not None:
             self._emit_words(name, words_of(node))  # the controller was away when the node changed
 
@@ -154,29 +152,41 @@ class ContextWatch:
         mark = markets.mark_of(node["metadata"].get("labels") or {}, known) if node else None
         return self._cluster.now() + min(grace_s, mark.notice_s if mark else grace_s)
 
-    def _is_ended_by_us(self, name: str) -> bool:
-        """Whether the controller itself asked for the pod's end: then it is no news."""
-        if self._cluster.is_terminating(name):
-            return True
+    def _emit_unless_ours(self, pod: Object, signal: MachineSignal) -> None:
+        """Emit the signal unless a controller itself asked for the pod's end: then it is no news.
+
+        Only a bare deletion leaves that open, since a controller's own sets no condition. Its anchor is read on
+        other threads: the notices of a whole node pool must not wait for each other.
+        """
+        if self._cluster.is_terminating(signal.instance_id):
+            return
+        if disruption_of(pod) is not None:
+            self._emit(signal)
+        else:
+            self._unconfirmed.put(signal)
+
+    def _is_terminated(self, name: str) -> bool:
+        """Whether the pod's anchor says that a controller asked for its end."""
         anchor = names.anchor_of(name)
         assert anchor is not None
         try:
             record = self._cluster.find("secrets", anchor)
-        except (ApiError, OSError):
+        except Exception:  # noqa: BLE001 - whatever the error, a notice too many is better than a lost one
             return False
         return record is None or anchors.terminated_at(record) is not None
 
     def _check_waiting_pods(self) -> None:
-        """Have pods described whose wait for a node is over: nothing changes in the cluster when it is.
+        """Have pods described whose wait, for a node or for their start, is over: nothing changes in the cluster then.
 
         Others are described now and then while they wait, so that their time to connect does not begin yet.
         """
         now = self._cluster.now()
         for pod in self.pods.snapshot():
             name = pod["metadata"]["name"]
-            if pod["spec"].get("nodeName") or name in self._waiting_checked or "deletionTimestamp" in pod["metadata"]:
+            is_starting = bool(pod["spec"].get("nodeName")) and start_problem(pod) is None
+            if is_starting or name in self._waiting_checked or "deletionTimestamp" in pod["metadata"]:
                 continue
-            if machines.current_status(self._cluster, pod).state is InstanceState.ENDING:
+            if machines.current_status(self._cluster, pod).state in (InstanceState.ENDING, InstanceState.GONE):
                 self._waiting_checked.add(name)
                 self._emit(MachineSignal(Signal.ENDING, name))
             elif now - self._described_at.setdefault(name, now) >= DESCRIBE_WAITING_S:
@@ -197,7 +207,9 @@ class ContextWatch:
             return
         self._started = True
         self._cluster.watched_nodes = lambda: self.nodes.snapshot() if self._nodes_are_current else None
-        for target, name in ((self._watch_pods, "pods"), (self._watch_nodes, "nodes")):
+        watches = ((self._watch_pods, "pods"), (self._watch_nodes, "nodes"), (self._watch_waiting_pods, "waiting"))
+        lookups = [(self._confirm_signals, "anchors")] * LOOKUP_THREADS
+        for target, name in (*watches, *lookups):
             threading.Thread(target=target, name=f"kubernetes-{name}", daemon=True).start()
 
     def _watch_pods(self) -> None:
@@ -217,6 +229,19 @@ class ContextWatch:
                 raise
 
         self.nodes.on_sync = self._note_nodes_synced
+        self._repeat(run_once)
+
+    def _confirm_signals(self) -> None:
+        while not self._stopped.is_set():
+            signal = self._unconfirmed.get()
+            if not self._is_terminated(signal.instance_id):
+                self._emit(signal)
+
+    def _watch_waiting_pods(self) -> None:
+        def run_once() -> None:
+            self._stopped.wait(TIMER_S)
+            self._check_waiting_pods()
+
         self._repeat(run_once)
 
     def _note_nodes_synced(self) -> None:

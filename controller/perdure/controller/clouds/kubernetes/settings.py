@@ -9,7 +9,7 @@ kubernetes:
   autoscaler: karpenter
   pricing: {cpu: 0.04, memory: 0.005, accelerators: {H100: 3.5}}
   spot_label: {key: capacity, value: spot}  # of spot nodes, in addition to the labels of GKE, EKS, AKS and Karpenter
-  node_types: [{vcpus: 8, memory_gib: 32, labels: {pool: a}, max_nodes: 4}]   # nodes that an autoscaler would add
+  node_types: [{vcpus: 8, memory_gib: 32, labels: {pool: a}, price_per_hour: 0.4}]   # nodes an autoscaler would add
   context_configs: {prod: {namespace: jobs}}
 
 The keys are SkyPilot's, so far as they have a meaning here. All but `allowed_contexts`, `kubeconfig` and
@@ -80,7 +80,7 @@ class NodeType:
     accelerators: tuple[str, int] | None = None
     zones: tuple[str, ...] = ()
     is_spot: bool = False
-    price_per_hour: float | None = None
+    price_per_hour: float | None = None  # of a whole node; None: as for other nodes
 
 
 @dataclass(frozen=True)

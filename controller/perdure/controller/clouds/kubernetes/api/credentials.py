@@ -39,7 +39,10 @@ class Credentials:
         return None
 
     def renew(self) -> bool:
-        """The server has rejected these credentials: forget what is cached. Whether the next ones may differ."""
+        """The server has rejected these credentials: forget what is cached. Whether the next ones may differ.
+
+        They also differ if another thread, whose request was rejected too, was first to forget them.
+        """
         return False
 
 
@@ -78,17 +81,17 @@ class TokenFile(Credentials):
         self._token: tuple[float, str] | None = None
 
     def headers(self) -> dict[str, str]:
-        now = time.monotonic()
-        if self._token is None or now - self._token[0] > TOKEN_FILE_AGE_S:
+        now, known = time.monotonic(), self._token  # read once: another thread may forget it at any time
+        if known is None or now - known[0] > TOKEN_FILE_AGE_S:
             try:
-                self._token = (now, self._path.read_text().strip())
+                self._token = known = (now, self._path.read_text().strip())
             except OSError as error:
                 raise CredentialsError(f"the token file {self._path} cannot be read: {error.strerror}") from error
-        return {"Authorization": f"Bearer {self._token[1]}"}
+        return {"Authorization": f"Bearer {known[1]}"}
 
     def renew(self) -> bool:
-        before, self._token = self._token, None
-        return before is not None
+        self._token = None
+        return True
 
 
 class ExecPlugin(Credentials):
@@ -123,8 +126,8 @@ class ExecPlugin(Credentials):
 
     def renew(self) -> bool:
         with self._lock:
-            before, self._status = self._status, None
-        return before is not None
+            self._status = None
+        return True
 
     def _current(self) -> Mapping[str, Any]:
         with self._lock:

@@ -43,6 +43,7 @@ class NodeView:
     is_schedulable: bool
     is_ready: bool
     is_unlabelled: bool  # it has GPUs that no label names
+    price_per_hour: float | None = None  # of the whole node, in USD, where the configuration states it
 
 
 def reduce_node(node: dict[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def _possible(one: NodeType, zone: str, settings: ContextSettings, index: int) -
         is_schedulable=True,
         is_ready=True,
         is_unlabelled=False,
+        price_per_hour=one.price_per_hour,
     )
 
 

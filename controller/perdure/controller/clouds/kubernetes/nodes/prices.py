@@ -35,7 +35,7 @@ class SlicePrice:
 
 def price_of(size: PodSize, node: NodeView, settings: ContextSettings) -> SlicePrice:
     """The price of a slice of this node."""
-    whole = None if settings.pricing else _table_price(node)
+    whole = _stated_price(node, settings) or (None if settings.pricing else _table_price(node))
     if whole is not None:
         share = _share(size, node)
         on_demand, spot = whole.on_demand * share, whole.price * share
@@ -67,6 +67,14 @@ def _accelerator_price(name: str, pricing: Pricing) -> float:
     if name.endswith("-SHARED"):
         return known.get(name.removesuffix("-SHARED"), DEFAULT_ACCELERATOR) * _SHARED_PART
     return DEFAULT_ACCELERATOR
+
+
+def _stated_price(node: NodeView, settings: ContextSettings) -> SlicePrice | None:
+    """The price of the whole node by `node_types`."""
+    if node.price_per_hour is None:
+        return None
+    share = settings.spot_share if node.market is Market.SPOT else 1.0
+    return SlicePrice(node.price_per_hour, node.price_per_hour / share)
 
 
 def _table_price(node: NodeView) -> SlicePrice | None:

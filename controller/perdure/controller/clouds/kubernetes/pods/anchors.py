@@ -103,8 +103,13 @@ def remember_end(cluster: Cluster, anchor: str, rank: int, end: RememberedEnd) -
     annotate(cluster, anchor, {f"{_END}{rank}": text})
 
 
-def annotate(cluster: Cluster, anchor: str, annotations: Mapping[str, str]) -> bool:
-    """Set annotations of an anchor. False if it does not exist."""
+def forget_end(cluster: Cluster, anchor: str, rank: int) -> None:
+    """Remove how a pod ended: it did not. Raises what `ApiClient` does."""
+    annotate(cluster, anchor, {f"{_END}{rank}": None})
+
+
+def annotate(cluster: Cluster, anchor: str, annotations: Mapping[str, str | None]) -> bool:
+    """Set annotations of an anchor; None removes one. False if it does not exist."""
     try:
         cluster.client.patch(cluster.path("secrets", anchor), {"metadata": {"annotations": dict(annotations)}})
     except ApiError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perdure.controller.clouds.base.protocol import Instance, InstanceState, Owner
+from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.api.watch import Object
 from perdure.controller.clouds.kubernetes.cluster import SCALE_UP_S, Cluster
 from perdure.controller.clouds.kubernetes.pods import anchors, names
@@ -64,7 +65,10 @@ def terminate(cluster: Cluster, ids: Iterable[str]) -> None:
 
 
 def evict(cluster: Cluster, pod: Object, grace_s: int) -> None:
-    """Evict the pod with that grace. Its anchor says first how it ends, since with a grace of 0 its object vanishes."""
+    """Evict the pod with that grace. Its anchor says first how it ends, since with a grace of 0 its object vanishes.
+
+    Raises what `ApiClient` does. A pod whose eviction is refused, such as for a disruption budget, runs on.
+    """
     name = pod["metadata"]["name"]
     anchor = names.anchor_of(name)
     assert anchor is not None, name
@@ -77,7 +81,12 @@ def evict(cluster: Cluster, pod: Object, grace_s: int) -> None:
         "metadata": {"name": name, "namespace": cluster.namespace},
         "deleteOptions": {"gracePeriodSeconds": grace_s},
     }
-    cluster.client.post(cluster.path("pods", name, sub="eviction"), eviction)
+    try:
+        cluster.client.post(cluster.path("pods", name, sub="eviction"), eviction)
+    except ApiError as error:
+        if error.status < 500:
+            anchors.forget_end(cluster, anchor, names.rank_of(name))
+        raise
 
 
 def to_instance(cluster: Cluster, cloud: str, pod: Object) -> Instance | None:
