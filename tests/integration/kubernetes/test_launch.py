@@ -11,7 +11,8 @@ from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
-from perdure.controller.clouds.kubernetes.pods import names
+from perdure.controller.clouds.kubernetes.cluster import Cluster
+from perdure.controller.clouds.kubernetes.pods import launch, names
 from perdure.controller.clouds.kubernetes.pods.machines import START_RETRIES_S
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
 from perdure.controller.runtime.clock import ManualClock
@@ -152,6 +153,30 @@ def test_gang__that_does_not_fit_holds_no_node(kube: FakeKube, new_cloud: NewClo
         cloud.launch(request_of("second", num_nodes=4))
     assert cloud.classify(full.value).kind is FaultKind.AVOID_ZONE
     assert len(kube.pods()) == 4
+
+
+def test_launches__share_a_list_of_the_pods_and_still_see_each_other(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, fetch = [], Cluster._list_room_takers
+
+    def count(cluster: Cluster) -> list[dict[str, Any]]:
+        lists.append(1)
+        return fetch(cluster)
+
+    monkeypatch.setattr(Cluster, "_list_room_takers", count)
+    monkeypatch.setattr(launch, "PODS_AGE_S", 3600.0)
+    kube.add_node("n1", cpu=4.5, memory_gib=16)
+    cloud = new_cloud()
+    for number in range(4):
+        (launched,) = cloud.launch(request_of(f"token-{number}"))
+    assert len(lists) == 1
+    with pytest.raises(Exception, match="room for 0 of 1 pods"):
+        cloud.launch(request_of("too-many"))
+    assert len(lists) == 2, "nothing is rejected because of an old list"
+    kube.end_container(launched.id, 0, "Completed")
+    cloud.launch(request_of("next"))
+    assert len(lists) == 3
 
 
 def test_spot_pods__land_on_spot_nodes_of_every_vendor_and_others_never_do(

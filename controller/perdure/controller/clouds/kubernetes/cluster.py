@@ -9,8 +9,9 @@ from typing import Any
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.api.kubeconfig import ClusterAccess, Kubeconfig
+from perdure.controller.clouds.kubernetes.api.shared_list import SharedList
 from perdure.controller.clouds.kubernetes.api.watch import Object, list_objects
-from perdure.controller.clouds.kubernetes.nodes import markets
+from perdure.controller.clouds.kubernetes.nodes import capacity, markets
 from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView, reduce_node, view_of
 from perdure.controller.clouds.kubernetes.pods import names
 from perdure.controller.clouds.kubernetes.settings import ContextSettings
@@ -41,6 +42,8 @@ class Cluster:
         self._ends: dict[str, tuple[Reason, str]] = {}
         self._terminating: dict[str, float] = {}
         self._scaling_up: set[str] = set()  # pods by their uid
+        #: The pods that hold room: of the cluster, or of the namespace if the caller may see no others.
+        self.room_takers = SharedList(self._list_room_takers, self.now)
         #: Returns the nodes of a running watch; None if there is none.
         self.watched_nodes: Callable[[], list[Object] | None] = lambda: None
         #: The namespace admits only pods that run without root. Learned from a rejection.
@@ -115,14 +118,14 @@ class Cluster:
         """The pods of the namespace that the label selector selects."""
         return list_objects(self.client, self.path("pods"), labelSelector=selector)[0]
 
-    def all_pods(self) -> list[Object]:
-        """All pods of the cluster, or of the namespace if the caller may see no others."""
+    def _list_room_takers(self) -> list[Object]:
         try:
-            return list_objects(self.client, "/api/v1/pods")[0]
+            pods = list_objects(self.client, "/api/v1/pods")[0]
         except ApiError as error:
             if error.status != 403:
                 raise
-            return list_objects(self.client, self.path("pods"))[0]
+            pods = list_objects(self.client, self.path("pods"))[0]
+        return [capacity.reduce_pod(pod) for pod in pods if capacity.occupies(pod)]
 
     def anchors(self, controller: str) -> list[Object]:
         selector = f"{names.CONTROLLER}={names.controller_label(controller)},{names.KIND}={names.ANCHOR_KIND}"

@@ -63,6 +63,19 @@ def occupies(pod: Mapping[str, Any]) -> bool:
     return not is_over and "deletionTimestamp" not in pod["metadata"]
 
 
+def reduce_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a Pod object that says what it takes, and whose it is."""
+    spec = pod.get("spec") or {}
+    containers = {
+        kind: [{"resources": one.get("resources") or {}} for one in spec.get(kind) or ()]
+        for kind in ("containers", "initContainers")
+    }
+    return {
+        "metadata": {name: pod["metadata"].get(name) for name in ("name", "uid", "labels")},
+        "spec": {"nodeName": spec.get("nodeName"), **containers},
+    }
+
+
 def requests_of(pod: Mapping[str, Any]) -> dict[str, float]:
     """What the pod requests: the sum over its containers, or the most that an init container needs."""
     total: dict[str, float] = {_PODS: 1.0}

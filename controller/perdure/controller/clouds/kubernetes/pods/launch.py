@@ -7,7 +7,7 @@ scheduled. 3. The anchor becomes complete: from now on no pod is ever created fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -22,6 +22,9 @@ from perdure.controller.clouds.kubernetes.nodes.slices import PodSize
 from perdure.controller.clouds.kubernetes.pods import anchors, names
 from perdure.controller.clouds.kubernetes.pods.pod_spec import PodTemplate, build_pod
 from perdure.controller.clouds.kubernetes.settings import PodOptions, task_options
+
+# Launches within this time share a list of the cluster's pods. It takes megabytes.
+PODS_AGE_S = 5.0
 
 
 def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
@@ -58,11 +61,14 @@ def require_room(cluster: Cluster, template: PodTemplate) -> None:
         names.TASK: str(own.task),
         names.CONTROLLER: names.controller_label(own.controller),
     }
-    others = [
-        pod for pod in cluster.all_pods() if capacity.occupies(pod) and not _is_earlier(pod, earlier, own.generation)
-    ]
-    fitting = capacity.count_that_fit(template.nodes, others, template.requests, count)
-    if fitting < count:
+
+    def fitting_beside(pods: Iterable[Object]) -> int:
+        others = [pod for pod in pods if not _is_earlier(pod, earlier, own.generation)]
+        return capacity.count_that_fit(template.nodes, others, template.requests, count)
+
+    if fitting_beside(cluster.room_takers.get(PODS_AGE_S)) >= count:
+        return
+    if (fitting := fitting_beside(cluster.room_takers.get())) < count:  # some may have ended meanwhile
         room = f"room for {fitting} of {count} pods of {template.size.name} ({offer.market})"
         raise CloudRejected(faults.NO_ROOM, f"{offer.zone} of {cluster.context} has {room}")
 
@@ -144,7 +150,8 @@ def _create_pods(cluster: Cluster, request: LaunchRequest, anchor: Object) -> No
 
 def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -> None:
     try:
-        cluster.client.post(cluster.path("pods"), pod)
+        created = cluster.client.post(cluster.path("pods"), pod)
+        cluster.room_takers.add(capacity.reduce_pod(created))
     except ApiError as error:
         if error.status != 409:
             raise
