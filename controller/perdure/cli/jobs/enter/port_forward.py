@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _MAX_CONNECTIONS = 30  # the controller's limit is per node
+_PAUSE_S = 1.0  # after a connection that cannot be accepted, such as for lack of descriptors
 _PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
 
 
@@ -77,7 +78,15 @@ def _accept_all(
 ) -> None:
     while True:
         slots.acquire()
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError as error:
+            slots.release()
+            if listener.fileno() < 0:
+                return  # the command ends
+            warn(f"port {remote}: a connection cannot be accepted: {error.strerror or error}")
+            threading.Event().wait(_PAUSE_S)
+            continue
         threading.Thread(target=_forward, args=(client, name, connection, remote, slots), daemon=True).start()
 
 
