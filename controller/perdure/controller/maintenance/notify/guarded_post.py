@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from perdure.controller.maintenance.notify.delivery import TIMEOUT_S, Delivered, NotDelivered
+from perdure.controller.maintenance.notify.exchange_limit import ExchangeLimit
 
 _MAX_SHOWN = 200
 _GONE = 410
@@ -33,24 +34,27 @@ class GuardedPost:
     ca_file: Path | None = None
 
     def send(self, data: bytes, headers: Mapping[str, str]) -> Delivered | NotDelivered:
-        """Returns the status as a text. Raises nothing."""
+        """Returns the status as a text. Takes at most `TIMEOUT_S` after the name is resolved, and raises nothing."""
         parts = urlsplit(self.url)
-        deadline = time.monotonic() + TIMEOUT_S
         try:
             host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
             address = self._resolve(host, port)
-            connection = _Pinned(host, port, address, deadline, self._tls() if parts.scheme == "https" else None)
+            tls = self._tls() if parts.scheme == "https" else None
         except (OSError, ValueError) as error:
             return NotDelivered(_text(error))
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        try:
-            connection.request("POST", target, body=data, headers={"User-Agent": "perdure", **headers})
-            response = connection.getresponse()
-            shown = response.read(_MAX_SHOWN).decode(errors="replace")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            return NotDelivered(_text(error))
-        finally:
-            connection.close()
+        with ExchangeLimit(TIMEOUT_S) as limit:
+            connection = _Pinned(host, port, address, limit, tls)
+            try:
+                connection.request("POST", target, body=data, headers={"User-Agent": "perdure", **headers})
+                response = connection.getresponse()
+                if limit.is_over:  # http.client takes the end of the stream for the end of the headers
+                    raise TimeoutError
+                shown = response.read(_MAX_SHOWN).decode(errors="replace")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                return NotDelivered(f"timed out after {limit.limit_s:g} s" if limit.is_over else _text(error))
+            finally:
+                connection.close()
         return _result(response, shown)
 
     def _resolve(self, host: str, port: int) -> str:
@@ -69,16 +73,16 @@ class GuardedPost:
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection to `address` under the name `host`. `deadline`: of every step, by the monotonic clock."""
+    """A connection to `address` under the name `host`."""
 
-    def __init__(self, host: str, port: int, address: str, deadline: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, host: str, port: int, address: str, limit: ExchangeLimit, tls: ssl.SSLContext | None) -> None:
         super().__init__(host, port, timeout=TIMEOUT_S)
         self.default_port = 443 if tls else 80  # the Host header leaves out a port that is the default
-        self._address, self._deadline, self._tls = address, deadline, tls
+        self._address, self._limit, self._tls = address, limit, tls
 
     def connect(self) -> None:
-        left_s = max(0.01, self._deadline - time.monotonic())
-        self.sock = socket.create_connection((self._address, self.port), timeout=left_s)
+        self.sock = socket.create_connection((self._address, self.port), timeout=self._limit.left_s)
+        self._limit.watch(self.sock)
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
 

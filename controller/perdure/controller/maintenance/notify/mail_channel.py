@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import smtplib
+import socket
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 
 from perdure.controller.maintenance.notify.delivery import TIMEOUT_S, Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.exchange_limit import ExchangeLimit
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.notify_config import SmtpConfig
 
@@ -24,22 +26,21 @@ class MailChannel:
     clock: Clock
 
     def deliver(self, message: Message) -> Delivered | NotDelivered:
-        try:
-            with self._connect() as server:
-                if self.smtp.security == "starttls":
-                    server.starttls(context=ssl.create_default_context())
-                if self.smtp.user:
-                    server.login(self.smtp.user, self._password())
-                server.send_message(self._compose(message), self.smtp.sender, list(self.addresses))
-        except (OSError, smtplib.SMTPException, ValueError) as error:
-            return NotDelivered(str(error) or type(error).__name__)
+        with ExchangeLimit(TIMEOUT_S) as limit:
+            try:
+                self._send(message, limit)
+            except (OSError, smtplib.SMTPException, ValueError) as error:
+                text = str(error) or type(error).__name__
+                return NotDelivered(f"timed out after {limit.limit_s:g} s" if limit.is_over else text)
         return Delivered(f"mailed to {len(self.addresses)}")
 
-    def _connect(self) -> smtplib.SMTP:
-        host, port = self.smtp.host, self.smtp.port
-        if self.smtp.security == "tls":
-            return smtplib.SMTP_SSL(host, port, timeout=TIMEOUT_S, context=ssl.create_default_context())
-        return smtplib.SMTP(host, port, timeout=TIMEOUT_S)
+    def _send(self, message: Message, limit: ExchangeLimit) -> None:
+        with _LimitedSmtp(self.smtp, limit) as server:
+            if self.smtp.security == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if self.smtp.user:
+                server.login(self.smtp.user, self._password())
+            server.send_message(self._compose(message), self.smtp.sender, list(self.addresses))
 
     def _password(self) -> str:
         return self.smtp.password_file.read_text().strip() if self.smtp.password_file else ""
@@ -59,3 +60,18 @@ class MailChannel:
             mail["References"] = mail["In-Reply-To"] = thread
         mail.set_content(message.text + "\n")
         return mail
+
+
+class _LimitedSmtp(smtplib.SMTP):
+    """A client that is connected, and whose whole session has one time limit."""
+
+    def __init__(self, config: SmtpConfig, limit: ExchangeLimit) -> None:
+        self._tls = ssl.create_default_context() if config.security == "tls" else None
+        self._limit = limit
+        super().__init__(config.host, config.port, timeout=TIMEOUT_S)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:  # noqa: ARG002 - smtplib's signature
+        """Where smtplib's own SMTP_SSL begins TLS, too."""
+        connected = socket.create_connection((host, port), timeout=self._limit.left_s)
+        self._limit.watch(connected)
+        return self._tls.wrap_socket(connected, server_hostname=host) if self._tls else connected

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import socket
 import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,15 @@ from typing import Any
 import pytest
 import trustme
 
-from perdure.controller.maintenance.notify import guarded_post
-from perdure.controller.maintenance.notify.delivery import Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify import guarded_post, mail_channel
+from perdure.controller.maintenance.notify.delivery import Delivered, Deliverer, Message, NotDelivered
 from perdure.controller.maintenance.notify.guarded_post import GuardedPost, _is_public
 from perdure.controller.maintenance.notify.http_channels import SlackChannel, WebhookChannel, sign
+from perdure.controller.maintenance.notify.mail_channel import MailChannel
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.config.notify_config import SmtpConfig
 from support.fakes.webhook_receiver import WebhookReceiver
+from support.helpers.timing import scaled
 
 SECRET = b"k" * 32
 MESSAGE = Message("evt_1", "job.failed", "Job 1 <failed>", "because & why", {"id": "evt_1", "type": "job.failed"})
@@ -70,6 +75,39 @@ def test_slack__gets_text_without_markup_of_others() -> None:
 def test_answers__decide_what_follows(answer: int | tuple[int, dict[str, str]], expected: NotDelivered) -> None:
     with WebhookReceiver(lambda _: answer) as receiver:
         assert GuardedPost(receiver.url, allow_private=True).send(b"{}", {}) == expected
+
+
+@pytest.mark.parametrize("kind", ["webhook", "mail"])
+def test_slow_receiver__is_given_up_after_the_time_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends a byte before each timeout of the socket, and never ends."""
+    for module in (guarded_post, mail_channel):
+        monkeypatch.setattr(module, "TIMEOUT_S", 0.5)
+    given_up, stopped = threading.Event(), threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nx: " if kind == "webhook" else b"220-hello\r\n220 ")
+            while not stopped.wait(0.05):
+                connection.sendall(b"x")
+        given_up.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=drip, args=[listener])
+        thread.start()
+        smtp = SmtpConfig("127.0.0.1", port, "perdure@example.org", security="none")
+        channels: dict[str, Deliverer] = {
+            "webhook": WebhookChannel(GuardedPost(f"http://127.0.0.1:{port}/", True), None, ManualClock()),
+            "mail": MailChannel(smtp, ("a@example.org",), ManualClock()),
+        }
+        try:
+            delivering = ThreadPoolExecutor(1).submit(channels[kind].deliver, MESSAGE)
+            assert delivering.result(scaled(10)) == NotDelivered("timed out after 0.5 s")
+            assert given_up.wait(scaled(10)), "the connection is closed"
+        finally:
+            stopped.set()
+            thread.join()
 
 
 def test_silent_receiver__is_given_up_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
