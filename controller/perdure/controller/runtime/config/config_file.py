@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.sdk.spec.problems import FieldPath, TaskError, choice_fix, field_name
+from perdure.sdk.spec.problems import FieldPath, TaskError, choice_fix, describe, field_name
 from perdure.sdk.spec.yaml_reader import Document, read_file
 
 _NAME = "config.yaml"
@@ -78,7 +78,7 @@ class ConfigFile:
     def data(self) -> dict[str, Any]:
         """The mapping at the top. Raises SettingsError for anything else."""
         if not isinstance(self.document.value, dict):
-            raise SettingsError(f"{self.path}: expected a mapping at the top, found {self.document.value!r}")
+            raise SettingsError(f"{self.path}: expected a mapping at the top, found {kind_of(self.document.value)}")
         return self.document.value
 
     def section(self, name: str, known: tuple[str, ...]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ConfigFile:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            raise self.error((name,), f"expected a mapping, found {value!r}")
+            raise self.error((name,), f"expected a mapping, found {kind_of(value)}")
         self.check(value, (name,), known)
         return value
 
@@ -114,6 +114,11 @@ class ConfigFile:
         """`file:line` of a key, or of the mapping that should contain it."""
         position = self.document.position(key, of_key=True)
         return f"{self.path}:{position.line}" if position else str(self.path)
+
+
+def kind_of(value: object) -> str:
+    """What a value is, without the value itself: it may contain a password or a URL with a secret."""
+    return "a text" if isinstance(value, str) else describe(value)
 
 
 def _raise_all(errors: Sequence[SettingsError]) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector
+from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector, kind_of
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
 from perdure.sdk.notify.events import DEFAULT_EVENTS, EVENTS
 from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
@@ -153,7 +153,9 @@ def _channel(source: ConfigFile, name: Any, value: Any) -> ChannelConfig:
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum() or name == CALLBACK:
         raise source.error(path, "a channel's name has letters, digits, dashes and underscores")
     if not isinstance(value, dict):
-        raise source.error(path, f"expected a mapping such as {{slack: https://…}}, found {value!r}")
+        raise source.error(path, f"expected a mapping such as {{slack: https://…}}, found {kind_of(value)}")
+    if any("://" in str(key) for key in value):
+        raise source.error(path, "expected a space after the colon, such as in {slack: https://…}")
     source.check(value, path, child_names(CONFIG_KEYS, _CHANNEL))
     kinds = [kind for kind in KINDS if kind in value]
     if len(kinds) != 1:
@@ -176,7 +178,7 @@ def _target(source: ConfigFile, path: tuple[str, ...], kind: str, value: Any) ->
     if kind == "email":
         addresses = [value] if isinstance(value, str) else value
         if not isinstance(addresses, list) or not addresses or not all(_is_address(a) for a in addresses):
-            raise source.error(path, f"expected an e-mail address or a list of them, found {value!r}")
+            raise source.error(path, f"expected an e-mail address or a list of them, found {kind_of(value)}")
         return ",".join(addresses)
     schemes = ("http", "https") if kind in ("webhook", "slack") else ()
     try:
@@ -217,10 +219,11 @@ def _smtp(source: ConfigFile, section: Mapping[str, Any]) -> SmtpConfig | None:
         return None
     path = ("notify", "smtp")
     if not isinstance(value, dict):
-        raise source.error(path, f"expected a mapping with host and from, found {value!r}")
+        raise source.error(path, f"expected a mapping with host and from, found {kind_of(value)}")
     source.check(value, path, child_names(CONFIG_KEYS, "notify.smtp"))
-    for name in ("host", "from"):
-        if not isinstance(value.get(name), str) or not value[name]:
+    for name in ("host", "from", "user"):
+        is_missing = name == "user" and value.get(name) is None
+        if not is_missing and (not isinstance(value.get(name), str) or not value[name]):
             raise source.error((*path, name), "expected a text")
     port, security = value.get("port", 587), value.get("security", "starttls")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
@@ -236,7 +239,7 @@ def _rules(source: ConfigFile, section: Mapping[str, Any], channels: Iterable[An
     value = section.get("rules") or []
     path = ("notify", "rules")
     if not isinstance(value, list):
-        raise source.error(path, f"expected a list, found {value!r}")
+        raise source.error(path, f"expected a list, found {kind_of(value)}")
     rules = []
     for number, rule in enumerate(value):
         where = f"rule {number + 1}"

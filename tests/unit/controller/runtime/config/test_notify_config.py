@@ -46,6 +46,26 @@ def test_callbacks__run_where_nobody_else_calls(tmp_path: Path, on_loopback: boo
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "notify: {channels: {ops: 'https://hooks/T/B/s3cret'}}",
+        "notify: {channels: {ops: {'slack https://hooks/T/B/s3cret'}}}",
+        "notify: {channels: {ops: ['https://hooks/T/B/s3cret']}}",
+        "notify: {channels: {ops: {email: 's3cret'}}}",
+        "notify: {smtp: 'smtp://perdure:s3cret@a.example'}",
+        "notify: {rules: s3cret}",
+        "notify: s3cret",
+        "[{database: {url: s3cret}}]",
+    ],
+)
+def test_mistake__is_named_without_the_secret(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=r"expected .*") as caught:
+        read_notify_config(ConfigFile.load(tmp_path), listens_on_loopback=True)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("section", "message"),
     [
         ("channels: {ops: {}}", "exactly one of webhook, slack, email, apprise"),
@@ -65,6 +85,7 @@ def test_callbacks__run_where_nobody_else_calls(tmp_path: Path, on_loopback: boo
         (CHANNELS + ", rules: [{when: job.failed}]", "expected a mapping with `to`"),
         ("smtp: {host: a}", "notify.smtp.from: expected a text"),
         ("smtp: {host: a, from: b, port: 0}", "expected a port"),
+        ("smtp: {host: a, from: b, user: 7}", "notify.smtp.user: expected a text"),
         ("smtp: {host: a, from: b, security: ssl}", "expected starttls, tls or none"),
         ("event_callback: maybe", "expected true or false"),
     ],
