@@ -51,7 +51,10 @@ class CallbackChannel:
         results = []
         for status in statuses:
             environ = dict(_environment(message, row.spec.get("envs") or {}, ids, status))
-            results.append(self._run(script, environ, f"jobs-callback-{data['job_id']}-{data['task']}.log"))
+            try:
+                results.append(self._run(script, environ, f"jobs-callback-{data['job_id']}-{data['task']}.log"))
+            except OSError as error:  # such as a script that is too long for an argument, or a full disk
+                return NotDelivered(f"the callback cannot be started: {error.strerror or error}")
         return Delivered("; ".join(results))
 
     def _run(self, script: str, environ: dict[str, str], log_name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -37,6 +37,7 @@ GIVE_UP_S = 86400.0
 KEPT_S = 30 * 86400.0
 _CLEAN_INTERVAL_S = 3600.0
 _MAX_WORKERS = 8
+_MAX_CALLBACKS = 8  # at once, of different jobs
 _DELETED_AT_ONCE = 1000
 _TEST_KIND = "test"
 
@@ -45,7 +46,7 @@ _TEST_KIND = "test"
 class _Channel:
     deliverer: Deliverer
     pace: ChannelPace
-    is_busy: bool = False
+    active: int = 0  # deliveries under way: one at most, except of callbacks
 
 
 class NotificationSender:
@@ -76,6 +77,8 @@ class NotificationSender:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._workers = ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="notify")
+        # Of their own: a callback takes up to a minute, and other channels must not wait for it.
+        self._callback_workers = ThreadPoolExecutor(_MAX_CALLBACKS, thread_name_prefix="callbacks")
         self._thread: threading.Thread | None = None
         self._cleaned_at = float("-inf")
 
@@ -92,7 +95,8 @@ class NotificationSender:
         """Claim nothing more. Deliveries under way end by themselves, or are repeated by the next sender."""
         self._stopped.set()
         self._wake.set()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for workers in (self._workers, self._callback_workers):
+            workers.shutdown(wait=False, cancel_futures=True)
 
     def wake(self) -> None:
         """Something was queued. From any thread."""
@@ -106,7 +110,7 @@ class NotificationSender:
         now = self._clock.now()
         body = {"id": f"test_{int(now * 1000)}", "type": _TEST_KIND, "version": 1, "data": {"channel": channel}}
         text = f"Perdure can send to the channel {channel!r}."
-        result = known.deliverer.deliver(Message(str(body["id"]), _TEST_KIND, "A test of Perdure", text, body))
+        result = _deliver(known.deliverer, Message(str(body["id"]), _TEST_KIND, "A test of Perdure", text, body))
         self._count(channel, result, 1)
         return result
 
@@ -134,46 +138,58 @@ class NotificationSender:
         with self._database.connect() as conn:
             due = notifications.due_channels(conn, now)
         self._metrics.notifications_due.set(sum(channel.number for channel in due))
-        begun = []
+        begun: list[Future[None]] = []
         for channel in due:
             known = self._channels.get(channel.name)
             if known is None:
-                self._give_up(channel.name, "the channel is no longer configured")
-                continue
-            send_as = self._choose(known, channel, now)
-            if send_as is not SendAs.NOTHING:
+                self._give_up_unconfigured(channel, now)
+            elif channel.name == CALLBACK:
+                begun += self._begin_callbacks(known, channel.number)
+            elif (send_as := self._choose(known, channel, now)) is not SendAs.NOTHING:
                 begun.append(self._workers.submit(self._send, channel.name, known, send_as))
         for future in begun if wait else ():
             future.result()
         if now - self._cleaned_at > _CLEAN_INTERVAL_S * self._speed:
             self._cleaned_at = now
+            self._delete_old(now - KEPT_S * self._speed)
+
+    def _delete_old(self, before: float) -> None:
+        """In small transactions: others write to the database meanwhile."""
+        while not self._stopped.is_set():
             with self._database.begin() as conn:
-                notifications.delete_done(conn, now - KEPT_S * self._speed, _DELETED_AT_ONCE)
+                if notifications.delete_done(conn, before, _DELETED_AT_ONCE) < _DELETED_AT_ONCE:
+                    return
+
+    def _begin_callbacks(self, channel: _Channel, number: int) -> list[Future[None]]:
+        """Those of several jobs run at once: one job's slow callback holds up no other's."""
+        with self._lock:
+            starting = min(number, _MAX_CALLBACKS - channel.active)
+            channel.active += starting
+        return [self._callback_workers.submit(self._send, CALLBACK, channel, SendAs.SINGLES) for _ in range(starting)]
 
     def _choose(self, channel: _Channel, due: notifications.DueChannel, now: float) -> SendAs:
         with self._lock:
-            if channel.is_busy:
+            if channel.active:
                 return SendAs.NOTHING
-            if due.name == CALLBACK:
-                send_as = SendAs.SINGLES
-            else:
-                send_as = channel.pace.choose(due.number, due.oldest_at / self._speed, now / self._speed)
-            channel.is_busy = send_as is not SendAs.NOTHING
+            send_as = channel.pace.choose(due.number, due.oldest_at / self._speed, now / self._speed)
+            channel.active += send_as is not SendAs.NOTHING
             return send_as
 
     def _send(self, name: str, channel: _Channel, send_as: SendAs) -> None:
         try:
-            self._send_claimed(name, channel, send_as)
+            while self._send_claimed(name, channel, send_as) and name == CALLBACK and not self._stopped.is_set():
+                pass  # the next job's
         except UNAVAILABLE as error:
             log.warning("database.unavailable", error=str(error))
         except Exception:
             log.exception("notifications.failed", channel=name)
         finally:
             with self._lock:
-                channel.is_busy = False
+                channel.active -= 1
                 channel.pace.on_sent(send_as, self._clock.now() / self._speed)
 
-    def _send_claimed(self, name: str, channel: _Channel, send_as: SendAs) -> None:
+    def _send_claimed(self, name: str, channel: _Channel, send_as: SendAs) -> bool:
+        """Whether there was anything to send."""
         is_digest = send_as is SendAs.DIGEST
         with self._database.begin() as conn:
             claimed = notifications.claim(
@@ -182,18 +198,19 @@ class NotificationSender:
                 self._owner,
                 now=self._clock.now(),
                 lease_s=LEASE_S * self._speed,
-                limit=MAX_DIGEST if is_digest else MAX_SINGLES,
+                limit=MAX_DIGEST if is_digest else 1 if name == CALLBACK else MAX_SINGLES,
                 one_per_job=not is_digest,
             )
         if not claimed:
-            return
+            return False
         failpoint("notification.claimed")
         for batch in [claimed] if is_digest and len(claimed) > 1 else [[one] for one in claimed]:
             message = digest(batch) if len(batch) > 1 else single(batch[0])
-            result = channel.deliverer.deliver(message)
+            result = _deliver(channel.deliverer, message)
             failpoint("notification.sent")
             self._mark(name, batch, result)
             failpoint("notification.marked")
+        return True
 
     def _mark(self, channel: str, batch: Sequence[Notification], result: Delivered | NotDelivered) -> None:
         now, ids = self._clock.now(), [notification.id for notification in batch]
@@ -205,7 +222,7 @@ class NotificationSender:
         log.warning("notifications.not_delivered", channel=channel, error=result.error, events=len(batch))
         oldest = batch[0]
         if result.is_final:
-            self._give_up(channel, f"{result.error}: the receiver asks for no more")
+            self._give_up(channel, f"{result.error}: the receiver asks for no more", until=now)
         elif now - oldest.at > GIVE_UP_S * self._speed:
             with self._database.begin() as conn:
                 notifications.mark_done(conn, ids, outcome="dead", now=now, error=result.error)
@@ -214,13 +231,28 @@ class NotificationSender:
             with self._database.begin() as conn:
                 notifications.mark_failed(conn, ids, error=result.error, wake_at=now + pause_s * self._speed)
 
-    def _give_up(self, channel: str, error: str) -> None:
+    def _give_up_unconfigured(self, channel: notifications.DueChannel, now: float) -> None:
+        """Only what has waited for a day: another controller may have the channel, or this one after its next start."""
+        until = now - GIVE_UP_S * self._speed
+        if channel.oldest_at < until:
+            self._give_up(channel.name, "the channel is not configured", until=until)
+
+    def _give_up(self, channel: str, error: str, *, until: float) -> None:
         log.warning("notifications.given_up", channel=channel, error=error)
         with self._database.begin() as conn:
-            notifications.give_up_channel(conn, channel, error=error, now=self._clock.now())
+            notifications.give_up_channel(conn, channel, error=error, now=self._clock.now(), until=until)
 
     def _count(self, channel: str, result: Delivered | NotDelivered, events: int) -> None:
         self._metrics.notifications.inc(channel, "sent" if isinstance(result, Delivered) else "failed", by=events)
+
+
+def _deliver(deliverer: Deliverer, message: Message) -> Delivered | NotDelivered:
+    """Whatever a channel raises, its message counts as tried: rows without a mark would be claimed for ever."""
+    try:
+        return deliverer.deliver(message)
+    except Exception as error:
+        log.exception("notifications.channel_failed", message=message.id)
+        return NotDelivered(f"a bug in the channel: {type(error).__name__}")
 
 
 def _digest_s(config: NotifyConfig, name: str) -> float | None:

@@ -142,10 +142,11 @@ def release_leases(conn: Connection) -> None:
     conn.execute(update(Notifications).where(_PENDING, Notifications.c.leased_until > 0).values(leased_until=0.0))
 
 
-def give_up_channel(conn: Connection, channel: str, *, error: str, now: float) -> None:
-    """Give up all that waits for a channel which no longer exists, or refuses to be called."""
+def give_up_channel(conn: Connection, channel: str, *, error: str, now: float, until: float) -> None:
+    """Give up the events until then that wait for a channel which no longer exists, or refuses to be called."""
     values = {"done_at": now, "outcome": "dead", "error": error}
-    conn.execute(update(Notifications).where(_PENDING, Notifications.c.channel == channel).values(**values))
+    given_up = (_PENDING, Notifications.c.channel == channel, Notifications.c.at <= until)
+    conn.execute(update(Notifications).where(*given_up).values(**values))
 
 
 def delete_done(conn: Connection, before: float, limit: int) -> int:
