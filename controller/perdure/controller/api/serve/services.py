@@ -21,7 +21,7 @@ from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
 from perdure.controller.submit.services import ServiceRequests
-from perdure.sdk.spec.values.installed_clouds import installed_clouds
+from perdure.sdk.connection.installation import installed_clouds
 
 SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
 _LOCAL_HINT = (
