@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, bindparam, delete, exists, func, or_, select, update
 
 from perdure.controller.store.engine.database import insert_into
 from perdure.controller.store.records.jobs import Job
