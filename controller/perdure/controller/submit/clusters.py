@@ -96,8 +96,39 @@ class ClusterService:
         self, name: str | None, config: Mapping[str, Any], by: Requester, key: str, options: LaunchOptions
     ) -> OfCluster:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
+        task, warnings = _task(config), ()
+        cluster = self._used_by(key)
+        if cluster is None:  # otherwise its job was added before, whatever has happened since
+            cluster, warnings = self._launch_machines(name, config, task, by, key, options)
+        if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
+            return OfCluster(cluster.id, cluster.name, warnings=warnings)
+        demand = demand_of(task, is_launch=True)
+        place = OnCluster(cluster.id, cluster.name, is_job=True, demand=demand, limit_s=options.limit_s)
+        added = self._add_job(job_config(config, with_setup=options.with_setup), task, by, key, place, cluster.user)
+        return replace(added, warnings=(*warnings, *added.warnings))
+
+    def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
+        """Queue a job without `setup` on a cluster that is up. Repeating it with `key` does it once."""
+        task, cluster = _task(config), self._used_by(key)
+        if cluster is None:
+            cluster = self.get(name, by.of)
+            if cluster.wanted != UP:
+                raise is_stopped(name)
+            self._require_room(cluster, task)
+        demand = demand_of(task, is_launch=False)
+        place = OnCluster(cluster.id, cluster.name, is_job=True, demand=demand, limit_s=limit_s, needs_up=True)
+        return self._add_job(job_config(config, with_setup=False), task, by, key, place, cluster.user)
+
+    def _used_by(self, key: str) -> Row[Any] | None:
+        """The cluster to which a request with this key has added a job; None if there is none."""
+        with self.database.connect() as conn:
+            return clusters.with_job(conn, job_key(key))
+
+    def _launch_machines(
+        self, name: str | None, config: Mapping[str, Any], task: Task, by: Requester, key: str, options: LaunchOptions
+    ) -> tuple[Row[Any], tuple[str, ...]]:
+        """Create or start the cluster. Returns it, and warnings."""
         warnings: tuple[str, ...] = ()
-        task = _task(config)
         options = _with_autostop(options, task)
         with self.database.connect() as conn:
             cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
@@ -112,21 +143,7 @@ class ClusterService:
             self._want_up(cluster.id)
         self.ensure_host(cluster.id, by)
         failpoint("cluster.launched")
-        if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
-            return OfCluster(cluster.id, cluster.name, warnings=warnings)
-        job = job_config(config, with_setup=options.with_setup)
-        added = self._add_job(cluster, job, task, by, job_key(key), is_launch=True, limit_s=options.limit_s)
-        return replace(added, warnings=(*warnings, *added.warnings))
-
-    def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
-        """Queue a job without `setup` on a cluster that is up."""
-        cluster = self.get(name, by.of)
-        if cluster.wanted != UP:
-            raise is_stopped(name)
-        task = _task(config)
-        self._require_room(cluster, task)
-        job = job_config(config, with_setup=False)
-        return self._add_job(cluster, job, task, by, job_key(key), is_launch=False, limit_s=limit_s)
+        return cluster, warnings
 
     def _create(
         self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
@@ -207,34 +224,24 @@ class ClusterService:
         self.job_added(accepted.job_id, cluster_id)
 
     def _add_job(
-        self,
-        cluster: Row[Any],
-        config: Mapping[str, Any],
-        task: Task,
-        by: Requester,
-        key: str,
-        *,
-        is_launch: bool,
-        limit_s: float | None,
+        self, config: Mapping[str, Any], task: Task, by: Requester, key: str, place: OnCluster, owner: str
     ) -> OfCluster:
-        demand = demand_of(task, is_launch=is_launch)
-        place = OnCluster(cluster.id, cluster.name, is_job=True, demand=demand, limit_s=limit_s, needs_up=not is_launch)
-        user = cluster.user if by.for_owner else by.user
+        """`owner`: the user of the cluster."""
         job = Submission(
             task.name,
             [config],
-            user,
-            key,
+            owner if by.for_owner else by.user,
+            job_key(key),
             cluster=place,
             actor=by.actor,
             uploads_of=by.of,
             may_run_callbacks=by.may_run_callbacks,
         )
         accepted = self.accept(job)
-        self.job_added(accepted.job_id, cluster.id)
+        self.job_added(accepted.job_id, place.cluster_id)
         with self.database.connect() as conn:
             number = clusters.number_of(conn, accepted.job_id)
-        return OfCluster(cluster.id, cluster.name, number, accepted.job_id, accepted.warnings)
+        return OfCluster(place.cluster_id, place.name, number, accepted.job_id, accepted.warnings)
 
     def _require_room(self, cluster: Row[Any], task: Task) -> None:
         """Raises RequestRejected if the cluster's machines can never take the job. Unknown machines may."""

@@ -397,6 +397,18 @@ def test_launch__of_a_name_that_another_request_launches_is_rejected(sky: Sky) -
         replace(sky, service=replace(sky.service, clock=clock)).launch()
 
 
+def test_requests__repeated_after_a_stop_return_their_jobs_and_start_nothing(sky: Sky) -> None:
+    first, second = sky.launch(), sky.launch(key="second")
+    third = sky.exec()
+    sky.stop()
+    again = [sky.launch(), sky.launch(key="second"), sky.exec()]
+    assert [one.number for one in again] == [first.number, second.number, third.number] == [1, 2, 3]
+    assert [one.job_id for one in again] == [first.job_id, second.job_id, third.job_id]
+    assert (sky.cluster().wanted, sky.starts()) == ("STOPPED", [1])
+    sky.service.down(sky.name)
+    assert sky.exec().job_id == third.job_id
+
+
 def test_exec__meets_a_stop(sky: Sky) -> None:
     sky.launch()
     with pytest.raises(RequestRejected, match="is stopped"):

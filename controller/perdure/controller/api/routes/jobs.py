@@ -28,6 +28,7 @@ from perdure.controller.store.access import audit, owners
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
+from perdure.controller.store.queries.clusters import cluster_of_job
 from perdure.controller.store.queries.globs import BadGlob, Glob
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.store.records import clusters, jobs
@@ -178,7 +179,7 @@ def show(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
             raise no_such_job(job_id)
         attempts = queries.attempts_of(conn, job_id, now)
         timeline = queries.timeline(conn, job_id)
-        cluster = clusters.cluster_of_job(conn, job_id)
+        cluster = cluster_of_job(conn, job_id)
     current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
     return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline, **cluster}
 

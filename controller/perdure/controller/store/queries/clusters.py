@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from perdure.controller.store import cluster_homes
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, ClusterHost, WaitFor
-from perdure.controller.store.records.jobs import Attempt, Node
+from perdure.controller.store.records.clusters import DOWN, STOPPED, Cluster, ClusterHost, WaitFor
+from perdure.controller.store.records.jobs import Attempt, Job, Node
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
 
@@ -29,6 +29,13 @@ _JOB_STATUSES = {
     Status.FAILED_SETUP: "FAILED_SETUP",
 }
 """The status of a cluster's job; for every other status FAILED_DRIVER: the job's own code is not at fault."""
+
+
+_OF_JOB = (
+    select(Cluster.c.name.label("cluster"), Job.c.cluster_job)
+    .join(Job, Job.c.cluster_id == Cluster.c.id)
+    .where(Job.c.id == bindparam("job_id"))
+)
 
 
 def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
@@ -148,3 +155,9 @@ def _job(number: int, job: Mapping[str, Any], *, is_setting_up: bool) -> dict[st
         "recovery_count": job["recovery_count"],
         "task_id": job["task_id"],
     }
+
+
+def cluster_of_job(conn: Connection, job_id: int) -> dict[str, Any]:
+    """`cluster` and `cluster_job` of `api_types.JobDetail`."""
+    row = conn.execute(_OF_JOB, {"job_id": job_id}).mappings().first()
+    return dict(row) if row else {"cluster": None, "cluster_job": None}

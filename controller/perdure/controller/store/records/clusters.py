@@ -95,11 +95,6 @@ _LAST_END = (
 _LIMITS = select(Task.c.job_id, Task.c.run_since, Task.c.run_seconds, Task.c.spec["slot"].label("slot")).where(
     Task.c.job_id.in_(bindparam("job_ids", expanding=True))
 )
-_OF_JOB = (
-    select(Cluster.c.name.label("cluster"), Job.c.cluster_job)
-    .join(Job, Job.c.cluster_id == Cluster.c.id)
-    .where(Job.c.id == bindparam("job_id"))
-)
 _TAKE_NUMBER = (
     update(Cluster)
     .where(Cluster.c.id == bindparam("key_id"))
@@ -254,6 +249,12 @@ def find_by_key(conn: Connection, key: str) -> Row[Any] | None:
     return conn.execute(select(Cluster).where(Cluster.c.idempotency_key == key)).first()
 
 
+def with_job(conn: Connection, key: str) -> Row[Any] | None:
+    """The cluster of the job that was accepted with this idempotency key."""
+    query = select(Cluster).join(Job, Job.c.cluster_id == Cluster.c.id).where(Job.c.idempotency_key == key)
+    return conn.execute(query).first()
+
+
 def active(conn: Connection) -> list[Row[Any]]:
     """Every cluster that is not down, oldest first."""
     return list(conn.execute(select(Cluster).where(Cluster.c.active_name.is_not(None)).order_by(Cluster.c.id)))
@@ -394,9 +395,3 @@ def held_by(conn: Connection, job_ids: Collection[int]) -> dict[int, str]:
     """Those of the jobs that hold the machines of a cluster, each with the cluster's name."""
     query = select(Job.c.id, Job.c.name).where(Job.c.id.in_(job_ids), IS_HOST)
     return {job_id: name for job_id, name in conn.execute(query)}
-
-
-def cluster_of_job(conn: Connection, job_id: int) -> dict[str, Any]:
-    """`cluster` and `cluster_job` of `api_types.JobDetail`."""
-    row = conn.execute(_OF_JOB, {"job_id": job_id}).mappings().first()
-    return dict(row) if row else {"cluster": None, "cluster_job": None}
