@@ -64,6 +64,9 @@ class Fetcher:
             self._clone(spec.workdir["git"], spec.workdir.get("ref"), workdir)
         elif spec.workdir and "upload" in spec.workdir:
             self._unpack({"path": str(workdir), "upload": spec.workdir["upload"]})
+        elif record:
+            with shared_workdir.locked(Path(record)):
+                pass  # the agent of another job has put its files there
         workdir.mkdir(parents=True, exist_ok=True)
         for upload in spec.uploads:
             self._unpack(upload)

@@ -17,6 +17,7 @@ from perdure.agent.lifecycle.folder_removals import FolderRemovals
 from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs, Workdir
 from perdure.agent.storage import shared_workdir
 from perdure.agent.storage.fetch import unpack_folder
+from support.helpers.file_locks import is_waited_for
 from support.helpers.timing import wait_until
 
 
@@ -118,17 +119,11 @@ def test_copy__waits_while_its_source_gets_a_snapshot(workdirs: SlotWorkdirs, tm
         (main.path / "code.py").write_text("half of the snapshot that is being unpacked")
         copying = threading.Thread(target=copy, args=[other])
         copying.start()
-        wait_until(lambda: not copying.is_alive() or is_waiting(main.record), "the copy to wait", 20)
+        wait_until(lambda: not copying.is_alive() or is_waited_for(Path(f"{main.record}.lock")), "the copy to wait", 20)
         assert copying.is_alive()
         put(tmp_path, main.record, main.path, "one", {"code.py": "1"})
     copying.join()
     assert [path.name for path in other.path.iterdir()] == ["made.txt"]
-
-
-def is_waiting(record: Path) -> bool:
-    """Whether a thread of this process waits for the lock of a record."""
-    inode = os.stat(f"{record}.lock").st_ino
-    return any("->" in line and f":{inode} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
 def test_copy__that_was_cancelled_is_made_again(workdirs: SlotWorkdirs) -> None:

@@ -6,13 +6,36 @@ import gzip
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from perdure.agent.storage.fetch import unpack_file, unpack_folder
+from perdure.agent.link.client import ControllerClient
+from perdure.agent.node_spec import NodeSpec
+from perdure.agent.storage import shared_workdir
+from perdure.agent.storage.fetch import Fetcher, unpack_file, unpack_folder
 from perdure.agent.workload.environment import node_path
+from support.helpers.file_locks import is_waited_for
+from support.helpers.timing import wait_until
+
+
+def test_fetch_files__without_a_workdir_waits_until_another_job_has_put_its_files_there(tmp_path: Path) -> None:
+    record, workdir = tmp_path / "main.json", tmp_path / "work"
+    environ = {"PERDURE_WORKDIR": str(workdir), "PERDURE_WORKDIR_RECORD": str(record)}
+    client = cast("ControllerClient", None)  # nothing is downloaded
+    fetcher = Fetcher(client, tmp_path, artifacts_dir=None, environ=environ, log=print)
+    spec = cast("NodeSpec", SimpleNamespace(workdir=None, uploads=[]))
+    thread = threading.Thread(target=fetcher.fetch_files, args=[spec])
+    with shared_workdir.locked(record):
+        thread.start()
+        wait_until(lambda: not thread.is_alive() or is_waited_for(tmp_path / "main.json.lock"), "the job to wait", 20)
+        assert not workdir.exists()
+    thread.join()
+    assert workdir.is_dir()
 
 
 @pytest.fixture(params=["python's filter", "our filter"])
