@@ -46,7 +46,7 @@ def replace(record: Path, snapshot: str, folder: Path, archive: Path, unpack: Ca
     write_json(record, {"snapshot": None, "files": sorted({*before, *files})})
     for name in {*before, *files}:
         path = folder / name
-        with suppress(OSError):  # removed also if it is replaced: other folders may link to it
+        with suppress(OSError):  # removed also if it is replaced: a process may have it open
             path.unlink()
             _remove_empty(path.parent, folder)
     unpack()
