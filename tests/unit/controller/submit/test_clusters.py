@@ -2,141 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row
 
-from perdure.controller.api.routes.jobs import LaunchBody
-from perdure.controller.daemon import Daemon
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.runtime.config.settings import Settings
-from perdure.controller.store import codec
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
-from perdure.controller.submit.clusters import ClusterService, LaunchOptions
+from perdure.controller.submit.clusters import LaunchOptions
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
-from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
 from support.helpers.past_jobs import executed_statements
+from unit.controller.submit.sky import TASK, Sky
 
-TASK = {"run": "true"}
 MISSED = {"resources": {"job_recovery": {"deadline": "2020-01-01T00:00:00Z"}}}
-
-
-@dataclass
-class Sky:
-    """A cluster of one test. `cancelled`: the ids of the jobs that were cancelled."""
-
-    daemon: Daemon
-    service: ClusterService
-    name: str
-    cancelled: list[int] = field(default_factory=list)
-
-    def launch(self, config: Any = TASK, key: str = "first", **options: Any) -> Any:
-        return self.service.launch(self.name, config, "ada", f"{self.name}-{key}", LaunchOptions(**options))
-
-    def exec(self, key: str = "exec") -> Any:
-        return self.service.exec(self.name, TASK, "ada", f"{self.name}-{key}", None)
-
-    def meanwhile(self, action: Callable[[], Any]) -> ClusterService:
-        """The service, as another request uses it: `action` is done just before its first submission."""
-        remaining = [action]
-
-        def accept(submission: Submission) -> Accepted:
-            while remaining:
-                remaining.pop()()
-            return self.service.accept(submission)
-
-        return replace(self.service, accept=accept)
-
-    def cluster(self) -> Row[Any]:
-        with self.daemon.database.connect() as conn:
-            row = clusters.find(conn, self.name, gone=True)
-        assert row is not None
-        return row
-
-    def change(self, **columns: Any) -> None:
-        with self.daemon.database.begin() as conn:
-            clusters.change(conn, self.cluster().id, **columns)
-
-    def hosts(self) -> list[Row[Any]]:
-        """The jobs that hold machines, oldest first."""
-        with self.daemon.database.connect() as conn:
-            of_cluster = select(Job).where(clusters.IS_HOST, Job.c.cluster_id == self.cluster().id)
-            return list(conn.execute(of_cluster.order_by(Job.c.id)))
-
-    def jobs(self) -> list[int]:
-        """The numbers of the jobs in the queue."""
-        with self.daemon.database.connect() as conn:
-            return list(clusters.numbered_jobs(conn, self.cluster().id))
-
-    def recovery(self, job_id: int) -> Recovery:
-        with self.daemon.database.connect() as conn:
-            stored = conn.execute(select(Task.c.recovery).where(Task.c.job_id == job_id)).scalar_one()
-        return codec.decode_recovery(stored)
-
-    def spec(self, job_id: int) -> tuple[Any, bytes]:
-        """What a job runs, and its sealed secrets."""
-        with self.daemon.database.connect() as conn:
-            row = conn.execute(select(Task.c.spec, Task.c.secrets).where(Task.c.job_id == job_id)).one()
-        return row.spec, row.secrets
-
-    def limit_s(self, job_id: int) -> Any:
-        return self.spec(job_id)[0]["slot"]["limit_s"]
-
-    def starts(self) -> list[int]:
-        """The starts of the cluster that have a host."""
-        return [int(host.idempotency_key.rpartition(KEY_SEPARATOR)[2]) for host in self.hosts()]
-
-    def end(self, job_id: int, outcome: Reason, **columns: Any) -> None:
-        """The job ends, as the reconciler would record it."""
-        with self.daemon.database.begin() as conn:
-            ended = update(Task).where(Task.c.job_id == job_id)
-            conn.execute(ended.values(outcome=outcome.value, state="ENDED", **columns))
-            conn.execute(update(Job).where(Job.c.id == job_id).values(finalized=True))
-
-    def stop(self) -> None:
-        """Stop the cluster; its machines end at once."""
-        self.service.stop(self.name)
-        self.end(self.hosts()[-1].id, Reason.USER_CANCELLED)
-        self.cancelled.clear()
-
-    def advance(self, seconds: float) -> None:
-        clock = self.daemon.api_context.clock
-        assert isinstance(clock, ManualClock)
-        clock.advance(seconds)
-
-    def tick(self) -> None:
-        """What `maintenance.cluster_upkeep` does every second."""
-        ClusterUpkeep(self.daemon.database, self.daemon.api_context.clock, self.service).tick()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(Settings(tmp_path_factory.mktemp("home")), ManualClock())
-    yield daemon
-    daemon.socket.close()
-    daemon.close()
-
-
-@pytest.fixture
-def sky(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Sky]:
-    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[-60:].strip("-0123456789")
-    sky = Sky(daemon, daemon.api_context.cluster_service, name)
-    sky.service = replace(sky.service, cancel=lambda ids, _grace_s: sky.cancelled.extend(ids))
-    yield sky
-    with daemon.database.begin() as conn:  # later tests do not see it
-        conn.execute(update(clusters.Cluster).values(wanted="DOWN", active_name=None))
-        conn.execute(update(Job).values(finalized=True))
 
 
 def test_start__meets_another_start_of_the_same_cluster(sky: Sky) -> None:
@@ -244,79 +129,6 @@ def test_launch__that_is_rejected_leaves_the_machines_that_another_request_has_l
     with pytest.raises(RequestRejected):
         replace(sky.service, accept=reject).launch(sky.name, TASK, "ada", sky.name, LaunchOptions())
     assert (sky.cluster().wanted, sky.starts(), sky.cancelled) == ("UP", [1], [])
-
-
-def test_keys__of_clusters_cannot_be_sent_by_a_user(sky: Sky) -> None:
-    sky.launch()
-    sky.exec()
-    with sky.daemon.database.connect() as conn:
-        of_cluster = select(Job.c.idempotency_key).where(Job.c.cluster_id == sky.cluster().id)
-        keys = list(conn.execute(of_cluster).scalars())
-    assert len(keys) == 3
-    for key in keys:
-        with pytest.raises(ValidationError):
-            LaunchBody.model_validate({"tasks": [], "key": key})
-
-
-def with_recovery(**fields: Any) -> dict[str, Any]:
-    return {**TASK, "resources": {"job_recovery": fields}}
-
-
-def test_limits__of_the_task_hold_for_the_machines_and_for_the_job(sky: Sky) -> None:
-    launched = sky.launch(
-        with_recovery(
-            max_cost=50.0,
-            max_duration="2h",
-            stuck_after="30m",
-            restart_when_stuck="1h",
-            max_restarts_on_errors=3,
-            recover_on_exit_codes=[9],
-        )
-    )
-    assert launched.warnings == ()
-    of_host, of_job = sky.recovery(sky.hosts()[0].id), sky.recovery(launched.job_id)
-    assert of_host == Recovery(strategy="CHEAPEST", recovers=False, max_cost=50.0)
-    assert of_job == Recovery(
-        strategy="QUEUED",
-        max_restarts_on_errors=3,
-        recover_on_exit_codes=frozenset({9}),
-        stuck_after_s=1800.0,
-        restart_when_stuck_s=3600.0,
-    )
-    assert sky.limit_s(launched.job_id) == 7200.0, "the queue must know it"
-
-
-def test_limit__of_a_request_wins_over_that_of_its_task(sky: Sky) -> None:
-    assert sky.limit_s(sky.launch(with_recovery(max_duration="2h"), limit_s=60.0).job_id) == 60.0
-
-
-def test_limits__without_effect_are_warned_of(sky: Sky) -> None:
-    sky.launch(with_recovery(max_cost=50.0))
-    config = with_recovery(deadline="2100-01-01T00:00:00Z", keep_on_failure="1h", max_cost=60.0)
-    warnings = sky.service.exec(sky.name, config, "ada", f"{sky.name}-exec", None).warnings
-    unused = "resources.job_recovery.{}: accepted, but has no effect on a job of a cluster"
-    assert [unused.format(name) for name in ("deadline", "keep_on_failure", "max_cost")] == [
-        warning for warning in warnings if warning.startswith("resources.job_recovery")
-    ]
-    (kept,) = sky.launch(with_recovery(max_cost=60.0), key="again").warnings
-    assert kept.startswith(f"the cluster {sky.name} keeps the max_cost that it was launched with")
-    assert sky.launch(with_recovery(max_cost=50.0), key="third").warnings == ()
-
-
-def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(sky: Sky) -> None:
-    config = {**TASK, "file_mounts": {"/data-hunter22": "local://bucket"}, "secrets": {"TOKEN": "hunter22"}}
-    sky.launch(config)
-    row = sky.cluster()
-    assert "hunter22" not in repr(row._mapping)
-    assert row.config["file_mounts"] == {"/data-${TOKEN}": "local://bucket"}
-    assert sky.launch(config, key="again").warnings == (), "the mounts are the same"
-    sky.stop()
-    sky.service.start(sky.name)
-    spec, sealed = sky.spec(sky.hosts()[-1].id)
-    assert [mount["path"] for mount in spec["mounts"]] == ["/data-${TOKEN}"]
-    assert sky.service.keyring.unseal(sealed) == {"TOKEN": "hunter22"}
-    sky.service.down(sky.name)
-    assert sky.cluster().secrets is None
 
 
 def test_queue__is_read_in_batches(sky: Sky, monkeypatch: pytest.MonkeyPatch) -> None:
