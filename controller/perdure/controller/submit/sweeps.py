@@ -16,7 +16,7 @@ from sqlalchemy import Engine, Row, select
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store import grid
 from perdure.controller.store.queries import job_listing
-from perdure.controller.store.records.jobs import Batch, Job, Task
+from perdure.controller.store.records.jobs import KEY_SEPARATOR, Batch, Job, Task
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.statuses import TERMINAL, Status
@@ -66,9 +66,8 @@ class SweepService:
             raise RequestRejected("the secrets of the sweep were deleted when its jobs ended", fix=fix, status=409)
         batch = Batch(rows[0].batch_size, sorted(failed), sweep_id)
         configs = [row.config for row in rows]
-        accepted = self.accept(
-            Submission(rows[0].name, configs, rows[0].user, f"sweep/{sweep_id}/{key}", len(failed), retries=batch)
-        )
+        of_retry = KEY_SEPARATOR.join(("sweep", str(sweep_id), key))  # no user can send it
+        accepted = self.accept(Submission(rows[0].name, configs, rows[0].user, of_retry, len(failed), retries=batch))
         return accepted.job_ids
 
     def unfinished(self, sweep_id: int) -> list[int]:

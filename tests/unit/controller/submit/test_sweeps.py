@@ -78,6 +78,12 @@ def test_retry__launches_what_has_failed_once_for_each_key(controller: Controlle
         rows = conn.execute(select(Job.c.batch_rank, Job.c.batch_size).where(Job.c.id > 4).order_by(Job.c.id)).all()
     assert [tuple(row) for row in rows] == [(1, 4), (3, 4)], "a retry sees the same rank of the same number"
     controller.call("POST", "/sweeps/1/retry", {"key": "b"}, 409)
+    with controller.daemon.database.connect() as conn:
+        of_retries = select(Job.c.idempotency_key).where(Job.c.idempotency_key.startswith("sweep"))
+        keys = set(conn.execute(of_retries).scalars())
+    assert keys
+    for key in keys:  # no user can send one of them
+        assert controller.call("POST", "/sweeps/1/retry", {"key": key}, 400)
 
 
 def test_retry__needs_the_secrets_that_are_gone(controller: Controller) -> None:

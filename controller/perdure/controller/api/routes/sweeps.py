@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perdure.controller.api.auth import Operator
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.routes.jobs import RequestBody
+from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.submit.sweeps import SweepService
 
@@ -45,7 +45,7 @@ class RetriedSweep(TypedDict):
 
 
 class RetryBody(RequestBody):
-    key: str = Field(min_length=1, max_length=200)
+    key: Key = Field(min_length=1)
 
 
 @router.get("/{sweep_id}", responses=json_response(JobSweep))
