@@ -96,8 +96,8 @@ class ClusterService:
         self, name: str | None, config: Mapping[str, Any], by: Requester, key: str, options: LaunchOptions
     ) -> OfCluster:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
-        task, warnings = _task(config), ()
-        cluster = self._used_by(key)
+        task, cluster = _task(config), self._used_by(key)
+        warnings: tuple[str, ...] = ()
         if cluster is None:  # otherwise its job was added before, whatever has happened since
             cluster, warnings = self._launch_machines(name, config, task, by, key, options)
         if not options.with_job or not (config.get("run") or (options.with_setup and config.get("setup"))):
