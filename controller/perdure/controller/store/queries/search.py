@@ -19,6 +19,8 @@ _SCAN_COST = 2
 """The cost of reading a job by its id, relative to the cost of reading a name in the index."""
 
 _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
+# The condition of the partial index of attempts: no database concludes it from a state that is not GONE.
+_IS_LIVE = Attempt.c.state != AttemptState.GONE.value
 _Other = Task.alias()
 _OtherJob = Job.alias()
 
@@ -70,7 +72,7 @@ def jobs_with_kept_machines(conn: Connection, among: Sequence[int] | None, user:
     query = (
         select(Attempt.c.job_id)
         .join(Job, Job.c.id == Attempt.c.job_id)
-        .where(Attempt.c.state == AttemptState.STOPPED.value, Attempt.c.terminating.is_(False))
+        .where(_IS_LIVE, Attempt.c.state == AttemptState.STOPPED.value, Attempt.c.terminating.is_(False))
         .where(Job.c.finalized.is_(False))
         .distinct()
     )

@@ -141,6 +141,12 @@ def test_periodic_queries_of_clusters__do_not_read_past_jobs_or_slots(past_jobs:
         assert not SCAN_OF_CLUSTERS.search(plan), plan
 
 
+def test_jobs_with_kept_machines__reads_live_attempts_only(past_jobs: PastJobs) -> None:
+    with past_jobs.engine.connect() as conn:
+        plans = query_plans(past_jobs.engine, lambda: search.jobs_with_kept_machines(conn, None))
+    assert "ix_attempt_live" in "\n".join(plans), plans
+
+
 @pytest.fixture
 def english_database(postgres: Postgres) -> Iterator[Engine]:
     """A database with a language's collation: `a` sorts before `B`, and `_` before both."""
