@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +36,10 @@ _KINDS: Mapping[str, Callable[[Session, Mapping[str, Any], SessionContext], None
 
 
 class StreamDialer:
-    """Serves the streams of this node. To the channel, it is a stream that has no position."""
+    """Serves the streams of this node. To the channel, it is a stream that has no position.
+
+    Removes the folders of sessions that an earlier agent has left: they hold a host key and the job's environment.
+    """
 
     def __init__(
         self,
@@ -51,8 +55,10 @@ class StreamDialer:
         self._log = log
         self._lock = threading.Lock()
         self._sessions: dict[str, Session | None] = {}  # by id; None while the connection is being opened
+        self._refusals: dict[str, str] = {}  # why a session that is being opened must not begin
         self._used_at = time.monotonic()
         self._of_service: set[str] = set()  # the ids of the open streams that carry requests of a service
+        shutil.rmtree(context.directory, ignore_errors=True)
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:
         """Nothing is resumed: streams do not depend on the channel once they are open."""
@@ -84,8 +90,10 @@ class StreamDialer:
         return len(self._of_service)
 
     def end_all(self, reason: str) -> None:
-        """End the sessions that are open, because the job ends here. A machine that is kept may get later ones."""
+        """End the sessions that are open or being opened, because the job ends here. A machine that is kept may get
+        later ones."""
         with self._lock:
+            self._refusals.update({id: reason for id, session in self._sessions.items() if session is None})
             sessions = [session for session in self._sessions.values() if session is not None]
         for session in sessions:
             session.end(reason)
@@ -108,6 +116,7 @@ class StreamDialer:
             with self._lock:
                 self._of_service.discard(stream_id)
                 del self._sessions[stream_id]
+                self._refusals.pop(stream_id, None)
 
     def _connect(self, stream_id: str) -> WebSocket | None:
         """The connection of a stream. Behind a load balancer, it may take some calls to reach the right controller."""
@@ -134,6 +143,9 @@ class StreamDialer:
                 self._sessions[stream_id] = session
                 if request.get("kind") == SERVICE:
                     self._of_service.add(stream_id)
+                refusal = self._refusals.get(stream_id)
+            if refusal is not None:
+                raise SessionRefused(refusal)
             serve = _KINDS.get(str(request.get("kind")))
             if serve is None:
                 raise SessionRefused("this machine's agent does not support this kind of session")
