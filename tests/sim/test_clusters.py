@@ -15,7 +15,7 @@ from faultworld.scenario import Scenario
 from faultworld.totals import run_seeds
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.store.records import clusters
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 
 # tests/conftest.py sums them up in the terminal.
 HISTORIES = "histories_survived"

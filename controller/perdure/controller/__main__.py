@@ -204,7 +204,13 @@ def _migrate(home: Path, to: str | None, *, check_only: bool) -> None:
     from perdure.controller.runtime.config.settings import read_settings
     from perdure.controller.runtime.process import single_instance_lock
     from perdure.controller.store.engine.database_url import has_password, redacted
-    from perdure.controller.store.move_to_postgres import MigrationRefused, check_move, config_line, move_home, set_url
+    from perdure.controller.store.engine.move_to_postgres import (
+        MigrationRefused,
+        check_move,
+        config_line,
+        move_home,
+        set_url,
+    )
 
     if to is not None and has_password(to):
         raise MigrationRefused(

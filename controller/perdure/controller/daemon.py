@@ -24,15 +24,15 @@ from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
 from perdure.controller.maintenance import (
     backup_schedule,
+    budgets,
     cluster_homes,
     cluster_upkeep,
     history_expiry,
     orphan_sweep,
     probes,
 )
-from perdure.controller.maintenance.budgets import INTERVAL_S as BUDGET_INTERVAL_S
-from perdure.controller.maintenance.budgets import BudgetWatch
 from perdure.controller.maintenance.gauges import register_gauges
+from perdure.controller.maintenance.job_changes import publish_job
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
 from perdure.controller.maintenance.notify.sender import NotificationSender
@@ -42,7 +42,6 @@ from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.notice_queue_consumer import make_consumers
 from perdure.controller.nodes.presence import NodePresence
-from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers import membership
@@ -52,6 +51,7 @@ from perdure.controller.peers.ownership import JobOwnership
 from perdure.controller.peers.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
 from perdure.controller.peers.time_scale import scale_timeouts
 from perdure.controller.peers.wake_signal import WakeSignal
+from perdure.controller.reconcile import watchdog
 from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
@@ -61,8 +61,6 @@ from perdure.controller.reconcile.reports.job_metrics import JobMetrics
 from perdure.controller.reconcile.reports.notification_outbox import NotificationOutbox
 from perdure.controller.reconcile.reports.reports import DecisionReports
 from perdure.controller.reconcile.slot_grants import SlotGrants
-from perdure.controller.reconcile.watchdog import INTERVAL_S as WATCHDOG_INTERVAL_S
-from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime import endpoint_file
 from perdure.controller.runtime.clock import Clock
@@ -70,7 +68,6 @@ from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.listen import is_loopback
 from perdure.controller.runtime.config.notify_config import CALLBACK, read_notify_config
 from perdure.controller.runtime.config.settings import Settings
-from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.metrics.event_loop import EventLoopLag
 from perdure.controller.runtime.metrics.process_stats import register_process_stats
@@ -87,7 +84,7 @@ from perdure.controller.store.queries.counts import RENEW_S, TaskCounter
 from perdure.controller.store.queries.usage import usage_reader
 from perdure.controller.submit import schedules
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.schedules import ScheduleService
 from perdure.controller.submit.service import SubmissionService
@@ -167,7 +164,7 @@ class Daemon:
         outbox = NotificationOutbox(notify, member.controller_id, self._notifications.wake)
         reports = DecisionReports(JobMetrics(metrics, clock), outbox)
         self.inbox = inbox = ReconcilerInbox(database, clock, market, time_scale.speed, reports)
-        queue = SlotGrants(database, clock, market, inbox, self._refresh_slots)
+        queue = SlotGrants(database, clock, market, inbox, lambda host: self._sessions.refresh_slots(host))  # noqa: PLW0108 - made below
         self._cluster_queue = queue
         machines: dict[str, Cloud] = {**clouds, SLOT_CLOUD: SlotCloud(database, clock, queue.host_changed)}
         job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
@@ -210,7 +207,7 @@ class Daemon:
             intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
-            on_job_changed=partial(_publish_job, job_updates, queue, sessions.readiness),
+            on_job_changed=partial(publish_job, job_updates, queue, sessions.readiness),
             speed=time_scale.speed,
             recoveries_per_hour=bounds.recoveries_per_hour,
         )
@@ -242,41 +239,27 @@ class Daemon:
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
         unknown_machines = UnrecordedMachines()
-        views, describe = inbox.owned_views, inbox.request_describe
-        self._sweep = orphan_sweep.OrphanSweep(
-            machines, member.controller_id, database, views, describe, unknown_machines
-        )
+        of_inbox = (inbox.owned_views, inbox.request_describe)
+        self._sweep = orphan_sweep.OrphanSweep(machines, member.controller_id, database, *of_inbox, unknown_machines)
         self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
         accept = partial(accept_and_adopt, submissions, inbox, member.watermark.record_job)
         grace_s, speed = settings.timeouts.drain_timeout_s, time_scale.speed
         cancel = JobCancellation(database, clock, self._peer_inbox, grace_s, speed).cancel
         one = partial(accept_one, accept)
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
-        self._budgets = BudgetWatch(
-            database, clock, notify, member.controller_id, self._notifications.wake, cancel, cluster_service
-        )
-        self._services = services = build_services(
-            settings,
-            database=database,
-            member=member,
-            tls=tls,
-            submissions=submissions,
-            accept=one,
-            cancel=cancel,
-            readiness=sessions.readiness,
-            logs=logs,
-        )
+        wake, me = self._notifications.wake, member.controller_id
+        self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, cancel, cluster_service)
+        of_jobs = (submissions, one, cancel)
+        self._services = services = build_services(settings, database, member, tls, *of_jobs, sessions, logs)
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
-        self._watchdog = Watchdog(inbox.queue, clock, time_scale.speed)
-        backups = backup_schedule.read_backup_config(settings)
-        run_backup = backup_schedule.run_in_child(settings)
-        wiring = (database, wall_clock, run_backup)
-        self._backups = None if backups is None else backup_schedule.BackupSchedule(backups, *wiring)
+        self._watchdog = watchdog.Watchdog(inbox.queue, clock, time_scale.speed)
+        self._backups = backup_schedule.build(settings, database, wall_clock)
         self._access = AccessRegistry(database, clock)
         self._ticker = Ticker()
         self._server: Server | None = None
+        failed = self.reconciler.failed
         self.api_context = ApiContext(
             settings=settings,
             clock=clock,
@@ -312,7 +295,7 @@ class Daemon:
             has_lease=member.lease.is_held,
             watchdog=self._watchdog,
             launch_blocked_reason=self._pools.why_waiting,
-            count_set_aside=partial(_count_set_aside, self.reconciler, peer_outbox),
+            count_set_aside=lambda: failed.total_set_aside + (peer_outbox.total_set_aside if peer_outbox else 0),
         )
         register_process_stats(metrics.registry, settings.home)
         register_gauges(
@@ -382,7 +365,7 @@ class Daemon:
         if isinstance(self._blobs, SqlBlobs):  # the large files can wait: they only differ during a rolling upgrade
             every(PUBLISH_INTERVAL_S, partial(publish_artifacts, self._blobs, self._artifacts.values()))
         every(USAGE_INTERVAL_S, self._pools.refresh_usage)
-        every(BUDGET_INTERVAL_S, self._budgets.tick, at_start=True)
+        every(budgets.INTERVAL_S, self._budgets.tick, at_start=True)
         every(renew_s, self._ownership.tick)
         if self._peers is not None:
             every(renew_s, partial(self._sessions.close_without_lease, self._member.lease.is_held))
@@ -390,7 +373,7 @@ class Daemon:
             every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
         every(REFRESH_S, self._access.tick)
         every(watermark.INTERVAL_S, self._advance_watermark)
-        every(WATCHDOG_INTERVAL_S, self._watchdog.check)
+        every(watchdog.INTERVAL_S, self._watchdog.check)
         every(orphan_sweep.INTERVAL_S, self._sweep.run)
         every(cluster_upkeep.INTERVAL_S, self._cluster_upkeep.tick)
         every(cluster_homes.INTERVAL_S, self._cluster_homes.tick)
@@ -403,9 +386,6 @@ class Daemon:
         if self._prober is not None:
             every(probes.TICK_S, self._prober.tick)
 
-    def _refresh_slots(self, host: AttemptKey) -> None:
-        self._sessions.refresh_slots(host)
-
     def _advance_watermark(self) -> None:
         """A database that was replaced knows other jobs than this process: only a start can tell what is lost."""
         if not self._member.watermark.advance():
@@ -414,13 +394,3 @@ class Daemon:
     def _request_stop(self) -> None:
         if self._server is not None:
             self._server.should_exit = True
-
-
-def _publish_job(updates: JobUpdates, queue: SlotGrants, readiness: NodeReadiness, job_id: int) -> None:
-    updates.publish_job(job_id)
-    queue.job_changed(job_id)
-    readiness.on_change(job_id)
-
-
-def _count_set_aside(reconciler: Reconciler, outbox: Outbox | None) -> int:
-    return reconciler.failed.total_set_aside + (outbox.total_set_aside if outbox else 0)

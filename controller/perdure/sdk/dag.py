@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextvars import Token
 from typing import Any, Self
 
-from perdure.sdk import overrides
+from perdure.sdk.spec import overrides
 from perdure.sdk.spec.field_types import validate
 from perdure.sdk.spec.problems import Problem, TaskError
 from perdure.sdk.spec.report import Report
@@ -106,7 +106,7 @@ class Dag:
         self._edges.append((before, after))
 
     def override(self, **given: Any) -> Self:
-        """Override fields of every task from the command line; `overrides.OVERRIDES` lists the names.
+        """Override fields of every task from the command line; `spec.overrides.OVERRIDES` lists the names.
 
         None means not given; the text "none" removes the value of the YAML. `name` is the job's. Raises TaskError,
         which names the fields as options (`--gpus`), without changing anything.

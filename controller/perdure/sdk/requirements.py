@@ -10,7 +10,8 @@ from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import Amount, MachineRequirement
 from perdure.recovery.market.view import Offer
 from perdure.sdk.resources import Alternatives, Resources
-from perdure.sdk.spec import accelerators, deadlines
+from perdure.sdk.spec import accelerators
+from perdure.sdk.spec.values import deadlines
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol, Self, TypeGuard, TypeVar
 
-from perdure.sdk import overrides
 from perdure.sdk.resources import Alternatives, Resources
-from perdure.sdk.spec import buckets
+from perdure.sdk.spec import buckets, overrides
 from perdure.sdk.spec.parse_task import Config, parse_task
 from perdure.sdk.spec.problems import Problem, TaskError, UnsupportedField, field_name
 from perdure.sdk.spec.yaml_reader import Document, read_file, read_text

@@ -13,13 +13,13 @@ from sqlalchemy import insert, select, text
 
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import read_settings
-from perdure.controller.store import move_to_postgres
 from perdure.controller.store.blobs import DirectoryBlobs, SqlBlobs
+from perdure.controller.store.engine import move_to_postgres
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import make_engine, open_database
+from perdure.controller.store.engine.move_to_postgres import MigrationRefused, move_home, set_url
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
-from perdure.controller.store.move_to_postgres import MigrationRefused, move_home, set_url
 from perdure.controller.store.records import jobs
 from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.store.tables import Meta

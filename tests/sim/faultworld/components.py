@@ -45,7 +45,7 @@ from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.records.ownership_guard import Claim
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.service import SubmissionService
 from perdure.recovery.job import JobView, Timeouts

@@ -285,7 +285,7 @@ def _report(cluster: str, number: int | None) -> None:
 def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
-    from perdure.sdk.spec import deadlines
+    from perdure.sdk.spec.values import deadlines
 
     try:
         return float(deadlines.seconds(text))

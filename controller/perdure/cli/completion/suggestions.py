@@ -102,7 +102,7 @@ def clouds(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> lis
 
 def ignorable(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The fields that `--ignore` takes."""
-    from perdure.sdk.overrides import IGNORABLE
+    from perdure.sdk.spec.overrides import IGNORABLE
 
     return _starting_with(incomplete, IGNORABLE)
 

@@ -55,8 +55,8 @@ def audit(
 
 def _seconds(duration: str | None) -> float | None:
     from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
-    from perdure.sdk.spec import deadlines
     from perdure.sdk.spec.problems import InvalidValue
+    from perdure.sdk.spec.values import deadlines
 
     if duration is None:
         return None

@@ -109,7 +109,7 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
     if ("git_url" in kept or "git_ref" in kept) and "workdir" in kept:
         raise click.UsageError("--workdir excludes --git-url and --git-ref.")
     if "config" in kept:
-        from perdure.sdk.overrides import parse_settings
+        from perdure.sdk.spec.overrides import parse_settings
 
         kept["config"] = parse_settings(kept["config"])
     return kept

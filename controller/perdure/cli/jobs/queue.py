@@ -235,8 +235,8 @@ def _age_filter(since: str | None) -> Callable[[float], float]:
     """A function from now to the earliest submission, both in epoch seconds. Raises `Failure`."""
     if since is None:
         return lambda _: 0.0
-    from perdure.sdk.spec import deadlines
     from perdure.sdk.spec.problems import InvalidValue
+    from perdure.sdk.spec.values import deadlines
 
     try:
         with suppress(ValueError):

@@ -29,23 +29,19 @@ from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.gate import Gate
 from perdure.controller.api.request_metrics import RequestMetrics
 from perdure.controller.api.routes import (
-    audit,
     clusters,
-    controller,
     jobs,
     logs,
-    metrics,
     node_files,
     nodes,
     notifications,
     schedules,
     services,
     sweeps,
-    upgrade,
     uploads,
     usage,
-    users,
 )
+from perdure.controller.api.routes.administration import audit, controller, metrics, upgrade, users
 from perdure.controller.api.websocket_endpoints import WebSocketEndpoints
 from perdure.controller.store.queries.expenses import SpendingLedgers
 from perdure.controller.submit.errors import RequestRejected

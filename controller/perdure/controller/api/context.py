@@ -29,7 +29,7 @@ from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.submit.batching import SubmissionBatcher
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.schedules import ScheduleService
 from perdure.controller.submit.service import SubmissionService

@@ -24,8 +24,8 @@ from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.store.records import facts
-from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
 from perdure.sdk.spec.problems import InvalidValue
+from perdure.sdk.spec.values.deadlines import DURATION, parse_duration, seconds
 
 log = structlog.get_logger(__name__)
 
@@ -125,3 +125,9 @@ def run_in_child(settings: Settings) -> Run:
         return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
     return run
+
+
+def build(settings: Settings, database: Engine, wall_clock: Clock) -> BackupSchedule | None:
+    """The schedule that config.yaml asks for; None if it asks for none."""
+    config = read_backup_config(settings)
+    return None if config is None else BackupSchedule(config, database, wall_clock, run_in_child(settings))

@@ -22,7 +22,7 @@ from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.queries import search
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.store.records import clusters, notifications
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.errors import RequestRejected
 
 log = structlog.get_logger(__name__)

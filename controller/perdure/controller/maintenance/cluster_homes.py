@@ -17,7 +17,7 @@ from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Store
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store import cluster_homes
+from perdure.controller.store.clusters import cluster_homes
 
 log = structlog.get_logger(__name__)
 

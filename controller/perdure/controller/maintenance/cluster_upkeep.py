@@ -16,7 +16,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import cluster_slots, clusters
 from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost, WaitFor
-from perdure.controller.submit.clusters import ClusterService
+from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.reasons import Reason
 

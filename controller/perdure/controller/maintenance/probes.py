@@ -40,8 +40,8 @@ from perdure.recovery.job import JobView
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.statuses import AttemptState
-from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
 from perdure.sdk.spec.problems import InvalidValue as NotRead
+from perdure.sdk.spec.values.deadlines import DURATION, parse_duration, seconds
 
 log = structlog.get_logger(__name__)
 

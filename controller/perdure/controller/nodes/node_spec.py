@@ -21,7 +21,8 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
-from perdure.controller.store import cluster_homes, grid
+from perdure.controller.store import grid
+from perdure.controller.store.clusters import cluster_homes
 from perdure.controller.store.codec import decode_offer, decode_requirement
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, Text, UniqueConstraint, false, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Text, UniqueConstraint, false, text
 from sqlmodel import Field, SQLModel
 
-from perdure.controller.store.access_tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
-from perdure.controller.store.cluster_tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
+from perdure.controller.store.access.tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
+from perdure.controller.store.clusters.tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
+from perdure.controller.store.message_tables import NotificationRow, PeerMessageRow
 from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
 
 # With the tables below: importing this module imports the whole schema.
@@ -23,6 +24,8 @@ __all__ = [
     "ClusterRow",
     "ClusterSlotRow",
     "JobScheduleRow",
+    "NotificationRow",
+    "PeerMessageRow",
     "ReplicaRow",
     "ServiceRow",
     "ServiceVersionRow",
@@ -30,9 +33,6 @@ __all__ = [
     "UploadOwnerRow",
     "UserRow",
 ]
-
-# An id that may exceed 32 bits. SQLite assigns ids only to INTEGER columns, which have 64 bits there.
-_BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Meta(SQLModel, table=True):
@@ -315,16 +315,6 @@ class BucketRow(SQLModel, table=True):
     removed_at: float | None = None
 
 
-class PeerMessageRow(SQLModel, table=True):
-    """A message to the owner of a job from another daemon. The transaction that records its event deletes it."""
-
-    __tablename__ = "peer_message"
-    id: int | None = Field(default=None, sa_column=Column(_BigId, primary_key=True))
-    job_id: int = Field(index=True)
-    at: float
-    body: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
-
-
 class AgentConnectionRow(SQLModel, table=True):
     """The daemon that holds a node's connection. `session_id` distinguishes a connection from the one before it."""
 
@@ -388,28 +378,3 @@ class BlobChunkRow(SQLModel, table=True):
     digest: str = Field(primary_key=True)
     number: int = Field(primary_key=True)
     data: bytes
-
-
-class NotificationRow(SQLModel, table=True):
-    """An event on its way to one channel: inserted by the transaction that records the event (the outbox)."""
-
-    __tablename__ = "notification"
-    __table_args__ = (
-        UniqueConstraint("event_id", "channel"),
-        Index("ix_notification_pending", "channel", "id", sqlite_where=text("done_at IS NULL")),  # partial, as above
-        Index("ix_notification_done", "done_at"),
-    )
-    id: int | None = Field(default=None, sa_column=Column(_BigId, primary_key=True))
-    event_id: str
-    channel: str
-    kind: str
-    job_id: int | None = None
-    at: float
-    body: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
-    try_count: int = 0
-    wake_at: float
-    leased_by: str | None = None
-    leased_until: float = 0.0
-    done_at: float | None = None
-    outcome: str | None = None
-    error: str | None = Field(default=None, sa_column=Column(Text))

@@ -28,10 +28,10 @@ from perdure.controller.store.records import clusters, jobs
 from perdure.controller.store.records.clusters import UP
 from perdure.controller.store.records.jobs import Batch
 from perdure.controller.store.records.ownership_guard import Claim, find_claim
-from perdure.controller.submit.cluster_tasks import OnCluster
+from perdure.controller.submit.cluster.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected, Superseded
-from perdure.controller.submit.replica_tasks import OfService
+from perdure.controller.submit.serve.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
 

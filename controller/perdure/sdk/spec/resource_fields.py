@@ -10,7 +10,7 @@ import re
 from datetime import datetime
 from typing import Any, Final
 
-from perdure.sdk.spec import accelerators, deadlines, infra
+from perdure.sdk.spec import accelerators, infra
 from perdure.sdk.spec.field_types import (
     FLAG,
     NO_EFFECT,
@@ -28,7 +28,7 @@ from perdure.sdk.spec.field_types import (
 )
 from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
 from perdure.sdk.spec.report import Report
-from perdure.sdk.spec.values import quantities
+from perdure.sdk.spec.values import deadlines, quantities
 
 Config = dict[str, Any]
 

@@ -31,7 +31,7 @@ from perdure.sdk.spec.field_types import (
 from perdure.sdk.spec.file_mount_fields import FILE_MOUNTS, UPLOADED
 from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
 from perdure.sdk.spec.resource_fields import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
-from perdure.sdk.spec.schema_service import SERVICE
+from perdure.sdk.spec.service_fields import SERVICE
 
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 

@@ -15,7 +15,8 @@ from faultworld.scenario import JobPlan
 from faultworld.virtual_time import START
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
-from perdure.controller.submit.clusters import ClusterService, LaunchOptions, OfCluster
+from perdure.controller.submit.cluster.clusters import ClusterService
+from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster
 from perdure.controller.submit.errors import RequestRejected
 
 if TYPE_CHECKING:

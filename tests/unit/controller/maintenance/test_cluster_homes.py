@@ -10,8 +10,8 @@ from sqlalchemy import Engine, insert, select, update
 
 from perdure.controller.maintenance.cluster_homes import ClusterHomes
 from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.store import cluster_homes
-from perdure.controller.store.cluster_tables import ClusterRow
+from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import Cluster, host_key
 from perdure.controller.store.records.jobs import Attempt, Job, Task, insert_batch

@@ -16,7 +16,7 @@ from perdure.controller.maintenance import history_expiry
 from perdure.controller.maintenance.history_expiry import UPLOAD_GRACE_S, HistoryExpiry
 from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.blobs import BlobStore, DirectoryBlobs, SqlBlobs
-from perdure.controller.store.cluster_tables import ClusterRow
+from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore

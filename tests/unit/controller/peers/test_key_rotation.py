@@ -14,7 +14,7 @@ from perdure.controller.peers.keyring_check import load_database_keyring, requir
 from perdure.controller.peers.lease import Lease
 from perdure.controller.runtime.security.keyring import KEY_FILE, Keyring, WrongKeyring, fingerprint
 from perdure.controller.store import job_schedules
-from perdure.controller.store.cluster_tables import ClusterRow, JobScheduleRow
+from perdure.controller.store.clusters.tables import ClusterRow, JobScheduleRow
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Task
 from unit.controller.world import World

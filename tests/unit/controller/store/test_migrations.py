@@ -11,7 +11,7 @@ from sqlalchemy import Engine, Index, MetaData, inspect, text
 from sqlmodel import SQLModel
 
 from perdure.controller.store import tables
-from perdure.controller.store.access_tables import AUDIT_TRIGGERS
+from perdure.controller.store.access.tables import AUDIT_TRIGGERS
 from perdure.controller.store.engine import database
 from perdure.controller.store.engine.database import CannotOpen, head_revision, make_engine, open_database
 from support.helpers.postgres_server import Postgres

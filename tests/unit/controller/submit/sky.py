@@ -14,7 +14,8 @@ from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store import codec
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
-from perdure.controller.submit.clusters import ClusterService, LaunchOptions
+from perdure.controller.submit.cluster.clusters import ClusterService
+from perdure.controller.submit.cluster.requests import LaunchOptions
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perdure.sdk import Task
-from perdure.sdk.overrides import IGNORABLE
 from perdure.sdk.spec.field_types import Record
+from perdure.sdk.spec.overrides import IGNORABLE
 from perdure.sdk.spec.problems import TaskError
 from perdure.sdk.spec.resource_fields import AUTOSTOP, RESOURCES
 from perdure.sdk.spec.task_fields import TASK

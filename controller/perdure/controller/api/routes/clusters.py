@@ -1,6 +1,6 @@
 """Routes for clusters: launch, exec, list, queue, cancel, stop, start, down, autostop.
 
-`submit.clusters` does what they ask; the logs of a cluster's job are those of its job id (`routes.logs`).
+`submit.cluster.clusters` does what they ask; the logs of a cluster's job are those of its job id (`routes.logs`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.submit.clusters import LaunchOptions, OfCluster, no_such_cluster
+from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.requester import Requester
 from perdure.sdk.connection import api_types

@@ -1,6 +1,6 @@
 """Routes for services: up, update, list, show, token, down, ending a replica, and the log of the proxy.
 
-`submit.services` does what they ask; the log of a replica is that of its job (`routes.logs`).
+`submit.serve.services` does what they ask; the log of a replica is that of its job (`routes.logs`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import records
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.services import StartedService, no_such_service
+from perdure.controller.submit.serve.services import StartedService, no_such_service
 from perdure.recovery.market.services.plan import UpdateMode
 from perdure.sdk.serve import types
 

@@ -14,7 +14,7 @@ from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP, StoredReplica
 from perdure.recovery.market.services.replicas import Replica, ServiceStatus, service_status
 from perdure.recovery.market.services.spec import ReplicaPolicy
-from perdure.sdk.spec import schema_service
+from perdure.sdk.spec import service_fields as schema_service
 
 MAX_ENDED = 10
 """So many replicas that are over are shown."""

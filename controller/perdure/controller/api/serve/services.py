@@ -13,14 +13,14 @@ from sqlalchemy import Engine
 from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
 from perdure.controller.maintenance.serve.watch import ServiceWatch
-from perdure.controller.nodes.readiness import NodeReadiness
+from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.membership import Membership
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.logs.log_store import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
+from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
-from perdure.controller.submit.services import ServiceRequests
 from perdure.sdk.connection.installation import installed_clouds
 
 SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
@@ -44,18 +44,17 @@ class Services:
 
 def build_services(
     settings: Settings,
-    *,
     database: Engine,
     member: Membership,
     tls: Tls | None,
     submissions: SubmissionService,
     accept: Callable[[Submission], Accepted],
     cancel: Callable[[Sequence[int], float | None], None],
-    readiness: NodeReadiness,
+    nodes: NodeSessions,
     logs: LogStore,
 ) -> Services:
     """The services of a daemon. Its watch is not started. `tls`: the daemon's certificate, also of endpoints."""
-    clock, keyring = member.clock, member.keyring
+    clock, keyring, readiness = member.clock, member.keyring, nodes.readiness
     proxies = ServiceProxies(settings.home, settings.host)
     requests = ServiceRequests(
         database,

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from perdure.controller.clouds.base.config_section import Section, SectionError
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
-from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
 from perdure.sdk.spec.problems import InvalidValue
+from perdure.sdk.spec.values.deadlines import DURATION, parse_duration, seconds
 
 if TYPE_CHECKING:
     from perdure.recovery.simulate.traces import ZoneTrace

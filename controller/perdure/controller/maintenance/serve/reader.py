@@ -13,7 +13,7 @@ from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import StoredReplica
-from perdure.controller.submit.replica_tasks import spec_of
+from perdure.controller.submit.serve.replica_tasks import spec_of
 from perdure.recovery.market.services.plan import ServiceView, UpdateMode
 from perdure.recovery.market.services.replicas import Replica, ReplicaStatus
 from perdure.recovery.market.services.scale import ScaleState

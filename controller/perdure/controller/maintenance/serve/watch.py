@@ -29,11 +29,11 @@ from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.services import ServiceRequests
+from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.recovery.market.services.plan import ServicePlan, decide
 from perdure.recovery.market.services.replicas import FAILURES, ReplicaStatus, ServiceStatus, service_status
 from perdure.recovery.statuses import AttemptState
-from perdure.sdk.spec import schema_service
+from perdure.sdk.spec import service_fields as schema_service
 
 log = structlog.get_logger(__name__)
 

@@ -30,8 +30,8 @@ from urllib.parse import urlsplit
 from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector, kind_of
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
 from perdure.sdk.notify.events import DEFAULT_EVENTS, EVENTS
-from perdure.sdk.spec.deadlines import DURATION, parse_duration, seconds
 from perdure.sdk.spec.problems import InvalidValue
+from perdure.sdk.spec.values.deadlines import DURATION, parse_duration, seconds
 
 CALLBACK = "event_callback"
 """The channel that runs a task's `event_callback`. No configured channel may have this name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from perdure.controller.store import cluster_homes
+from perdure.controller.store.clusters import cluster_homes
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters

@@ -149,9 +149,8 @@ class ClusterHost:
     @property
     def running(self) -> HostAttempt | None:
         """The attempt whose machines may take jobs; None while there is none."""
-        if self.cancelled or self.outcome is not None:
-            return None
-        return next((attempt for attempt in self.attempts if attempt.is_up), None)
+        has_ended = self.cancelled or self.outcome is not None
+        return None if has_ended else next((attempt for attempt in self.attempts if attempt.is_up), None)
 
 
 def host_key(cluster_id: int, starts: int) -> str:

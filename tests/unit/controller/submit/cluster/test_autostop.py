@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.controller.submit.autostop import AutostopRequest, parse_autostop
+from perdure.controller.submit.cluster.autostop import AutostopRequest, parse_autostop
 from perdure.sdk import Resources
 
 Form = bool | int | str | dict[str, Any] | None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.sdk import Task, TaskError
-from perdure.sdk.spec.schema_service import check_service, service_port
+from perdure.sdk.spec.service_fields import check_service, service_port
 
 EVERYTHING = {
     "readiness_probe": {

@@ -24,13 +24,13 @@ from perdure.controller.store.services import records
 from perdure.controller.store.services.records import DOWN, UP
 from perdure.controller.submit.compiler import parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.replica_tasks import OfService, probe_of, replica_config, spec_of
+from perdure.controller.submit.serve.replica_tasks import OfService, probe_of, replica_config, spec_of
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.services.plan import UpdateMode
 from perdure.recovery.market.services.replicas import ReplicaStatus
 from perdure.recovery.market.services.scale import first_state
 from perdure.sdk import Task, TaskError
-from perdure.sdk.spec import schema_service
+from perdure.sdk.spec import service_fields as schema_service
 
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _MAX_NAME_CHARS = 63

@@ -18,11 +18,10 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store import cluster_homes
+from perdure.controller.store.clusters import cluster_homes
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import STOPPED, UP, ClusterHost, WaitFor
-from perdure.controller.submit.autostop import parse_autostop
-from perdure.controller.submit.cluster_tasks import (
+from perdure.controller.submit.cluster.cluster_tasks import (
     OnCluster,
     accelerator_of,
     demand_of,
@@ -33,7 +32,14 @@ from perdure.controller.submit.cluster_tasks import (
     unchanged_warnings,
     with_secrets,
 )
-from perdure.controller.submit.compiler import parse_tasks
+from perdure.controller.submit.cluster.requests import (
+    LaunchOptions,
+    OfCluster,
+    name_is_taken,
+    no_such_cluster,
+    parse_one_task,
+    with_autostop,
+)
 from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.service import Accepted, Submission, is_stopped
@@ -54,31 +60,6 @@ Cancel = Callable[[Sequence[int], float | None], None]
 
 
 @dataclass(frozen=True)
-class LaunchOptions:
-    """How a cluster is launched. `autostop_s`: None leaves that of the cluster as it is."""
-
-    with_setup: bool = True
-    with_job: bool = True
-    autostop_s: float | None = None
-    autostop_down: bool = False
-    wait_for: WaitFor = WaitFor.JOBS_AND_SSH
-    recover: bool = False
-    command: str = ""
-    limit_s: float | None = None
-
-
-@dataclass(frozen=True)
-class OfCluster:
-    """The cluster that a request was about, and the number and id of the job that it added, if any."""
-
-    cluster_id: int
-    name: str
-    number: int | None = None
-    job_id: int | None = None
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class ClusterService:
     """Clusters of one installation. Every method raises RequestRejected, and what the database raises."""
 
@@ -96,7 +77,7 @@ class ClusterService:
         self, name: str | None, config: Mapping[str, Any], by: Requester, key: str, options: LaunchOptions
     ) -> OfCluster:
         """Create or start the cluster `name`, and queue the job of the task. Repeating it with `key` does it once."""
-        task, cluster = _task(config), self._used_by(key)
+        task, cluster = parse_one_task(config), self._used_by(key)
         warnings: tuple[str, ...] = ()
         if cluster is None:  # otherwise its job was added before, whatever has happened since
             cluster, warnings = self._launch_machines(name, config, task, by, key, options)
@@ -109,7 +90,7 @@ class ClusterService:
 
     def exec(self, name: str, config: Mapping[str, Any], by: Requester, key: str, limit_s: float | None) -> OfCluster:
         """Queue a job without `setup` on a cluster that is up. Repeating it with `key` does it once."""
-        task, cluster = _task(config), self._used_by(key)
+        task, cluster = parse_one_task(config), self._used_by(key)
         if cluster is None:
             cluster = self.get(name, by.of)
             if cluster.wanted != UP:
@@ -129,13 +110,13 @@ class ClusterService:
     ) -> tuple[Row[Any], tuple[str, ...]]:
         """Create or start the cluster. Returns it, and warnings."""
         warnings: tuple[str, ...] = ()
-        options = _with_autostop(options, task)
+        options = with_autostop(options, task)
         with self.database.connect() as conn:
             cluster = clusters.find_by_key(conn, key) or (clusters.find(conn, name) if name else None)
         if cluster is None:
             cluster = self._create(name, config, task, by.user, key, options)
         elif by.of not in (None, cluster.user):
-            raise _taken(cluster.name)
+            raise name_is_taken(cluster.name)
         elif cluster.idempotency_key != key:
             self._require_room(cluster, task)
             warnings = unchanged_warnings(cluster.name, cluster.config, config)
@@ -395,15 +376,6 @@ class ClusterService:
         }
 
 
-def _taken(name: str) -> RequestRejected:
-    message = f"the name {name} is in use by a cluster of another user"
-    return RequestRejected(message, where="name", fix="choose another name", status=409)
-
-
-def no_such_cluster(name: str) -> RequestRejected:
-    return RequestRejected(f"Cluster {name!r} does not exist", fix="see `perdure status`", status=404)
-
-
 def _host(conn: Connection, cluster_id: int) -> ClusterHost | None:
     return clusters.hosts(conn, [cluster_id]).get(cluster_id)
 
@@ -416,23 +388,9 @@ def _is_as(conn: Connection, seen: Row[Any] | None) -> bool:
     return row is not None and all(getattr(row, name) == getattr(seen, name) for name in _OF_USE)
 
 
-def _with_autostop(options: LaunchOptions, task: Task) -> LaunchOptions:
-    """The options, completed by `resources.autostop` of the task unless they say when the cluster stops."""
-    request = parse_autostop(next(iter(task.resources)).autostop)
-    if request is None or options.autostop_s is not None:
-        return options
-    wait_for = options.wait_for if request.wait_for is None else WaitFor(request.wait_for)
-    return replace(options, autostop_s=request.idle_s, autostop_down=request.down, wait_for=wait_for)
-
-
 def _is_held(cluster: Row[Any], host: ClusterHost | None) -> bool:
     """Whether machines are wanted, and those of the last start are not lost."""
     if cluster.wanted != UP:
         return False
     is_current = host is not None and host.key == clusters.host_key(cluster.id, cluster.starts)
     return not is_current or host is None or (host.outcome is None and not host.cancelled)
-
-
-def _task(config: Mapping[str, Any]) -> Task:
-    (task,) = parse_tasks([config])
-    return task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.sdk import Dag, Problem, Resources, TaskError
-from perdure.sdk.overrides import parse_settings
+from perdure.sdk.spec.overrides import parse_settings
 
 PIPELINE = """
 name: nightly

@@ -14,7 +14,7 @@ from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.submit.clusters import LaunchOptions
+from perdure.controller.submit.cluster.requests import LaunchOptions
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.reasons import Reason

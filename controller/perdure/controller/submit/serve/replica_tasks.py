@@ -11,7 +11,7 @@ from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.compiler import CompiledJob
 from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
-from perdure.sdk.spec import schema_service
+from perdure.sdk.spec import service_fields as schema_service
 
 SPREAD = "SPREAD"
 _ALTERNATIVES = ("any_of", "ordered")

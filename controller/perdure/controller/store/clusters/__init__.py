@@ -1,0 +1,1 @@
+"""The tables of clusters and of the buckets that keep their homes."""

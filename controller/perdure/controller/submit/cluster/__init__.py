@@ -1,0 +1,1 @@
+"""How a cluster is launched, and how its jobs are admitted."""

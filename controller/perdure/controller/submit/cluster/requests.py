@@ -1,0 +1,61 @@
+"""What a request about a cluster asks for and returns, and why it is rejected. `clusters` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perdure.controller.store.records.clusters import WaitFor
+from perdure.controller.submit.cluster.autostop import parse_autostop
+from perdure.controller.submit.compiler import parse_tasks
+from perdure.controller.submit.errors import RequestRejected
+from perdure.sdk import Task
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a cluster is launched. `autostop_s`: None leaves that of the cluster as it is."""
+
+    with_setup: bool = True
+    with_job: bool = True
+    autostop_s: float | None = None
+    autostop_down: bool = False
+    wait_for: WaitFor = WaitFor.JOBS_AND_SSH
+    recover: bool = False
+    command: str = ""
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class OfCluster:
+    """The cluster that a request was about, and the number and id of the job that it added, if any."""
+
+    cluster_id: int
+    name: str
+    number: int | None = None
+    job_id: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def parse_one_task(config: Mapping[str, Any]) -> Task:
+    (task,) = parse_tasks([config])
+    return task
+
+
+def with_autostop(options: LaunchOptions, task: Task) -> LaunchOptions:
+    """The options, completed by `resources.autostop` of the task unless they say when the cluster stops."""
+    request = parse_autostop(next(iter(task.resources)).autostop)
+    if request is None or options.autostop_s is not None:
+        return options
+    wait_for = options.wait_for if request.wait_for is None else WaitFor(request.wait_for)
+    return replace(options, autostop_s=request.idle_s, autostop_down=request.down, wait_for=wait_for)
+
+
+def name_is_taken(name: str) -> RequestRejected:
+    message = f"the name {name} is in use by a cluster of another user"
+    return RequestRejected(message, where="name", fix="choose another name", status=409)
+
+
+def no_such_cluster(name: str) -> RequestRejected:
+    return RequestRejected(f"Cluster {name!r} does not exist", fix="see `perdure status`", status=404)

@@ -1,0 +1,1 @@
+"""How a service is admitted, and how its replicas become jobs."""
