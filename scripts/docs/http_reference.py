@@ -19,7 +19,7 @@ def _page(api: dict[str, Any]) -> Iterator[str]:
     yield "# HTTP API"
     yield ""
     yield "The routes of the controller, from its OpenAPI document (`GET /openapi.json` of a running controller)."
-    yield "Requests carry the user token as `Authorization: Bearer TOKEN`, except where a route says otherwise."
+    yield "Requests carry a token of a user as `Authorization: Bearer TOKEN`, except where a route says otherwise."
     yield ""
     for path in sorted(api["paths"]):
         for method in _METHODS:

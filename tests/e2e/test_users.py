@@ -61,6 +61,9 @@ def test_users__see_and_end_what_is_theirs(shared: Shared) -> None:
     assert "No jobs to cancel" in bob.perdure("jobs", "cancel", "-y", "--all-users").stdout
     assert shared.admin.job(hers)["status"] in ("STARTING", "RUNNING")
     shared.admin.until(lambda: alice.perdure("jobs", "exec", hers, "--", "true", check=False).returncode == 0, "hers")
+    checked = bob.perdure("check", "local")
+    assert "local: usable" in checked.stdout
+    assert "needs the role operator" in checked.stderr
     refused = bob.perdure("users", "list", check=False)
     assert "this needs the role admin" in refused.stderr
 

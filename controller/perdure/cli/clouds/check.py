@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from perdure.cli.completion import suggestions
 from perdure.sdk.connection import api_types
+
+if TYPE_CHECKING:
+    from perdure.sdk.connection.client import Client
 
 SEVERITY_LABELS = {
     "ok": ("ok", "green"),
@@ -53,7 +57,9 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
             raise Failure(f"unknown cloud {name!r}\n  choose from: {', '.join(known)}", EXIT_WRONG_INPUT)
     names = list(dict.fromkeys(map(canonical_cloud, clouds))) or list(known)
     with spinner("Checking accounts"):
-        findings = {name: client.findings(name) for name in names}
+        findings, refusal = _findings(client, names)
+    if refusal:
+        warn(f"accounts were not checked: {refusal}")
     usable = {
         name: known[name]["usable"] and all(finding["severity"] != "error" for finding in findings[name])
         for name in names
@@ -67,6 +73,18 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
         for name in names:
             _print(known[name], findings[name], is_usable=usable[name], verbose=verbose)
     raise SystemExit(0 if (all(usable.values()) if clouds else any(usable.values())) else 1)
+
+
+def _findings(client: Client, names: Sequence[str]) -> tuple[dict[str, list[api_types.Finding]], str]:
+    """The results by cloud; none, and why, for a user whose role does not allow the checks."""
+    from perdure.sdk.connection.client import ApiError
+
+    try:
+        return {name: client.findings(name) for name in names}, ""
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return {name: [] for name in names}, error.message
 
 
 def _print(cloud: api_types.Cloud, findings: Sequence[api_types.Finding], *, is_usable: bool, verbose: bool) -> None:

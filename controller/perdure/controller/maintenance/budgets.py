@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -28,10 +29,11 @@ from perdure.controller.submit.errors import RequestRejected
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 30.0
+_REST_FACTOR = 20.0  # adding up takes a twentieth of the time at most: a million jobs in a month take seconds
 _CONTROLLER = Actor("controller")
 
 
-@dataclass(frozen=True)
+@dataclass
 class BudgetWatch:
     """For one daemon. Several may run on one database: each step is reported by the first."""
 
@@ -42,9 +44,21 @@ class BudgetWatch:
     wake: Callable[[], None]  # is called after something was queued for sending
     cancel: Callable[[Sequence[int], float | None], None]
     clusters: ClusterService
+    timer: Callable[[], float] = monotonic
+    _rest_until: float = float("-inf")
 
     def tick(self) -> None:
-        """Compare what users have spent with their budgets. Raises what the database raises."""
+        """Compare what users have spent with their budgets, unless the last time took too long to do it again already.
+        Raises what the database raises."""
+        began = self.timer()
+        if began < self._rest_until:
+            return
+        try:
+            self._compare()
+        finally:
+            self._rest_until = began + _REST_FACTOR * (self.timer() - began)
+
+    def _compare(self) -> None:
         now = self.clock.now()
         month = budgets.month_of(now)
         with self.database.connect() as conn:

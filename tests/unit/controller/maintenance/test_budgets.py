@@ -71,7 +71,8 @@ class Setting:
 
         service: Any = SimpleNamespace(stop=lambda name, **_options: self.stopped.append(name))
         notify = NotifyConfig(rules=rules or (NotifyRule(("user.*",), ("ops",)),))
-        return BudgetWatch(self.database, self.clock, notify, "c", wake, cancel, service)
+        # Tests look as often as they like.
+        return BudgetWatch(self.database, self.clock, notify, "c", wake, cancel, service, timer=lambda: 0.0)
 
     def sent(self) -> list[tuple[str, str]]:
         """(event, message) of what was queued."""
@@ -171,6 +172,20 @@ def test_budget__ends_what_runs_if_it_says_so(setting: Setting) -> None:
     setting.watch().tick()
     assert (setting.cancelled, setting.stopped) == ([running], ["dev"])
     assert "running ones save their work and end" in setting.sent()[-1][1]
+
+
+def test_watch__rests_after_adding_up_took_long(setting: Setting) -> None:
+    setting.user(budget_usd=1.0)
+    setting.job(NOON - HOUR_S, None)
+    watch, times = setting.watch(NotifyRule(("job.*",), ("ops",))), iter([100.0, 102.0, 139.0, 140.0, 141.0])
+    watch.timer = lambda: next(times)
+    watch.tick()
+    with setting.database.begin() as conn:
+        users.change(conn, "ada", spent_month=None)
+    watch.tick()
+    assert setting.blocked() == [], "it rests for 40 s after 2 s of work"
+    watch.tick()
+    assert setting.blocked() == ["ada"]
 
 
 def test_rules__choose_by_user(setting: Setting) -> None:

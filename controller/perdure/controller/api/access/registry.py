@@ -66,7 +66,8 @@ class AccessRegistry:
         self._stored_uses: dict[str, float] = {}
         self._denials: deque[tuple[Deed, float]] = deque(maxlen=1000)
         self._recent: dict[str, deque[float]] = {}
-        self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._lock = threading.Lock()  # never held during a query: the event loop takes it
         self.refresh()  # before the first call
 
     @property
@@ -96,7 +97,7 @@ class AccessRegistry:
         """Follow changes of users and tokens. Raises what the database raises."""
         if self._database is None:
             return
-        with self._lock, self._database.connect() as conn:
+        with self._refreshing, self._database.connect() as conn:
             version = users.version(conn)  # first: what changes afterwards has another version
             if version == self._version:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.pricing.price_list import HasPriceList
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.probes import Prober
+from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.queries import job_listing
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.market.view import Offer
@@ -92,7 +94,8 @@ def _probes(prober: Prober | None) -> dict[str, Any] | None:
 @router.post("/api/v1/controller/stop", responses=_ERRORS)
 def stop(caller: Admin) -> dict[str, str]:
     """End the daemon. Running jobs go on."""
-    record(caller, "controller.stop")
+    with suppress(*UNAVAILABLE):  # a controller whose database is away can still be stopped
+        record(caller, "controller.stop")
     caller.context.request_stop()
     return {"status": "stopping"}
 
