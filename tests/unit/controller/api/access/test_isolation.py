@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, insert
 
 from perdure.controller.api.access.caller import declaration
 from perdure.controller.api.app import create_app
 from perdure.controller.api.dashboard.pages import PATHS
 from perdure.controller.store.access.roles import PERMISSIONS, AccessRight, Role
+from perdure.controller.store.records.jobs import Attempt, Job
 from unit.controller.api.access.conftest import (
     ALICES,
     BOBS,
@@ -18,6 +20,7 @@ from unit.controller.api.access.conftest import (
     DIGEST,
     HOST,
     MISSING,
+    OFFER,
     UPLOADED,
     USERS,
     Installation,
@@ -155,6 +158,26 @@ def test_cancel__touches_only_the_callers_jobs(installation: Installation, body:
     if "ids" in body:
         assert result["unknown"] == [ALICES, HOST]
     installation.forget_cancels()
+
+
+def test_cancel__leaves_the_kept_machines_of_others(installation: Installation) -> None:
+    """A job that has failed and whose machines are kept has ended, but is cancelled to let them go."""
+    kept = 70
+    rows = {"user": "alice", "name": "kept", "submitted_at": 0.0, "finalized": False}
+    key = {"job_id": kept, "task_index": 0, "generation": 1}
+    with installation.daemon.database.begin() as conn:
+        conn.execute(insert(Job).values(id=kept, **rows))
+        conn.execute(insert(Attempt).values(**key, state="STOPPED", offer=OFFER, requested_at=0.0))
+    cancelled = {}
+    for user in ("bob", "alice"):
+        installation.forget_cancels()
+        installation.call(user, "POST", "/jobs/cancel", {"all": True})
+        cancelled[user] = kept in installation.cancelled()
+    installation.forget_cancels()
+    with installation.daemon.database.begin() as conn:
+        conn.execute(delete(Attempt).where(Attempt.c.job_id == kept))
+        conn.execute(delete(Job).where(Job.c.id == kept))
+    assert cancelled == {"bob": False, "alice": True}
 
 
 def test_cancel__of_an_operator_touches_all(installation: Installation) -> None:

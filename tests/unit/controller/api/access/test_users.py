@@ -12,7 +12,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from perdure.controller.api.access.caller import ALL, Caller, authenticate_token
 from perdure.controller.api.access.registry import AccessRegistry
 from perdure.controller.api.dashboard import events
-from perdure.controller.api.dashboard.sign_in import BrowserSessions
+from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.routes import logs
 from perdure.controller.api.tunnel.broker import while_valid
 from perdure.controller.submit.errors import RequestRejected
@@ -171,7 +171,7 @@ def test_expired_token__is_refused_by_streams_and_calls(installation: Installati
 
 
 def test_open_streams__end_when_the_token_is_revoked(installation: Installation) -> None:
-    """A session on a machine, a log that is followed, and the stream of hints."""
+    """A session on a machine, a log that is followed, and the streams of hints of a caller and of a browser."""
     context = installation.daemon.api_context
     token_id = new_user(installation, "hilde", role="viewer")
     who = caller(installation, "hilde")
@@ -180,8 +180,11 @@ def test_open_streams__end_when_the_token_is_revoked(installation: Installation)
         session = asyncio.ensure_future(while_valid(who, asyncio.sleep(3600)))
         followed = logs._stream(who, logs._TranscriptReader(context, ALICES, None), 0, True)
         hints = events._hints(who, BrowserSessions(context), None, 3600.0)
-        assert (await anext(hints)).startswith(b"event: hello")
-        streams = [asyncio.ensure_future(_drain(stream)) for stream in (followed, hints)]
+        signed_in = BrowserSession(f"{token_id}~x", context.clock.now(), context.clock.now() + 3600)
+        of_browser = events._hints(who, BrowserSessions(context), signed_in, 3600.0)
+        for stream in (hints, of_browser):
+            assert (await anext(stream)).startswith(b"event: hello")
+        streams = [asyncio.ensure_future(_drain(stream)) for stream in (followed, hints, of_browser)]
         await asyncio.sleep(0)
         assert not session.done()
         revoked = await asyncio.to_thread(installation.call, "root", "DELETE", f"/tokens/{token_id}")
