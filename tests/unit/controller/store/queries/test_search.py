@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from sqlalchemy import Engine, insert, text
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
+from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.store.records import cluster_slots, clusters, jobs, ownership_guard, peer_messages
 from perdure.controller.store.records.jobs import Job
@@ -179,3 +181,36 @@ def test_find_ids__does_not_depend_on_the_collation(
             conn.execute(text("SET LOCAL enable_seqscan = off"))
             plan = conn.execute(text("EXPLAIN SELECT id FROM job WHERE name ~>=~ 'a-' AND name ~<~ 'a.'")).scalars()
             assert re.search("ix_job_name_id.*Index Cond: .*~>=~", "".join(plan))
+
+
+def give_every_third_to(past_jobs: PastJobs, user: str) -> set[int]:
+    with past_jobs.engine.begin() as conn:
+        conn.execute(text('UPDATE job SET "user" = :user WHERE id % 3 = 0'), {"user": user})
+    return {id for id in past_jobs.known if id % 3 == 0}
+
+
+@pytest.mark.parametrize("many_rows", [search.MANY_ROWS, 3])
+def test_find_ids__of_a_user(past_jobs: PastJobs, many_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MANY_ROWS", many_rows)
+    monkeypatch.setattr(search, "WINDOW", 5)
+    own = give_every_third_to(past_jobs, "ada")
+    for wanted in FILTERS[::7]:
+        matching = [id for id in past_jobs.matching(replace(wanted, limit=None)) if id in own]
+        assert past_jobs.find(replace(wanted, user="ada")) == matching[: wanted.limit], wanted
+        assert past_jobs.find(replace(wanted, user="nobody")) == []
+
+
+def test_pages_of_a_user__scan_no_table(past_jobs: PastJobs) -> None:
+    give_every_third_to(past_jobs, "ada")
+    for wanted in (Filter(user="ada"), Filter(user="ada", skip_finished=True), Filter(user="ada", name="bert")):
+        plans = query_plans(past_jobs.engine, lambda wanted=wanted: past_jobs.find(wanted))  # type: ignore[misc]
+        assert not FULL_SCAN.search("\n".join(plans)), plans
+
+
+def test_counts__of_a_user(past_jobs: PastJobs) -> None:
+    own, counter = give_every_third_to(past_jobs, "ada"), TaskCounter()
+    true = Counter(status for id in own for status in past_jobs.known[id][1])
+    for later_s in (0.0, 60.0):  # the second time, the past is not counted again
+        with past_jobs.engine.connect() as conn:
+            assert counter.by_status(conn, NOW + later_s, "ada") == dict(true)
+            assert counter.by_status(conn, NOW + later_s, "nobody") == {}
