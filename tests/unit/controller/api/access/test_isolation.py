@@ -217,6 +217,18 @@ def test_cluster__name_of_another_user_is_taken(installation: Installation) -> N
     assert (refused.status_code, refused.json()["error"]["fix"]) == (409, "choose another name")
 
 
+def test_job__on_the_cluster_of_another_user_is_its_owners(installation: Installation) -> None:
+    """Only operators can queue one there; the owner pays for it, so the owner sees it."""
+    body = {"task": {"name": "helped", "run": "true"}, "user": "bob", "key": "helped"}
+    queued = installation.call("oscar", "POST", f"/clusters/{CLUSTER}/jobs", body)
+    assert queued.status_code == 201, queued.text
+    job_id = queued.json()["job_id"]
+    assert installation.call("alice", "GET", f"/jobs/{job_id}").json()["user"] == "alice"
+    assert installation.call("bob", "GET", f"/jobs/{job_id}").status_code == 404
+    (entry,) = [one for one in installation.audit(action="job.submit") if one["target"] == f"job {job_id}"]
+    assert (entry["user"], entry["detail"]["user"]) == ("oscar", "alice")
+
+
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
