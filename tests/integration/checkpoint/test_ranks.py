@@ -168,7 +168,6 @@ def test_unsharded_save__rank_0_saves_for_all(start: Start, tmp_path: Path) -> N
     assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 1
 
 
-@pytest.mark.parametrize("how", ["files"], indirect=True)
 @pytest.mark.parametrize("asynchronous", ["", "yes"])
 def test_replicated_save__is_what_rank_0_has(start: Start, tmp_path: Path, asynchronous: str) -> None:
     """Each rank writes its share of what it has in common with rank 0. At step 4 an array differs elsewhere, at step 5
