@@ -94,8 +94,11 @@ class Gauge(Metric):
             self._values[self._admit(values)] = value
 
     def add(self, by: float, *values: str) -> None:
+        """What was added under `OTHER` is subtracted there."""
         with self._lock:
-            values = self._admit(values)
+            other = (OTHER,) * len(self.labels)
+            is_under_other = by < 0 and values not in self._texts and other in self._texts
+            values = other if is_under_other else self._admit(values)
             self._values[values] = self._values.get(values, 0) + by
             if self.labels and not self._values[values]:
                 del self._values[values], self._texts[values]
@@ -106,7 +109,8 @@ class Gauge(Metric):
             self._values.clear()
             self._texts.clear()
             for labels, value in values.items():
-                self._values[self._admit(labels)] = value
+                admitted = self._admit(labels)
+                self._values[admitted] = self._values.get(admitted, 0) + value
 
     def _samples(self) -> Iterator[str]:
         for values, value in self._values.items():

@@ -77,6 +77,23 @@ def test_label_sets__beyond_the_limit_are_counted_together() -> None:
     assert registry.dropped == 2
 
 
+def test_gauge__beyond_the_limit_adds_up() -> None:
+    registry = MetricRegistry()
+    gauge = registry.gauge("perdure_things", "Things.", "zone", max_series=2)
+    gauge.replace({("a",): 1, ("b",): 2, ("c",): 3, ("d",): 4})
+    assert lines_of(registry)[-1] == 'perdure_things{zone="other"} 7'
+
+
+def test_gauge__subtracts_where_it_has_added() -> None:
+    registry = MetricRegistry()
+    gauge = registry.gauge("perdure_things", "Things.", "zone", max_series=2)
+    for zone in ("a", "b", "c"):
+        gauge.add(1, zone)
+    gauge.add(-1, "a")
+    gauge.add(-1, "c")
+    assert lines_of(registry)[2:] == ['perdure_things{zone="b"} 1']
+
+
 def test_wrong_number_of_labels__is_an_error() -> None:
     counter = MetricRegistry().counter("perdure_things", "Things.", "zone")
     with pytest.raises(ValueError, match="perdure_things has the labels"):
