@@ -65,7 +65,7 @@ class BrowserSessions:
     """Codes and cookies of one controller. Except for `refresh`, methods that take a connection use the database."""
 
     context: ApiContext
-    _ended: frozenset[str] = frozenset()
+    _ended: set[str] = field(default_factory=set)  # changed in place only, from several threads: no end is lost
     _ended_read_at: float | None = None
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -114,7 +114,7 @@ class BrowserSessions:
     def end(self, conn: Connection, session: BrowserSession) -> None:
         """End the session, at once here and within `_ENDED_TTL_S` at other controllers."""
         facts.set(conn, _ENDED + session.id, repr(session.signed_in_at + self._scaled(MAX_AGE_S)))
-        self._ended |= {session.id}
+        self._ended.add(session.id)
 
     async def refresh(self) -> None:
         """Read which sessions have ended, at most every few seconds. The first call raises what the database raises."""
@@ -130,7 +130,7 @@ class BrowserSessions:
                     raise
                 log.warning("database.unavailable", error=str(error))
             else:
-                self._ended |= ended
+                self._ended.update(ended)
                 self._ended_read_at = loop.time()
 
     def find(self, headers: Mapping[str, str], method: str) -> BrowserSession | None:
