@@ -172,9 +172,15 @@ def test_watermark__notices_that_its_database_was_replaced(start: Start, databas
 
 
 def test_damaged_record__is_as_none(start: Start, database: Engine, tmp_path: Path) -> None:
-    add_job(database, start("home"))
+    job_id = add_job(database, start("home"))
+    before = HomeRecord.load(tmp_path / "home")
     (tmp_path / "home" / FILE).write_text("{")
-    start("home")
+    assert start("home").watermark.advance()
+    after = HomeRecord.load(tmp_path / "home")
+    assert before is not None
+    assert after is not None, "the next start writes another"
+    assert (after.controller, after.incarnation) == (before.controller, before.incarnation)
+    assert after.highest_job == job_id
 
 
 def test_logs__reveal_an_empty_database_without_a_record(start: Start, database: Engine, tmp_path: Path) -> None:
