@@ -140,7 +140,7 @@ def test_decision_that_is_not_recorded__queues_nothing(world: World, monkeypatch
         raise RuntimeError("the transaction fails at its end")
 
     with monkeypatch.context() as patch:
-        patch.setattr("perdure.controller.reconcile.recorder.notify.notify_all", fail)
+        patch.setattr("perdure.controller.reconcile.recorder.pg_notify.notify_all", fail)
         world.run(job)
     assert kinds(world) == before
     world.pass_time(120)
