@@ -94,6 +94,9 @@ MEANINGS: dict[Reason, Meaning] = {
 }
 
 
+# The cloud took the machine, or has announced it.
+PREEMPTIONS = frozenset({Reason.PREEMPTED, Reason.PREEMPTION_NOTICE})
+
 # A reason that is not in the table ends nothing and recovers nothing.
 _NO_MEANING = Meaning()
 

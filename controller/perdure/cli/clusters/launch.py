@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from perdure.sdk.connection.client import Client
     from perdure.sdk.dag import Dag
 
-DEFAULT_IDLE_MINUTES = 5
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
 
 

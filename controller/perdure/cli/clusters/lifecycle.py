@@ -17,7 +17,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_IDLE_MINUTES = 5.0
+DEFAULT_IDLE_MINUTES = 5
 
 
 wait_for_option = click.option(

@@ -67,12 +67,13 @@ def status(
 ) -> None:
     """List clusters."""
     from perdure.cli.client import connect
+    from perdure.cli.clusters.names import is_pattern
     from perdure.sdk import clusters
 
     client = connect()
     listed = clusters.clusters(names or None, client=client)
     for name in names:
-        if not (set(name) & set("*?[")) and name not in {cluster["name"] for cluster in listed}:
+        if not is_pattern(name) and name not in {cluster["name"] for cluster in listed}:
             click.echo(f"Cluster {name!r} not found.", err=True)
     if ip:
         return _print_ip(listed)

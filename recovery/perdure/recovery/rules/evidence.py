@@ -12,7 +12,7 @@ from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView
 from perdure.recovery.market.cooldown import unavailable_after_preemption
 from perdure.recovery.market.history import OfferObservation
-from perdure.recovery.reasons import Reason
+from perdure.recovery.reasons import PREEMPTIONS, Reason
 
 # After a loss for one of these reasons, the offer cools down.
 COOLDOWN_REASONS = {
@@ -23,14 +23,12 @@ COOLDOWN_REASONS = {
     Reason.BOOT_TIMEOUT,
 }
 
-_PREEMPTIONS = {Reason.PREEMPTED, Reason.PREEMPTION_NOTICE}
-
 
 def evidence_of_loss(attempt: AttemptView, reason: Reason, now: float) -> list[Action]:
     """What the loss of `attempt` for `reason` says of its offer, as far as is known now."""
     if reason not in COOLDOWN_REASONS:
         return []
-    return _evidence(attempt, now, confirmed=attempt.loss_confirmed, preempted=reason in _PREEMPTIONS)
+    return _evidence(attempt, now, confirmed=attempt.loss_confirmed, preempted=reason in PREEMPTIONS)
 
 
 def confirm_loss(attempt: AttemptView, now: float, out: list[Action], *, preempted: bool) -> AttemptView:
@@ -41,7 +39,7 @@ def confirm_loss(attempt: AttemptView, now: float, out: list[Action], *, preempt
     if attempt.loss_confirmed:
         return attempt
     if not attempt.is_wanted and attempt.reason in COOLDOWN_REASONS:
-        preempted = preempted or attempt.reason in _PREEMPTIONS
+        preempted = preempted or attempt.reason in PREEMPTIONS
         out.extend(_evidence(attempt, now, confirmed=True, preempted=preempted))
     return replace(attempt, loss_confirmed=True)
 

@@ -23,7 +23,7 @@ from perdure.controller.store.queries.log_attempts import load_log_attempts, loa
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.market.slot_queue import SLOT_CLOUD
-from perdure.recovery.reasons import Reason
+from perdure.recovery.reasons import PREEMPTIONS
 from perdure.recovery.statuses import AttemptState, Status
 
 router = APIRouter(
@@ -34,7 +34,6 @@ router = APIRouter(
 _POLL_INTERVAL_S = 1.0
 _MAX_TAIL_LINES = 10_000_000
 _ENDED = (AttemptState.STOPPED, AttemptState.GONE)
-_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_NOTICE)
 
 
 @router.get("/jobs/{job_id}/logs", response_class=StreamingResponse)
@@ -131,7 +130,7 @@ class _TranscriptReader:
 
     def _load_stops(self, rows: Sequence[Row[Any]]) -> None:
         """Load which slots were lost because the cluster was stopped, if one was lost since the last call."""
-        lost = {(r.task_index, r.generation) for r in rows if _is_on_slot(r) and r.reason in _PREEMPTIONS}
+        lost = {(r.task_index, r.generation) for r in rows if _is_on_slot(r) and r.reason in PREEMPTIONS}
         if lost - self._lost_slots:
             self._lost_slots = lost
             self._stops = load_stops(self._context.database, self.job_id)
@@ -141,7 +140,7 @@ class _TranscriptReader:
         where = f"{offer['cloud']}/{offer['region']}/{offer['zone']} {offer['instance_type']} {offer['market']}"
         if _is_on_slot(row):
             where = f"cluster {offer['region']}"
-            if (row.task_index, row.generation) in self._stops and reason in _PREEMPTIONS:
+            if (row.task_index, row.generation) in self._stops and reason in PREEMPTIONS:
                 reason = f"{where} was stopped"
         return AttemptInfo(
             key=(self.job_id, row.task_index, row.generation),

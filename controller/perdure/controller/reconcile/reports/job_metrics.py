@@ -18,12 +18,11 @@ from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import AttemptView, JobView, TaskView
 from perdure.recovery.market.offers import Offer
 from perdure.recovery.market.slot_queue import SLOT_CLOUD
-from perdure.recovery.reasons import Reason
+from perdure.recovery.reasons import PREEMPTIONS
 from perdure.recovery.statuses import AttemptState, TaskState
 
 TaskKey = tuple[int, int]
 _HOUR_S = 3600.0
-_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_NOTICE)
 _LAUNCH_ENDS = {"attempt.launched": "launched", "attempt.refused": "refused", "attempt.withdrawn": "withdrawn"}
 # Sums of prices must come back to zero when the last machine is gone.
 _MICRO = 1_000_000
@@ -219,7 +218,7 @@ class JobMetrics:
         before, now = was
         cause = (entry.reason or "").lower()
         self.metrics.recoveries.inc(cause)
-        if entry.kind == "attempt.lost" and entry.reason in _PREEMPTIONS and _has_machines(attempt.offer):
+        if entry.kind == "attempt.lost" and entry.reason in PREEMPTIONS and _has_machines(attempt.offer):
             noticed = any(node.notice_deadline is not None for node in attempt.nodes)
             self.metrics.preemptions.inc(*_labels(attempt.offer), str(noticed).lower())
         if before.run_since is not None:

@@ -20,7 +20,7 @@ from perdure.controller.store.records import notifications
 from perdure.controller.store.records.jobs import Job, Task
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView, TaskView
-from perdure.recovery.reasons import Reason
+from perdure.recovery.reasons import PREEMPTIONS
 from perdure.recovery.statuses import Status
 from perdure.sdk.notify.events import DEFAULT_EVENTS
 
@@ -54,7 +54,6 @@ _KINDS = {
     "job.cancel": "job.cancelling",
     "task.ended": "task.ended",
 }
-_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_NOTICE)
 # SkyPilot's JOB_STATUS for each event of a task's `event_callback`. `task.ended` has the task's status.
 CALLBACK_STATUSES: Mapping[str, tuple[str, ...]] = {
     "job.starting": ("SUBMITTED", "STARTING"),
@@ -169,7 +168,7 @@ def _kind(entry: TimelineEntry, before: TaskView) -> str | None:
         case "attempt.running":
             return "job.recovered" if before.has_run else "job.started"
         case "attempt.lost":
-            return "job.preempted" if entry.reason in _PREEMPTIONS else "job.interrupted"
+            return "job.preempted" if entry.reason in PREEMPTIONS else "job.interrupted"
     return _KINDS.get(entry.kind)
 
 

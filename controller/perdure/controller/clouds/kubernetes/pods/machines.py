@@ -32,11 +32,11 @@ TERMINATE_GRACE_S = 10
 
 def describe(cluster: Cluster, cloud: str, ids: Sequence[str]) -> list[Instance]:
     """Those of `ids` that exist or have existed. Raises what `ApiClient` does."""
-    groups: dict[str, list[str]] = {}
-    for id in ids:
-        if (anchor := names.anchor_of(id)) is not None:
-            groups.setdefault(anchor, []).append(id)
-    return [instance for anchor, pods in groups.items() for instance in _describe_group(cluster, cloud, anchor, pods)]
+    return [
+        instance
+        for anchor, pods in _by_anchor(ids).items()
+        for instance in _describe_group(cluster, cloud, anchor, pods)
+    ]
 
 
 def list_owned(cluster: Cluster, cloud: str, controller: str) -> list[Instance]:
@@ -53,15 +53,20 @@ def list_owned(cluster: Cluster, cloud: str, controller: str) -> list[Instance]:
 
 def terminate(cluster: Cluster, ids: Iterable[str]) -> None:
     """End these pods. Their anchors say first that the controller has asked for it. Raises what `ApiClient` does."""
-    groups: dict[str, list[str]] = {}
-    for id in ids:
-        if (anchor := names.anchor_of(id)) is not None:
-            groups.setdefault(anchor, []).append(id)
-    for anchor, pods in groups.items():
+    for anchor, pods in _by_anchor(ids).items():
         cluster.note_termination(pods)
         anchors.annotate(cluster, anchor, {anchors.TERMINATED: f"{cluster.now():.3f}"})
         for pod in pods:
             delete(cluster, "pods", pod, grace_s=TERMINATE_GRACE_S)
+
+
+def _by_anchor(ids: Iterable[str]) -> dict[str, list[str]]:
+    """The pods of each anchor, without names that are no pods of ours."""
+    groups: dict[str, list[str]] = {}
+    for id in ids:
+        if (anchor := names.anchor_of(id)) is not None:
+            groups.setdefault(anchor, []).append(id)
+    return groups
 
 
 def evict(cluster: Cluster, pod: Object, grace_s: int) -> None:
