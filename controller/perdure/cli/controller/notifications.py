@@ -22,7 +22,7 @@ Examples:
 def notify() -> None:
     """List notifications, and test their channels.
 
-    The controller's config.yaml defines channels, under `notify`; a task names those that hear of it.
+    The controller's config.yaml defines channels, under `notify`; a task names those that receive its events.
     """
 
 

@@ -34,7 +34,7 @@ Examples:
     shell_complete=suggestions.job_names,
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Cancel all unfinished jobs of yours.")
-@click.option("-u", "--all-users", is_flag=True, help="Cancel all unfinished jobs, whoever has launched them.")
+@click.option("-u", "--all-users", is_flag=True, help="Cancel the unfinished jobs of all users.")
 @click.option(
     "--graceful/--no-graceful",
     default=True,

@@ -156,7 +156,7 @@ class Outbox:
 
     def _set_aside(self, job_event: JobEvent, body: dict[str, Any], error: Exception) -> None:
         if isinstance(error, OutboxClosed):
-            return  # whoever waits does so in vain, as after a crash: the node or the user repeats it
+            return  # its sender waits in vain, as after a crash: the node or the user repeats it
         self.total_set_aside += 1
         content = json.dumps(body, default=repr)[:_MAX_LOGGED_CHARS]
         log.error("peer_message.set_aside", job=job_event.job_id, message=content, exc_info=error)

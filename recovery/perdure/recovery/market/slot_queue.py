@@ -17,7 +17,7 @@ from perdure.recovery.frozen import replace
 SLOT_CLOUD = "cluster"
 """The `cloud` of the offers that are slots on machines which a cluster already has."""
 DEFAULT_CPUS = 0.5
-"""What a job takes that does not say: as in SkyPilot, so that small commands run beside large ones."""
+"""What a job takes that requests no CPUs: as in SkyPilot, so that small commands run beside large ones."""
 
 # Shares of a GPU are compared with this tolerance: thirds do not add up to 1.
 _EPSILON = 1e-6

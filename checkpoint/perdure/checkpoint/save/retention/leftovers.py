@@ -1,7 +1,7 @@
 """Removes the parts that saves have left behind without becoming a checkpoint, on a mount also from the bucket.
 
 A save that was killed leaves an unfinished part, or finished ones that no manifest lists. Nothing of a save that may
-still be running is removed, whoever runs it:
+still be running, in any process, is removed:
 
 * an unfinished part goes once its writer is known to be dead (`Writer.is_dead`), or has not written for an hour;
 * a finished part goes an hour after it was written. Processes wait for each other for 10 minutes at most
