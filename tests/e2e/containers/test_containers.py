@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -73,7 +74,9 @@ def test_scripts__run_in_the_container(controller: Controller, registry: Contain
     assert (controller.home / "local/buckets/inside/file").read_text() == "saved\n"
 
 
-def test_preemption__reaches_the_program_in_the_container(controller: Controller, registry: ContainerRegistry) -> None:
+def test_preemption__reaches_the_program_in_the_container_after_the_agent_was_killed(
+    controller: Controller, registry: ContainerRegistry
+) -> None:
     run = """
 if [ -e /ckpt/step ]; then echo "resumed at $(cat /ckpt/step)"; exit 0; fi
 trap 'echo 7 > /ckpt/step; echo told; exit 0' TERM
@@ -85,6 +88,13 @@ while :; do sleep 0.1; done
     controller.until(lambda: "running\n" in controller.log(job), "the first attempt")
     inside = controller.perdure("jobs", "exec", job, "--", "sh", "-c", "echo $WORD; pwd; ls /bin/busybox")
     assert inside.stdout == "from-the-image\n/home/perdure/sky_workdir\n/bin/busybox\n"
+
+    (machine,) = (path.parent for path in controller.home.glob("local/instances/*/machine"))
+    agents = [one for one in psutil.process_iter() if _is_agent_of(one, machine)]
+    assert len(agents) == 1
+    agents[0].kill()  # the machine starts it again, and it adopts the container
+    calls = "connected to the controller"
+    controller.until(lambda: (machine / "agent.log").read_text().count(calls) == 2, "the next agent")
     controller.perdure("jobs", "preempt", job, "--notice", "20")
     assert ended(controller, job)["status"] == "SUCCEEDED"
     log = controller.log(job)
@@ -125,6 +135,13 @@ def test_machine__leaves_nothing_of_the_container(controller: Controller, regist
     instances = controller.home / "local" / "instances"
     controller.until(lambda: not list(instances.glob("*/machine")), "the end of the machines")
     assert not [process for process in psutil.process_iter() if f"perdure-{job}-0-" in " ".join(_words(process))]
+
+
+def _is_agent_of(process: psutil.Process, machine: Path) -> bool:
+    with suppress(psutil.Error):
+        is_agent = any(word.startswith("/run/perdure/artifacts/") for word in process.cmdline()[1:2])
+        return is_agent and any(str(machine) in _words(above) for above in process.parents())
+    return False
 
 
 def _words(process: psutil.Process) -> list[str]:
