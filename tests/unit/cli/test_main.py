@@ -10,12 +10,13 @@ import pytest
 from perdure.cli import main
 from perdure.cli.errors import Failure
 from perdure.cli.jobs import group as jobs
+from perdure.cli.serve import group as serve
 from perdure.sdk.connection.client import ApiError
 from support.helpers.timing import scaled
 from unit.cli.commands import RunPerdure, StartPerdure
 from unit.sdk.contract_server import Controller
 
-GROUPS = {(): main.COMMANDS, ("jobs",): jobs.COMMANDS}
+GROUPS = {(): main.COMMANDS, ("jobs",): jobs.COMMANDS, ("serve",): serve.COMMANDS}
 COMMANDS = [(*group, name) for group, commands in GROUPS.items() for name in commands]
 
 
@@ -66,7 +67,7 @@ def test_mistyped_command__gets_a_suggestion(perdure: RunPerdure) -> None:
     ("words", "advice"),
     [
         (("jobs", "dashboard"), "There is no command 'dashboard': use `perdure jobs queue --watch`"),
-        (("serve", "up", "x.yaml"), "There is no command 'serve': services are not supported yet"),
+        (("show-gpus",), "There is no command 'show-gpus': use `perdure gpus`"),
         (("jobs", "pool", "apply"), "There is no command 'pool': pools are not supported"),
     ],
 )

@@ -65,7 +65,7 @@ def down(
 @click.command(
     "terminate-replica",
     epilog="""\b
-Example:
+Examples:
   perdure serve terminate-replica mymodel 2
 """,
 )

@@ -18,7 +18,7 @@ CONTROLLER = Path(failpoints.__file__).parents[1]
 def test_failpoints__each_is_used_once_in_the_controller() -> None:
     sources = [path.read_text() for path in CONTROLLER.rglob("*.py")]
     used = [name for text in sources for name in re.findall(r"\bfailpoint\(\"([^\"]+)\"\)", text)]
-    of_features = failpoints.CLUSTER_FAILPOINTS + failpoints.NOTIFICATION_FAILPOINTS
+    of_features = failpoints.CLUSTER_FAILPOINTS + failpoints.SERVICE_FAILPOINTS + failpoints.NOTIFICATION_FAILPOINTS
     assert sorted(used) == sorted(failpoints.FAILPOINTS + failpoints.COMMAND_FAILPOINTS + of_features)
 
 
