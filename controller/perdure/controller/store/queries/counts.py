@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal,
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import UNAVAILABLE, insert_into
-from perdure.controller.store.records.jobs import IS_PART, Job, Task
+from perdure.controller.store.records.jobs import Task, is_managed
 from perdure.controller.store.tables import PurgedCountRow
 from perdure.recovery.statuses import TERMINAL, Status
 
@@ -36,7 +36,7 @@ _ENDED = sorted(s.value for s in TERMINAL)
 _LIVE = [s.value for s in Status if s not in TERMINAL]
 
 
-_IS_MANAGED = Task.c.job_id.not_in(select(Job.c.id).where(IS_PART))
+_IS_MANAGED = is_managed(Task.c.job_id)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, union_all
 
 from perdure.controller.store.queries.globs import Glob
-from perdure.controller.store.records.jobs import Attempt, Job, Task
+from perdure.controller.store.records.jobs import Attempt, Job, Task, is_managed
 from perdure.recovery.statuses import TERMINAL, AttemptState, Status
 
 MANY_ROWS = 10_000
@@ -22,7 +22,6 @@ _LIVE = tuple(s.value for s in Status if s not in TERMINAL)
 # The condition of the partial index of attempts: no database concludes it from a state that is not GONE.
 _IS_LIVE = Attempt.c.state != AttemptState.GONE.value
 _Other = Task.alias()
-_OtherJob = Job.alias()
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _by_job(conn: Connection, wanted: Filter) -> Select[Any]:
     """A query that follows the index on ids, or on a name and ids."""
     query = select(Job.c.id).where(*_conditions(wanted))
     if wanted.ids is None:
-        query = query.where(_is_managed(Job.c.id))
+        query = query.where(is_managed(Job.c.id))
     if wanted.name is not None:
         query = query.where(Job.c.name == wanted.name)
     if wanted.glob is not None:
@@ -138,7 +137,7 @@ def _by_name(conn: Connection, wanted: Filter, glob: Glob) -> Select[Any]:
         *_prefix_conditions(conn, glob),
         _matches(conn, Job.c.name, glob),
         *_conditions(wanted, number),
-        _is_managed(Job.c.id),
+        is_managed(Job.c.id),
     )
     return query.order_by(number.desc()).limit(wanted.limit)
 
@@ -162,7 +161,7 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
     """A query that follows the tasks of each status and merges their newest jobs."""
     parts = []
     for status in statuses:
-        newest = select(Task.c.job_id).where(Task.c.status == status, _is_managed(Task.c.job_id))
+        newest = select(Task.c.job_id).where(Task.c.status == status, is_managed(Task.c.job_id))
         if wanted.before is not None:
             newest = newest.where(Task.c.job_id < wanted.before)
         if wanted.name is not None:
@@ -178,12 +177,6 @@ def _by_status(conn: Connection, wanted: Filter, statuses: Sequence[str]) -> Sel
         parts.append(select(part.c.job_id))
     merged = union_all(*parts).subquery()
     return select(merged.c.job_id).distinct().order_by(merged.c.job_id.desc()).limit(wanted.limit)
-
-
-def _is_managed(job_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether a job is none of a cluster or service. Looked up by id: an index on names has neither."""
-    is_part = or_(_OtherJob.c.cluster_id.is_not(None), _OtherJob.c.service_id.is_not(None))
-    return ~exists().where(_OtherJob.c.id == job_id, is_part)
 
 
 def _has_task(job_id: ColumnElement[int], statuses: Sequence[str]) -> ColumnElement[bool]:
