@@ -91,7 +91,7 @@ def test_warnings__name_the_options_that_the_strategy_does_not_use(
         ("resources: {image_id: 'skypilot:ubuntu'}", "resources.image_id"),
         ("resources: {any_of: [{cpus: 1}, {image_id: 'skypilot:ubuntu'}]}", "resources.any_of[1].image_id"),
         ("volumes: {/data: v}", "volumes"),
-        ("service: {replicas: 2}", "service"),
+        ("service: {readiness_probe: /}", "service"),
         ("pool: {workers: 2}", "pool"),
         ("config: {hooks: [{run: x, events: [stop]}]}", "config.hooks[0]"),
     ],
