@@ -107,7 +107,7 @@ def test_proxy__is_started_again_and_refuses_nobody(sky: ServiceHost, caller: Ca
 def test_daemon__keeps_endpoint_token_and_replicas_when_it_is_killed(sky: ServiceHost, caller: Caller) -> None:
     before = [one["job_id"] for one in sky.ready(NAME)]
     sky.kill_daemon()
-    sky.until_ready(NAME, 2)
+    sky.until(NAME, lambda one: one["status"] == "READY" and one["ready_replicas"] == 2, "all replicas again")
     assert [one["job_id"] for one in sky.ready(NAME)] == before
     assert caller.call().status == 200
     assert serve.token(NAME, client=sky.client) == {"endpoint": caller.endpoint, "token": caller.token}

@@ -81,6 +81,7 @@ class ServiceWatch:
         self._thread = threading.Thread(target=self._run, name="services", daemon=True)
 
     def start(self) -> None:
+        self._woken.set()  # endpoints of an earlier daemon are open again at once
         self._thread.start()
 
     def stop(self) -> None:
