@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal,
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store.engine.database import UNAVAILABLE, insert_into
-from perdure.controller.store.records.jobs import Task, is_managed
+from perdure.controller.store.records.jobs import Job, Task, is_managed
 from perdure.controller.store.tables import PurgedCountRow
 from perdure.recovery.statuses import TERMINAL, Status
 
