@@ -24,12 +24,12 @@ Node = NodeRow.__table__  # type: ignore[attr-defined]
 TimelineEvent = EventRow.__table__  # type: ignore[attr-defined]
 
 IS_PART = or_(Job.c.cluster_id.is_not(None), Job.c.service_id.is_not(None))
-_OtherJob = Job.alias()
 """Whether a job is a part of a cluster or of a service. Users find it there, not among their managed jobs."""
+_OtherJob = Job.alias()
 
 
 def is_managed(job_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether the job of this id is no part. Looked up by its id: collecting the ids of all parts would read them all."""
+    """Whether the job of this id is no part. Looked up by its id: otherwise all parts would be read."""
     is_part = or_(_OtherJob.c.cluster_id.is_not(None), _OtherJob.c.service_id.is_not(None))
     return ~exists().where(_OtherJob.c.id == job_id, is_part)
 
