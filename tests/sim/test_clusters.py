@@ -19,8 +19,8 @@ from perdure.controller.submit.cluster.clusters import ClusterService
 
 # tests/conftest.py sums them up in the terminal.
 HISTORIES = "histories_survived"
-QUICK_COUNT, LONG_COUNT = 40, 3_000
-PER_TEST, MAX_SEEDS = 20, 60
+QUICK_COUNT, LONG_COUNT = 10, 3_000
+PER_TEST, MAX_SEEDS = 10, 60
 
 
 def assert_invariants(seeds: range, request: pytest.FixtureRequest) -> None:

@@ -18,6 +18,7 @@ from perdure.controller.store.records import clusters
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 
 if TYPE_CHECKING:
     from faultworld.process import Process
@@ -122,7 +123,8 @@ class ClusterUsers:
         plan, first = state.plan, state.plan.jobs[0]
         options = LaunchOptions(autostop_s=plan.idle_s, autostop_down=plan.idle_down, recover=plan.recover)
         call = partial(
-            ClusterService.launch, name=plan.name, config=plan.launch_config(), user="u", key=f"key-{plan.name}",
+            ClusterService.launch, name=plan.name, config=plan.launch_config(), by=Requester("u"),
+            key=f"key-{plan.name}",
             options=options,
         )  # fmt: skip
 
@@ -162,7 +164,7 @@ class ClusterUsers:
 
     def _exec(self, state: ClusterState, job: JobPlan) -> None:
         call = partial(
-            ClusterService.exec, name=state.plan.name, config=state.plan.exec_config(job), user="u",
+            ClusterService.exec, name=state.plan.name, config=state.plan.exec_config(job), by=Requester("u"),
             key=f"key-{job.name}", limit_s=None,
         )  # fmt: skip
 

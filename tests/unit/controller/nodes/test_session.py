@@ -91,7 +91,7 @@ def test_bug_in_a_session__closes_its_connection_alone(
     def fail(*_: Any) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(sessions._inbox, "notify", fail)
+    monkeypatch.setattr(sessions._inbox, "post", fail)
     monkeypatch.setattr(sessions, "_on_disconnect", AsyncMock())
     socket: Any = FakeSocket()
     with capture_logs() as lines:

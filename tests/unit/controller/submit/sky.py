@@ -16,11 +16,13 @@ from perdure.controller.store.records import clusters
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.cluster.requests import LaunchOptions
+from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
 
 TASK = {"run": "true"}
+ADA = Requester("ada")
 
 
 @dataclass
@@ -33,10 +35,10 @@ class Sky:
     cancelled: list[int] = field(default_factory=list)
 
     def launch(self, config: Any = TASK, key: str = "first", **options: Any) -> Any:
-        return self.service.launch(self.name, config, "ada", f"{self.name}-{key}", LaunchOptions(**options))
+        return self.service.launch(self.name, config, ADA, f"{self.name}-{key}", LaunchOptions(**options))
 
     def exec(self, key: str = "exec") -> Any:
-        return self.service.exec(self.name, TASK, "ada", f"{self.name}-{key}", None)
+        return self.service.exec(self.name, TASK, ADA, f"{self.name}-{key}", None)
 
     def meanwhile(self, action: Callable[[], Any]) -> ClusterService:
         """The service, as another request uses it: `action` is done just before its first submission."""

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from perdure.controller.api.routes.jobs import LaunchBody
 from perdure.controller.store.records.jobs import Job
 from perdure.recovery.job import Recovery
-from unit.controller.submit.sky import TASK, Sky
+from unit.controller.submit.sky import ADA, TASK, Sky
 
 
 def test_keys__of_clusters_cannot_be_sent_by_a_user(sky: Sky) -> None:
@@ -61,7 +61,7 @@ def test_limit__of_a_request_wins_over_that_of_its_task(sky: Sky) -> None:
 def test_limits__without_effect_are_warned_of(sky: Sky) -> None:
     sky.launch(with_recovery(max_cost=50.0))
     config = with_recovery(deadline="2100-01-01T00:00:00Z", keep_on_failure="1h", max_cost=60.0)
-    warnings = sky.service.exec(sky.name, config, "ada", f"{sky.name}-exec", None).warnings
+    warnings = sky.service.exec(sky.name, config, ADA, f"{sky.name}-exec", None).warnings
     unused = "resources.job_recovery.{}: accepted, but has no effect on a job of a cluster"
     assert [unused.format(name) for name in ("deadline", "keep_on_failure", "max_cost")] == [
         warning for warning in warnings if warning.startswith("resources.job_recovery")

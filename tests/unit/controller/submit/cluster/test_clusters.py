@@ -19,7 +19,7 @@ from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.reasons import Reason
 from support.helpers.past_jobs import executed_statements
-from unit.controller.submit.sky import TASK, Sky
+from unit.controller.submit.sky import ADA, TASK, Sky
 
 MISSED = {"resources": {"job_recovery": {"deadline": "2020-01-01T00:00:00Z"}}}
 
@@ -127,7 +127,7 @@ def test_launch__that_is_rejected_leaves_the_machines_that_another_request_has_l
         raise RequestRejected("there is no such channel any more")
 
     with pytest.raises(RequestRejected):
-        replace(sky.service, accept=reject).launch(sky.name, TASK, "ada", sky.name, LaunchOptions())
+        replace(sky.service, accept=reject).launch(sky.name, TASK, ADA, sky.name, LaunchOptions())
     assert (sky.cluster().wanted, sky.starts(), sky.cancelled) == ("UP", [1], [])
 
 
@@ -224,7 +224,7 @@ def test_requests__repeated_after_a_stop_return_their_jobs_and_start_nothing(sky
 def test_exec__meets_a_stop(sky: Sky) -> None:
     sky.launch()
     with pytest.raises(RequestRejected, match="is stopped"):
-        sky.meanwhile(sky.stop).exec(sky.name, TASK, "ada", f"{sky.name}-exec", None)
+        sky.meanwhile(sky.stop).exec(sky.name, TASK, ADA, f"{sky.name}-exec", None)
     assert sky.jobs() == [1], "it does not wait in a stopped cluster"
 
 
