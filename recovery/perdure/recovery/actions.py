@@ -97,6 +97,7 @@ TIMELINE_KINDS = frozenset(
         "job.preemption_simulated",
         "job.submitted",
         "launch.retry",
+        "node.boot_token_reused",
         "node.entered",
         "node.gone",
         "node.notice",

@@ -270,14 +270,13 @@ def test_options__git_repository_and_settings(perdure: RunPerdure, server: Contr
 
 
 def test_ignore__launches_without_an_unsupported_field(perdure: RunPerdure, server: Controller, project: Path) -> None:
-    (project / "v.yaml").write_text("run: x\nvolumes: {/data: v}\nresources: {image_id: 'docker:x'}\n")
+    (project / "v.yaml").write_text("run: x\nvolumes: {/data: v}\n")
     refused = perdure("jobs", "launch", "v.yaml", "-d", "-y")
     assert refused.exit_code == 2
     assert "v.yaml:2: volumes: it is not mounted" in refused.stderr
-    assert "v.yaml:3: resources.image_id: container images are not supported yet" in refused.stderr
     assert "to launch without it: --ignore volumes" in refused.stderr
     assert server.calls == []
-    launched = perdure("jobs", "launch", "v.yaml", "-d", "-y", "--ignore", "volumes", "--ignore", "image_id")
+    launched = perdure("jobs", "launch", "v.yaml", "-d", "-y", "--ignore", "volumes")
     assert launched.exit_code == 0, launched.output
     assert submitted(server)["tasks"] == [{"run": "x"}]
     assert launched.stderr.count("volumes: ignored: it is not mounted") == 1
