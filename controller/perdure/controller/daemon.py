@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from functools import partial
 
@@ -312,6 +313,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until asked to stop."""
+        self._services.proxies.run_on(asyncio.get_running_loop())
         EventLoopLag(self._metrics.event_loop_lag)
         user_priority = self.api_context.submission_batcher.user_priority
         close_feeds = self.api_context.job_updates.close_feeds

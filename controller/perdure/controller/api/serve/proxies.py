@@ -86,13 +86,12 @@ class ServiceProxies:
         self._ends_stream: Callable[[str], bool] = lambda _text: True
 
     def attach(self, open_stream: OpenStream, ends_stream: Callable[[str], bool]) -> None:
-        """How streams to nodes are opened. On the event loop, before requests are served.
-
-        Without a loop, as in tests of the application alone, no endpoint can be opened.
-        """
-        with suppress(RuntimeError):
-            self._loop = asyncio.get_running_loop()
+        """How streams to nodes are opened. Before requests are served."""
         self._open_stream, self._ends_stream = open_stream, ends_stream
+
+    def run_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The event loop that relays the streams. Before the proxies start."""
+        self._loop = loop
 
     def unsupported(self) -> str | None:
         """Why there can be no proxies here, and what to do; None if there can."""
