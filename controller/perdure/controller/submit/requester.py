@@ -9,9 +9,10 @@ from perdure.controller.store.access.audit import Actor
 
 @dataclass(frozen=True)
 class Requester:
-    """`user`: whose the new jobs are. `of`: the user whose clusters and uploads may be used; None: those of everybody.
+    """`user`: whose the new jobs are. `of`: the user whose things and uploads may be used; None: those of everybody.
 
-    `for_owner`: a job on somebody else's cluster is the job of the cluster's owner, who pays for it.
+    `for_owner`: a job on somebody else's cluster is the job of the cluster's owner, who pays for it; somebody else's
+    schedule stays that user's when it is replaced.
     """
 
     user: str

@@ -105,8 +105,17 @@ class SubmissionService:
         return result
 
     def check(self, submission: Submission) -> tuple[str, ...]:
-        """The warnings of a submission. Raises RequestRejected if it could not be accepted now. Stores nothing."""
-        return self._check(submission).compiled.warnings
+        """The warnings of a submission. Raises RequestRejected if it could not be accepted now, quotas aside. Stores
+        nothing."""
+        checked = self._check(submission)
+        with self.database.connect() as conn:
+            _require_own_uploads(conn, checked)
+            _require_budget(users.limits_of(conn, submission.user), self.clock.now())
+        return checked.compiled.warnings
+
+    def renew(self, submission: Submission) -> None:
+        """Renew the uploads of a submission that is made later. Raises RequestRejected."""
+        self._check(submission)
 
     def accept_all(self, submissions: Sequence[Submission]) -> list[Accepted | Exception]:
         """`accept` for each: the result or the exception, in the same order."""
@@ -144,7 +153,7 @@ class SubmissionService:
     def _compile(self, submission: Submission, now: float) -> CompiledJob:
         compiled = self.compiler.compile(submission.name, submission.configs, now)
         if not submission.may_run_callbacks and self.compiler.notify.runs_callbacks:
-            _require_no_callback(compiled)
+            require_no_callback(compiled)
         if submission.cluster is not None:
             compiled = submission.cluster.adapt(compiled)
         if submission.service is not None:
@@ -284,7 +293,7 @@ def _require_own_uploads(conn: Connection, checked: _Checked) -> None:
         raise _no_upload(digest)
 
 
-def _require_no_callback(compiled: CompiledJob) -> None:
+def require_no_callback(compiled: CompiledJob) -> None:
     """Raises RequestRejected for a task with a callback: it would run as the controller, and could read every token."""
     if any(task.spec.get("event_callback") for task in compiled.tasks):
         raise RequestRejected(

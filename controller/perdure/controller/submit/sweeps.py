@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, Row, select
+from sqlalchemy import Engine, Row, exists, select
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store import grid
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Batch, Job, Task
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.statuses import TERMINAL, Status
 
@@ -26,15 +27,18 @@ _RETRIED = frozenset(TERMINAL) - {Status.SUCCEEDED, Status.CANCELLED}
 
 @dataclass(frozen=True)
 class SweepService:
-    """The sweeps of an installation. Methods raise RequestRejected, and what the database raises."""
+    """The sweeps of an installation. Methods raise RequestRejected, and what the database raises.
+
+    `of`: the user whose sweeps may be seen; None: those of everybody. Another's is as one that does not exist.
+    """
 
     database: Engine
     clock: Clock
     accept: Callable[[Submission], Accepted]
 
-    def describe(self, sweep_id: int) -> dict[str, Any]:
+    def describe(self, sweep_id: int, of: str | None = None) -> dict[str, Any]:
         """The API's Sweep: the newest job of each rank, and how many have which status."""
-        rows, now = self._rows(sweep_id), self.clock.now()
+        rows, now = self._rows(sweep_id, of), self.clock.now()
         ranks = _newest(rows)
         with self.database.connect() as conn:
             tasks = job_listing.describe(conn, [row.id for row in rows], now)
@@ -53,9 +57,18 @@ class SweepService:
             "jobs": jobs,
         }
 
-    def retry(self, sweep_id: int, key: str) -> Sequence[int]:
-        """Launch the ranks whose newest job has failed again. Returns the ids of the new jobs. Once for each `key`."""
-        failed = {job["rank"] for job in self.describe(sweep_id)["jobs"] if job["status"] in _RETRIED}
+    def exists(self, sweep_id: int, of: str | None = None) -> bool:
+        """Whether there is such a sweep."""
+        where = (Job.c.sweep_id == sweep_id, *(() if of is None else (Job.c.user == of,)))
+        with self.database.connect() as conn:
+            return bool(conn.execute(select(exists().where(*where))).scalar())
+
+    def retry(self, sweep_id: int, by: Requester, key: str) -> Sequence[int]:
+        """Launch the ranks whose newest job has failed again. Returns the ids of the new jobs. Once for each `key`.
+
+        They are jobs of the user of the sweep, and use its files, which that user was allowed to use.
+        """
+        failed = {job["rank"] for job in self.describe(sweep_id, by.of)["jobs"] if job["status"] in _RETRIED}
         with self.database.connect() as conn:
             query = select(Task.c.config, Task.c.spec, Job.c.name, Job.c.user, Job.c.batch_size)
             rows = conn.execute(query.join(Job, Job.c.id == Task.c.job_id).where(Job.c.id == sweep_id)).all()
@@ -67,23 +80,31 @@ class SweepService:
         batch = Batch(rows[0].batch_size, sorted(failed), sweep_id)
         configs = [row.config for row in rows]
         of_retry = KEY_SEPARATOR.join(("sweep", str(sweep_id), key))  # no user can send it
-        accepted = self.accept(Submission(rows[0].name, configs, rows[0].user, of_retry, len(failed), retries=batch))
-        return accepted.job_ids
+        submission = Submission(
+            rows[0].name,
+            configs,
+            rows[0].user,
+            of_retry,
+            len(failed),
+            retries=batch,
+            actor=by.actor,
+            may_run_callbacks=by.may_run_callbacks,
+        )
+        return self.accept(submission).job_ids
 
-    def unfinished(self, sweep_id: int) -> list[int]:
-        """The ids of its jobs that have not ended."""
-        return [job["job_id"] for job in self.describe(sweep_id)["jobs"] if job["status"] not in TERMINAL]
-
-    def _rows(self, sweep_id: int) -> Sequence[Row[Any]]:
+    def _rows(self, sweep_id: int, of: str | None) -> Sequence[Row[Any]]:
+        where = (Job.c.sweep_id == sweep_id, *(() if of is None else (Job.c.user == of,)))
         with self.database.connect() as conn:
             query = select(Job.c.id, Job.c.name, Job.c.user, Job.c.batch_rank, Job.c.batch_size)
-            rows: list[Any] = list(conn.execute(query.where(Job.c.sweep_id == sweep_id).order_by(Job.c.id)))
+            rows: list[Any] = list(conn.execute(query.where(*where).order_by(Job.c.id)))
         if not rows:
-            message = f"there is no sweep {sweep_id}"
-            raise RequestRejected(
-                message, fix="a sweep has the id of its first job: see `perdure jobs queue`", status=404
-            )
+            raise no_such_sweep(sweep_id)
         return rows
+
+
+def no_such_sweep(sweep_id: int) -> RequestRejected:
+    fix = "a sweep has the id of its first job: see `perdure jobs queue`"
+    return RequestRejected(f"there is no sweep {sweep_id}", fix=fix, status=404)
 
 
 def _newest(rows: Sequence[Row[Any]]) -> dict[int, Row[Any]]:

@@ -16,6 +16,7 @@ from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.access.roles import NEEDED_ROLE, AccessRight
 from perdure.controller.store.access.users import ADMIN_NAME
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 
 ALL = ~AccessRight(0)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,6 +66,16 @@ class Caller:
     def user_for(self, stated: str) -> str:
         """The user of what the caller submits. As long as there are no named users, callers say who they are."""
         return self.name if self.token_id or self.context.access.has_users else stated
+
+    def requester(self, stated: str = "") -> Requester:
+        """On whose behalf the caller requests something. `stated`: as for `user_for`."""
+        return Requester(
+            self.user_for(stated),
+            self.actor,
+            self.changes,
+            for_owner=self.context.access.has_users,
+            may_run_callbacks=self.is_administrator,
+        )
 
     def key_for(self, key: str | None) -> str | None:
         """The idempotency key that is stored. A named user's has the name, so that nobody is shown the jobs of another

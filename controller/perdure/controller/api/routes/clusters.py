@@ -24,7 +24,6 @@ from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import WaitFor
 from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.requester import Requester
 from perdure.sdk.connection import api_types
 
 router = APIRouter(prefix="/api/v1", tags=["clusters"], responses=error_responses(400, 401, 503))
@@ -76,7 +75,7 @@ def launch(caller: Runner, body: LaunchClusterBody) -> dict[str, Any]:
     record(caller, "cluster.launch", f"cluster {body.name or ''}".strip())
     key = caller.key_for(body.key) or ""
     service = caller.context.cluster_service
-    return _of_cluster(service.launch(body.name, body.task, _requester(caller, body), key, options))
+    return _of_cluster(service.launch(body.name, body.task, caller.requester(body.user), key, options))
 
 
 @router.post(
@@ -87,7 +86,7 @@ def launch(caller: Runner, body: LaunchClusterBody) -> dict[str, Any]:
 def execute(caller: Runner, name: Name, body: ClusterJobBody) -> dict[str, Any]:
     """Queue a job on a cluster, without `setup` and without new machines. Repeating it with `key` does it once."""
     service, key = caller.context.cluster_service, caller.key_for(body.key) or ""
-    return _of_cluster(service.exec(name, body.task, _requester(caller, body), key, body.limit_s))
+    return _of_cluster(service.exec(name, body.task, caller.requester(body.user), key, body.limit_s))
 
 
 @router.get("/clusters", responses=json_response(api_types.ClusterList))
@@ -162,17 +161,6 @@ def autostop(caller: Runner, name: Name, body: AutostopBody) -> dict[str, Any]:
 def show(caller: Reader, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A cluster by its id, also after it is down."""
     return _describe(caller, cluster_id)
-
-
-def _requester(caller: Caller, body: ClusterJobBody) -> Requester:
-    has_users = caller.context.access.has_users
-    return Requester(
-        caller.user_for(body.user),
-        caller.actor,
-        caller.changes,
-        for_owner=has_users,
-        may_run_callbacks=caller.is_administrator,
-    )
 
 
 def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:

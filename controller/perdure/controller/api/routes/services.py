@@ -12,9 +12,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from perdure.controller.api.auth import Operator
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.routes.jobs import RequestBody
+from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.api.serve.services import Services
 from perdure.controller.store.queries import globs
@@ -46,7 +48,7 @@ class UpBody(RequestBody):
     name: str | None = Field(None, max_length=200)
     task: dict[str, Any]
     user: str = Field("", max_length=200)
-    key: str = Field(min_length=1, max_length=200)
+    key: Key = Field(min_length=1)
     auth: bool = True
     tls: TlsBody = TlsBody()
 
@@ -54,18 +56,19 @@ class UpBody(RequestBody):
 class UpdateBody(RequestBody):
     task: dict[str, Any]
     user: str = Field("", max_length=200)
-    key: str = Field(min_length=1, max_length=200)
+    key: Key = Field(min_length=1)
     mode: Annotated[UpdateMode, Field(strict=False)] = UpdateMode.ROLLING
 
 
 @router.post(
     "/services", status_code=201, responses=json_response(types.StartedService, status=201) | error_responses(409, 429)
 )
-def up(caller: Operator, body: UpBody) -> dict[str, Any]:
+def up(caller: Runner, body: UpBody) -> dict[str, Any]:
     """Start a service. Repeating it with `key` does it once. `auth`: callers need a token."""
-    requests = _services(caller.context).requests
+    record(caller, "service.up", f"service {body.name or ''}".strip())
+    requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
     tls = {"key": body.tls.key, "cert": body.tls.cert}
-    started = requests.up(body.name, body.task, body.user, body.key, with_token=body.auth, tls=tls)
+    started = requests.up(body.name, body.task, by, key, with_token=body.auth, tls=tls)
     return _started(caller.context, started)
 
 
@@ -74,67 +77,63 @@ def up(caller: Operator, body: UpBody) -> dict[str, Any]:
     status_code=201,
     responses=json_response(types.StartedService, status=201) | error_responses(404, 409, 429),
 )
-def update(caller: Operator, name: Name, body: UpdateBody) -> dict[str, Any]:
+def update(caller: Runner, name: Name, body: UpdateBody) -> dict[str, Any]:
     """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
-    return _started(caller.context, _services(caller.context).requests.update(name, body.task, body.key, body.mode))
+    _record(caller, "service.update", name)
+    requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
+    return _started(caller.context, requests.update(name, body.task, by, key, body.mode))
 
 
 @router.get("/services", responses=json_response(types.ServiceList))
-def list_services(caller: Operator, name: Annotated[list[str] | None, Query(max_length=1000)] = None) -> dict[str, Any]:
+def list_services(caller: Reader, name: Annotated[list[str] | None, Query(max_length=1000)] = None) -> dict[str, Any]:
     """The services that are not down, oldest first. `name`: whole names or patterns; repeatable."""
     now = caller.context.clock.now()
     with caller.context.database.connect() as conn:
-        rows = [row for row in records.active(conn) if not name or _matches(row.name, name)]
+        own = [row for row in records.active(conn) if caller.sees in (None, row.user)]
+        rows = [row for row in own if not name or _matches(row.name, name)]
         return {"now": iso(now), "services": _services(caller.context).listing.describe(conn, rows, now)}
 
 
 @router.get("/services/{name}", responses=json_response(types.Service) | error_responses(404))
-def show(caller: Operator, name: Name) -> dict[str, Any]:
+def show(caller: Reader, name: Name) -> dict[str, Any]:
     """A service, also the newest one of that name that is down."""
-    with caller.context.database.connect() as conn:
-        row = records.find(conn, name, gone=True)
-    if row is None:
-        raise no_such_service(name)
-    return _describe(caller.context, row.id)
+    return _describe(caller, _visible(caller, name))
 
 
 @router.get("/service-ids/{service_id}", responses=json_response(types.Service) | error_responses(404))
-def show_by_id(caller: Operator, service_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
+def show_by_id(caller: Reader, service_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A service by its id."""
-    return _describe(caller.context, service_id)
+    return _describe(caller, service_id)
 
 
 @router.get("/services/{name}/token", responses=json_response(types.ServiceToken) | error_responses(404))
-def token(caller: Operator, name: Name) -> dict[str, Any]:
-    """The endpoint of a service, and what its callers send as `Authorization: Bearer TOKEN`."""
-    row = _services(caller.context).requests.get(name)
-    return _access(caller.context, row.id)
+def token(caller: Runner, name: Name) -> dict[str, Any]:
+    """The endpoint of a service, and what its callers send as `Authorization: Bearer TOKEN`: whoever has it can use the
+    service, so seeing the service is not enough."""
+    return _access(caller.context, _record(caller, "service.token", name))
 
 
 @router.post("/services/{name}/down", responses=json_response(types.Service) | error_responses(404))
-def down(caller: Operator, name: Name) -> dict[str, Any]:
+def down(caller: Runner, name: Name) -> dict[str, Any]:
     """End a service and its replicas. Their logs stay readable."""
-    return _describe(caller.context, _services(caller.context).requests.down(name))
+    _record(caller, "service.down", name, gone=True)
+    return _describe(caller, _services(caller.context).requests.down(name, caller.changes))
 
 
 @router.post(
     "/services/{name}/replicas/{number}/terminate", responses=json_response(types.Service) | error_responses(404)
 )
-def terminate_replica(caller: Operator, name: Name, number: Number) -> dict[str, Any]:
+def terminate_replica(caller: Runner, name: Name, number: Number) -> dict[str, Any]:
     """End one replica, once it has answered its requests. Another one takes its place if the service needs it."""
-    requests = _services(caller.context).requests
-    requests.terminate_replica(name, number)
-    return _describe(caller.context, requests.get(name).id)
+    service_id = _record(caller, "service.terminate_replica", name, replica=number)
+    _services(caller.context).requests.terminate_replica(name, number, caller.changes)
+    return _describe(caller, service_id)
 
 
 @router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404))
-def proxy_log(caller: Operator, name: Name, tail: Annotated[int, Query(ge=1, le=_MAX_LINES)] = 1000) -> dict[str, Any]:
+def proxy_log(caller: Reader, name: Name, tail: Annotated[int, Query(ge=1, le=_MAX_LINES)] = 1000) -> dict[str, Any]:
     """The last lines of the log of a service's proxy. It has no headers and no queries of requests."""
-    with caller.context.database.connect() as conn:
-        row = records.find(conn, name, gone=True)
-    if row is None:
-        raise no_such_service(name)
-    path = _services(caller.context).proxies.log_path(row.id)
+    path = _services(caller.context).proxies.log_path(_visible(caller, name))
     if not path.exists():
         return {"text": ""}
     with path.open("rb") as file:
@@ -146,10 +145,34 @@ def _services(context: ApiContext) -> Services:
     return context.services
 
 
-def _describe(context: ApiContext, service_id: int) -> dict[str, Any]:
+def _visible(caller: Caller, name: str) -> int:
+    """The id of a service that the caller may see, also of one that is down. Raises RequestRejected (404)."""
+    with caller.context.database.connect() as conn:
+        row = records.find(conn, name, gone=True, user=caller.sees)
+    if row is None:
+        raise no_such_service(name)
+    return int(row.id)
+
+
+def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:
+    """Record in the audit log what the caller is about to do with a service of theirs. Returns its id.
+
+    Raises RequestRejected (404).
+    """
+    with caller.context.database.connect() as conn:
+        row = records.find(conn, name, gone=gone, user=caller.changes)
+    if row is None:
+        caller.context.access.deny(caller.actor, action, f"service {name}", "no service of this user")
+        raise no_such_service(name)
+    record(caller, action, f"service {name}", **detail)
+    return int(row.id)
+
+
+def _describe(caller: Caller, service_id: int) -> dict[str, Any]:
+    context = caller.context
     with context.database.connect() as conn:
         row = records.get(conn, service_id)
-        if row is None:
+        if row is None or caller.sees not in (None, row.user):
             raise no_such_service(str(service_id))
         return _services(context).listing.describe(conn, [row], context.clock.now())[0]
 

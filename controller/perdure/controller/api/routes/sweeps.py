@@ -7,11 +7,12 @@ from typing import Annotated, Any, TypedDict
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from perdure.controller.api.auth import Operator
+from perdure.controller.api.access.audit_log import record
+from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
-from perdure.controller.submit.sweeps import SweepService
+from perdure.controller.submit.sweeps import SweepService, no_such_sweep
 
 router = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"], responses=error_responses(400, 401, 404, 503))
 
@@ -49,15 +50,20 @@ class RetryBody(RequestBody):
 
 
 @router.get("/{sweep_id}", responses=json_response(JobSweep))
-def show_sweep(caller: Operator, sweep_id: SweepId) -> dict[str, Any]:
+def show_sweep(caller: Reader, sweep_id: SweepId) -> dict[str, Any]:
     """A sweep with the newest job of each rank."""
-    return _service(caller.context).describe(sweep_id)
+    return _service(caller.context).describe(sweep_id, caller.sees)
 
 
 @router.post("/{sweep_id}/retry", responses=json_response(RetriedSweep) | error_responses(409, 429))
-def retry_sweep(caller: Operator, sweep_id: SweepId, body: RetryBody) -> dict[str, Any]:
+def retry_sweep(caller: Runner, sweep_id: SweepId, body: RetryBody) -> dict[str, Any]:
     """Launch the ranks whose newest job has failed again, as jobs of the sweep. Once for each `key`."""
-    return {"job_ids": list(_service(caller.context).retry(sweep_id, body.key))}
+    service = _service(caller.context)
+    if not service.exists(sweep_id, caller.changes):
+        caller.context.access.deny(caller.actor, "sweep.retry", f"sweep {sweep_id}", "no sweep of this user")
+        raise no_such_sweep(sweep_id)
+    record(caller, "sweep.retry", f"sweep {sweep_id}")
+    return {"job_ids": list(service.retry(sweep_id, caller.requester(), caller.key_for(body.key) or ""))}
 
 
 def _service(context: ApiContext) -> SweepService:

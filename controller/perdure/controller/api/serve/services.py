@@ -61,6 +61,7 @@ def build_services(
         clock,
         keyring,
         check=submissions.check,
+        renew=submissions.renew,
         accept=accept,
         find_port=proxies.find_port,
         unsupported=partial(unsupported, settings, proxies),

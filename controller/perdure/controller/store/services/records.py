@@ -99,12 +99,13 @@ def get(conn: Connection, service_id: int) -> Row[Any] | None:
     return conn.execute(select(Services).where(Services.c.id == service_id)).first()
 
 
-def find(conn: Connection, name: str, *, gone: bool = False) -> Row[Any] | None:
-    """The service `name`; with `gone`, or else the newest one of that name that is down."""
-    active = conn.execute(select(Services).where(Services.c.active_name == name)).first()
+def find(conn: Connection, name: str, *, gone: bool = False, user: str | None = None) -> Row[Any] | None:
+    """The service `name`; with `gone`, or else the newest one of that name that is down. `user`: only that user's."""
+    own = () if user is None else (Services.c.user == user,)
+    active = conn.execute(select(Services).where(Services.c.active_name == name, *own)).first()
     if active is not None or not gone:
         return active
-    newest = select(Services).where(Services.c.name == name).order_by(Services.c.id.desc()).limit(1)
+    newest = select(Services).where(Services.c.name == name, *own).order_by(Services.c.id.desc()).limit(1)
     return conn.execute(newest).first()
 
 

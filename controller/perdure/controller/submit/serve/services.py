@@ -24,6 +24,7 @@ from perdure.controller.store.services import records
 from perdure.controller.store.services.records import DOWN, UP
 from perdure.controller.submit.compiler import parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.serve.replica_tasks import OfService, probe_of, replica_config, spec_of
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.services.plan import UpdateMode
@@ -35,6 +36,7 @@ from perdure.sdk.spec import service_fields as schema_service
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _MAX_NAME_CHARS = 63
 _CONFIG = "config"
+_NO_CALLBACKS = {"callbacks": "refused"}  # in what is sealed: the one who sent the task may run no `event_callback`
 _PORT_TRIES = 5
 
 
@@ -59,12 +61,16 @@ class StartedService:
 
 @dataclass(frozen=True)
 class ServiceRequests:
-    """Services of one controller. Every method raises RequestRejected, and what the database raises."""
+    """Services of one controller. Every method raises RequestRejected, and what the database raises.
+
+    `of`: the user whose services may be changed; None: those of everybody. Another's is as one that does not exist.
+    """
 
     database: Engine
     clock: Clock
     keyring: Keyring
     check: Callable[[Submission], tuple[str, ...]]  # raises RequestRejected if a submission could not be accepted
+    renew: Callable[[Submission], None]  # renews the uploads of a submission; raises RequestRejected
     accept: Callable[[Submission], Accepted]
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
@@ -77,7 +83,7 @@ class ServiceRequests:
         self,
         name: str | None,
         config: Mapping[str, Any],
-        user: str,
+        by: Requester,
         key: str,
         *,
         with_token: bool,
@@ -94,10 +100,10 @@ class ServiceRequests:
         if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
             fix = f"use at most {_MAX_NAME_CHARS} small letters, digits and `-`; begin and end with a letter or digit"
             raise RequestRejected(f"{name!r} cannot be the name of a service", where="name", fix=fix)
-        self._require_free(name)
+        self._require_free(name, by.of)
         task = _checked(config)
         config = task.to_yaml_config()
-        warnings = (*self._check(name, config, user), *self._hints(task))
+        warnings = (*self._check(name, config, by.user, by), *self._hints(task))
         wanted_tls = "tls" in config["service"]
         if wanted_tls and not (tls.get("key") and tls.get("cert")):
             raise RequestRejected("the files of service.tls were not sent", where="service.tls", fix="use `perdure`")
@@ -106,25 +112,25 @@ class ServiceRequests:
             tls_key=tls.get("key", "") if wanted_tls else "",
             tls_cert=tls.get("cert", "") if wanted_tls else "",
         )
-        service_id = self._insert(name, config, task, user, key, endpoint)
+        service_id = self._insert(name, config, task, by, key, endpoint)
         failpoint("service.created")
         self.changed()
         self.wait_open(service_id)
         return StartedService(service_id, name, 1, warnings)
 
-    def update(self, name: str, config: Mapping[str, Any], key: str, mode: UpdateMode) -> StartedService:
+    def update(self, name: str, config: Mapping[str, Any], by: Requester, key: str, mode: UpdateMode) -> StartedService:
         """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
-        service = self.get(name)
+        service = self.get(name, by.of)
         with self.database.connect() as conn:
             done = records.version_by_key(conn, key)
         if done is not None:
             return StartedService(service.id, service.name, done)
         task = _checked(config)
         config = task.to_yaml_config()
-        warnings = (*self._check(name, config, service.user), *self._hints(task))
+        warnings = (*self._check(name, config, service.user, by), *self._hints(task))
         spec = spec_of(config["service"], uses_spot=_uses_spot(task))
         version = service.version + 1
-        columns = self._version_columns(service.id, version, config, task, key)
+        columns = self._version_columns(service.id, version, config, task, by, key)
         target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
         changes = {"version": version, "mode": str(mode), "target": target, "above_since": None, "below_since": None}
         try:
@@ -138,10 +144,10 @@ class ServiceRequests:
         self.changed()
         return StartedService(service.id, name, version, warnings)
 
-    def down(self, name: str) -> int:
+    def down(self, name: str, of: str | None = None) -> int:
         """End a service. Its replicas are ended by the watch; their logs stay readable. Returns its id."""
         with self.database.connect() as conn:
-            service = records.find(conn, name, gone=True)
+            service = records.find(conn, name, gone=True, user=of)
         if service is None:
             raise no_such_service(name)
         if service.wanted != DOWN:
@@ -152,9 +158,9 @@ class ServiceRequests:
             self.changed()
         return int(service.id)
 
-    def terminate_replica(self, name: str, number: int) -> None:
+    def terminate_replica(self, name: str, number: int, of: str | None = None) -> None:
         """End one replica. Another one takes its place if the service needs it."""
-        service = self.get(name)
+        service = self.get(name, of)
         with self.database.begin() as conn:
             found = {one.row.number: one.row for one in records.replicas(conn, [service.id], ended=True)[service.id]}
             row = found.get(number)
@@ -167,10 +173,10 @@ class ServiceRequests:
             records.change_replica(conn, service.id, number, **columns, message="a user has ended it")
         self.changed()
 
-    def get(self, name: str) -> Row[Any]:
+    def get(self, name: str, of: str | None = None) -> Row[Any]:
         """The service of that name that is not down."""
         with self.database.connect() as conn:
-            service = records.find(conn, name)
+            service = records.find(conn, name, user=of)
         if service is None:
             raise no_such_service(name)
         return service
@@ -180,7 +186,8 @@ class ServiceRequests:
     def launch_replica(self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool) -> int:
         """Submit the job of a replica, unless it was submitted before. Returns its id."""
         config = self.config_of(version)
-        accepted = self.accept(self._submission(service.name, service.user, config, service.id, number, is_spot))
+        replica = self._submission(service.name, service.user, config, service.id, number, is_spot)
+        accepted = self.accept(replace(replica, may_run_callbacks=self._may_run_callbacks(version)))
         with self.database.begin() as conn:
             records.change_replica(conn, service.id, number, job_id=accepted.job_id)
         failpoint("replica.launched")
@@ -188,12 +195,16 @@ class ServiceRequests:
 
     def renew_uploads(self, service: Row[Any], version: Row[Any]) -> None:
         """Keep the files of a version, which may have no replica for a long time. Raises RequestRejected."""
-        self._check(service.name, self.config_of(version), service.user)
+        self.renew(self._submission(service.name, service.user, self.config_of(version), 0, 0, is_spot=True))
 
     def config_of(self, version: Row[Any]) -> dict[str, Any]:
         """The task of a version of a service, with its secrets."""
         config: dict[str, Any] = json.loads(self.keyring.unseal(version.config)[_CONFIG])
         return config
+
+    def _may_run_callbacks(self, version: Row[Any]) -> bool:
+        """Whether the one who has sent a version may run an `event_callback` on the controller's computer."""
+        return not (_NO_CALLBACKS.items() <= self.keyring.unseal(version.config).items())
 
     def endpoint_of(self, service: Row[Any]) -> Endpoint:
         """What protects the endpoint of a service."""
@@ -217,9 +228,13 @@ class ServiceRequests:
         own = replica_config(config, number, is_spot=is_spot, uses_spot=_uses_spot(task))
         return Submission(f"{name}-{number}", [own], user, f"service/{service_id}/{number}", service=place)
 
-    def _check(self, name: str, config: Mapping[str, Any], user: str) -> tuple[str, ...]:
-        """The warnings of the service's replicas. Raises RequestRejected if there could be none."""
-        warnings = self.check(self._submission(name, user, config, 0, 0, is_spot=True))
+    def _check(self, name: str, config: Mapping[str, Any], owner: str, by: Requester) -> tuple[str, ...]:
+        """The warnings of the service's replicas. Raises RequestRejected if there could be none.
+
+        The replicas are launched later, when nobody asks whether their files are the user's: that is checked here.
+        """
+        replica = self._submission(name, owner, config, 0, 0, is_spot=True)
+        warnings = self.check(replace(replica, uploads_of=by.of, may_run_callbacks=by.may_run_callbacks))
         return tuple(line for line in warnings if "resources.ports" not in line)
 
     def _hints(self, task: Task) -> tuple[str, ...]:
@@ -228,13 +243,20 @@ class ServiceRequests:
         policy = spec_of(task.to_yaml_config()["service"], uses_spot=False).policy
         return self.hints(policy.limit + policy.num_overprovision)
 
-    def _require_free(self, name: str) -> None:
+    def _require_free(self, name: str, of: str | None) -> None:
         with self.database.connect() as conn:
-            if records.find(conn, name) is not None:
-                fix = f"choose another name; to change it: perdure serve update {name} YAML"
-                raise RequestRejected(f"the service {name} exists", where="name", fix=fix, status=409)
+            service = records.find(conn, name)
+        if service is None:
+            return
+        if of not in (None, service.user):
+            message = f"the name {name} is in use by a service of another user"
+            raise RequestRejected(message, where="name", fix="choose another name", status=409)
+        fix = f"choose another name; to change it: perdure serve update {name} YAML"
+        raise RequestRejected(f"the service {name} exists", where="name", fix=fix, status=409)
 
-    def _insert(self, name: str, config: Mapping[str, Any], task: Task, user: str, key: str, endpoint: Endpoint) -> int:
+    def _insert(
+        self, name: str, config: Mapping[str, Any], task: Task, by: Requester, key: str, endpoint: Endpoint
+    ) -> int:
         spec = spec_of(task.to_yaml_config()["service"], uses_spot=_uses_spot(task))
         sealed = self.keyring.seal(vars(endpoint).copy())
         refused: set[int] = set()
@@ -244,7 +266,7 @@ class ServiceRequests:
             columns = {
                 "name": name,
                 "active_name": name,
-                "user": user,
+                "user": by.user,
                 "wanted": UP,
                 "created_at": self.clock.now(),
                 "port": port,
@@ -258,16 +280,23 @@ class ServiceRequests:
             try:
                 with self.database.begin() as conn:
                     service_id = records.insert_service(conn, columns)
-                    records.insert_version(conn, self._version_columns(service_id, 1, config, task, None))
+                    records.insert_version(conn, self._version_columns(service_id, 1, config, task, by, None))
                 return service_id
             except IntegrityError:  # another request has taken the name, the port or the key a moment ago
-                self._require_free(name)
+                self._require_free(name, by.of)
                 refused.add(port)
         raise RequestRejected("no port for the endpoint could be reserved", fix="try again", status=409)
 
     def _version_columns(
-        self, service_id: int, version: int, config: Mapping[str, Any], task: Task, key: str | None
+        self,
+        service_id: int,
+        version: int,
+        config: Mapping[str, Any],
+        task: Task,
+        by: Requester,
+        key: str | None,
     ) -> dict[str, Any]:
+        sealed = {_CONFIG: json.dumps(config), **({} if by.may_run_callbacks else _NO_CALLBACKS)}
         secret_values = {name: str(value) for name, value in (config.get("secrets") or {}).items()}
         return {
             "service_id": service_id,
@@ -277,7 +306,7 @@ class ServiceRequests:
             "app_port": schema_service.service_port(config),
             "resources": _resources(task),
             "uses_spot": _uses_spot(task),
-            "config": self.keyring.seal({_CONFIG: json.dumps(config)}),
+            "config": self.keyring.seal(sealed),
             "idempotency_key": key,
         }
 

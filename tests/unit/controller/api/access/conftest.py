@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from perdure.controller.api.app import application
 from perdure.controller.api.routes import jobs
+from perdure.controller.api.serve import proxies
 from perdure.controller.daemon import Daemon
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
@@ -20,6 +21,7 @@ from perdure.controller.store.codec import encode_recovery
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task, insert_batch
 from perdure.controller.store.records.notifications import add_all
+from perdure.controller.store.services.records import Services, Versions, insert_replica
 from perdure.recovery.job import Recovery
 from perdure.recovery.statuses import NodePhase
 
@@ -33,6 +35,9 @@ DIGEST = hashlib.sha256(UPLOADED).hexdigest()
 BOBS, ALICES, HOST, MISSING = 3, 71, 72, 4242
 """The ids of jobs; `HOST` holds the machines of alice's cluster, and there is no job `MISSING`."""
 CLUSTER, CLUSTER_ID = "zebra-dev", 31
+"""Alice's service and her schedule, which is paused, have the name of her cluster, too."""
+SERVICE_ID, PAUSED = 33, True
+SERVICE_TASK = {"service": {"readiness_probe": "/up"}, "resources": {"ports": 8080}, "run": "serve"}
 USERS = {"alice": "user", "bob": "user", "vera": "viewer", "oscar": "operator", "anna": "admin"}
 
 
@@ -77,6 +82,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     clock = ManualClock()
     with pytest.MonkeyPatch.context() as patch:  # no reconciler runs, so waiting for it is in vain
         patch.setattr(jobs, "_CANCEL_VISIBLE_TIMEOUT_S", 0.0)
+        patch.setattr(proxies, "OPEN_TIMEOUT_S", 0.0)  # nor does anything open endpoints
+        patch.setattr(proxies, "find_haproxy", lambda: "/usr/sbin/haproxy")
         yield from _serve(tmp_path_factory, clock)
 
 
@@ -90,6 +97,7 @@ def _serve(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iter
         one.tokens[user] = one.new_token(user)["token"]
     add_things(daemon, clock.now())
     assert one.call("alice", "PUT", f"/uploads/{DIGEST}", content=UPLOADED).status_code == 201
+    add_lasting_things(one)
     yield one
     daemon.socket.close()
     daemon.close()
@@ -110,7 +118,8 @@ def add_things(daemon: Daemon, now: float) -> None:
         conn.execute(insert(Cluster).values(cluster))
         for job_id, (user, name) in kept.items():
             of_cluster = CLUSTER_ID if job_id == HOST else None
-            values = {"user": user, "name": name, "cluster_id": of_cluster, "owner": "somebody"}
+            values = {"user": user, "name": name, "cluster_id": of_cluster, "owner": "somebody", "sweep_id": None}
+            values |= {"sweep_id": ALICES} if job_id == ALICES else {}
             conn.execute(update(Job).where(Job.c.id == job_id).values(**values))
             spec: dict[str, Any] = {
                 "setup": None, "run": None, "envs": {}, "gpus_per_node": 0, "uploads": [], "mounts": [], "buckets": [],
@@ -134,3 +143,16 @@ def add_things(daemon: Daemon, now: float) -> None:
             row = {"event_id": name, "channel": name, "kind": "job.stuck", "job_id": job_id, "at": now, "body": body}
             add_all(conn, [row])
         assert set(conn.scalars(select(Job.c.id))) == set(kept)
+
+
+def add_lasting_things(one: Installation) -> None:
+    """A service of alice's with a replica that has no job yet, and a schedule of hers."""
+    made = one.call("alice", "POST", "/services", {"name": CLUSTER, "task": SERVICE_TASK, "key": "of-the-service"})
+    assert made.status_code == 201, made.text
+    with one.daemon.database.begin() as conn:
+        conn.execute(update(Services).values(id=SERVICE_ID))
+        conn.execute(update(Versions).values(service_id=SERVICE_ID))
+        insert_replica(conn, SERVICE_ID, 1, is_spot=False, now=one.clock.now())
+    body = {"cron": "0 0 1 1 *", "tasks": [{"run": "true"}]}
+    assert one.call("alice", "PUT", f"/schedules/{CLUSTER}", body).status_code == 200
+    assert one.call("alice", "POST", f"/schedules/{CLUSTER}/pause").status_code == 200

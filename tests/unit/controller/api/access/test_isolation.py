@@ -21,11 +21,15 @@ from unit.controller.api.access.conftest import (
     HOST,
     MISSING,
     OFFER,
+    PAUSED,
+    SERVICE_ID,
+    SERVICE_TASK,
     UPLOADED,
     USERS,
     Installation,
 )
-from unit.controller.api.test_auth import TABLE, flat_routes
+from unit.controller.api.route_table import TABLE
+from unit.controller.api.test_auth import flat_routes
 
 # Routes whose path names something, with a body that would change it. A new one needs a row, here or in `SHARED`.
 BODIES: dict[tuple[str, str], Any] = {
@@ -43,11 +47,25 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/clusters/{name}/down"): {},
     ("POST", "/clusters/{name}/autostop"): {"idle_s": 1.0, "down": True},
     ("GET", "/cluster-ids/{cluster_id}"): None,
+    ("GET", "/services/{name}"): None,
+    ("GET", "/service-ids/{service_id}"): None,
+    ("GET", "/services/{name}/token"): None,
+    ("GET", "/services/{name}/proxy-log"): None,
+    ("POST", "/services/{name}/update"): {"task": SERVICE_TASK, "key": "k"},
+    ("POST", "/services/{name}/down"): {},
+    ("POST", "/services/{name}/replicas/{number}/terminate"): {},
+    ("DELETE", "/schedules/{name}"): None,
+    ("POST", "/schedules/{name}/pause"): {},
+    ("POST", "/schedules/{name}/resume"): {},
+    ("POST", "/schedules/{name}/run"): {"key": "k"},
+    ("GET", "/sweeps/{sweep_id}"): None,
+    ("POST", "/sweeps/{sweep_id}/retry"): {"key": "k"},
     ("HEAD", "/uploads/{digest}"): None,
     ("DELETE", "/tokens/{token_id}"): None,
 }
-# Paths whose objects belong to nobody, or are for administrators or nodes alone.
-SHARED = {"/clouds/{name}/findings", "/users/{name}", "/uploads/{digest}"}
+# Paths whose objects belong to nobody, or are for administrators or nodes alone; and of which a name that does not
+# exist makes something new (`test_services_and_schedules__of_others_have_taken_their_names`).
+SHARED = {"/clouds/{name}/findings", "/users/{name}", "/uploads/{digest}", "/schedules/{name}"}
 STREAMS = "/api/v1/streams"
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
 
@@ -67,6 +85,8 @@ def names_in(path: str, installation: Installation) -> tuple[str, str]:
         return DIGEST, "0" * 64
     if "{token_id}" in path:
         return installation.tokens["alice"].split("_")[1], "AAAAAAAAAA"
+    if "{service_id}" in path or "{sweep_id}" in path:
+        return str(SERVICE_ID if "{service_id}" in path else ALICES), str(MISSING)
     return (f"job-{ALICES}", f"job-{MISSING}") if path.startswith("/nodes") else (CLUSTER, "other-dev")
 
 
@@ -75,9 +95,8 @@ def test_things_of_others__are_as_things_that_do_not_exist(installation: Install
     method, path = route
     answers = []
     for name in names_in(path, installation):
-        response = installation.call(
-            "bob", method, path.replace(path[path.index("{") : path.index("}") + 1], name), BODIES[route]
-        )
+        named = path.replace("{number}", "1").replace(path[path.index("{") : path.index("}") + 1], name)
+        response = installation.call("bob", method, named, BODIES[route])
         text = response.text.replace(name, "NAME").replace(name.removeprefix("job-"), "NAME")
         answers.append((response.status_code, text))
     assert answers[0] == answers[1], "the answer shows that it exists"
@@ -85,6 +104,10 @@ def test_things_of_others__are_as_things_that_do_not_exist(installation: Install
     assert installation.cancelled() == []
     row = installation.call("alice", "GET", f"/cluster-ids/{CLUSTER_ID}").json()
     assert (row["status"] != "DOWN", row["autostop_s"]) == (True, None)
+    service = installation.call("alice", "GET", f"/services/{CLUSTER}").json()
+    assert (service["endpoint"] is not None, service["version"], service["replicas"][0]["message"]) == (True, 1, "")
+    (schedule,) = installation.call("alice", "GET", "/schedules").json()["schedules"]
+    assert (schedule["paused"], schedule["last_job_id"]) == (PAUSED, None)
 
 
 @pytest.mark.parametrize("name", [f"job-{ALICES}", str(ALICES), f"job-{HOST}", CLUSTER, f"{CLUSTER}-worker1"])
