@@ -119,6 +119,8 @@ def test_environment__of_a_machine(site: Site, monkeypatch: pytest.MonkeyPatch) 
         "PERDURE_NODE_IP": instance.ip,
         "PERDURE_METADATA_ENDPOINT": site.cloud.metadata_endpoint(instance.id),
         "PERDURE_POWER_OFF": env["PERDURE_POWER_OFF"],
+        "PERDURE_ONLY_PODMAN": "1",
+        "PERDURE_OWN_ENV": "1",
     }
     assert (env["SSL_CERT_FILE"], env["LANG"]) == ("/ca.pem", "C.UTF-8")
     assert not [line for line in site.hosts() if "the-attempt-token" in line]
