@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from perdure.agent.workload.library import library_dir
-from perdure.agent.workload.node_tools import TOOLS
+from perdure.agent.workload.tools.templates import FOLDER
 
-START = library_dir(Path("/nonexistent")) / TOOLS / "sky_templates/ray/start_cluster"
+START = library_dir(Path("/nonexistent")) / FOLDER / "ray/start_cluster"
 # Fails the first `start` if there is a file "refuse", and lists one node more with each call.
 RAY = """#!/bin/sh
 echo "$*" >> "$NOTES/calls"
