@@ -91,11 +91,7 @@ def test_warnings__name_the_options_that_the_strategy_does_not_use(
         ("resources: {image_id: 'skypilot:ubuntu'}", "resources.image_id"),
         ("resources: {any_of: [{cpus: 1}, {image_id: 'skypilot:ubuntu'}]}", "resources.any_of[1].image_id"),
         ("volumes: {/data: v}", "volumes"),
-<<<<<<< HEAD
-        ("service: {readiness_probe: /}", "service"),
-=======
         ("service: {readiness_probe: /up, replicas: 2}", "service"),
->>>>>>> d338df5f (Refuse services as jobs in a test with a service that is valid)
         ("pool: {workers: 2}", "pool"),
         ("config: {hooks: [{run: x, events: [stop]}]}", "config.hooks[0]"),
     ],
