@@ -102,9 +102,11 @@ class _BucketCredentials(google_credentials.Credentials):
             "availablePermissions": [f"inRole:{role}"],
         }
         if below := prefix.strip("/"):
-            name = json.dumps(f"projects/_/buckets/{bucket}/objects/{below}/")
+            object_name = f"projects/_/buckets/{bucket}/objects/{below}"
+            is_object = f"resource.name == {json.dumps(object_name)}"  # a mount may be of one file
+            is_below = f"resource.name.startsWith({json.dumps(object_name + '/')})"
             listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
-            expression = f"resource.name.startsWith({name}) || {listed}.startsWith({json.dumps(below + '/')})"
+            expression = f"{is_object} || {is_below} || {listed}.startsWith({json.dumps(below + '/')})"
             rule["availabilityCondition"] = {"title": "below the prefix", "expression": expression}
         self._boundary = {"accessBoundary": {"accessBoundaryRules": [rule]}}
 

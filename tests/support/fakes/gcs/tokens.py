@@ -21,7 +21,7 @@ _ROLES = {
 }
 _TEXT = r'("(?:[^"\\]|\\.)*")'
 _CONDITION = re.compile(
-    rf"resource\.name\.startsWith\({_TEXT}\) \|\| "
+    rf"resource\.name == {_TEXT} \|\| resource\.name\.startsWith\({_TEXT}\) \|\| "
     rf"api\.getAttribute\('storage\.googleapis\.com/objectListPrefix', ''\)\.startsWith\({_TEXT}\)"
 )
 _ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
@@ -86,18 +86,18 @@ class Tokens:
             raise Invalid(401, "authError", "Invalid Credentials")
         if bucket != rights.bucket or method not in rights.methods or not is_uniform:
             raise Invalid(403, "forbidden", f"the token may not do {method} in {bucket}")
-        if not name.startswith(rights.prefix):
+        if not name.startswith(rights.prefix) and name != rights.prefix.removesuffix("/"):
             raise Invalid(403, "forbidden", f"the token may not do {method} to {name}")
 
 
 def _prefix(condition: dict[str, str] | None, bucket: str) -> str:
-    """The prefix of a condition, whose two halves must agree. Raises Invalid for another form than Google documents."""
+    """The prefix of a condition, whose three parts must agree. Raises Invalid for another form than Google documents."""
     if condition is None:
         return ""
     match = _CONDITION.fullmatch(condition["expression"])
     if match is None:
         raise Invalid(400, "invalid_request", f"no such condition: {condition}")
-    of_objects, of_lists = (str(json.loads(text)) for text in match.groups())
-    if of_objects != f"projects/_/buckets/{bucket}/objects/{of_lists}":
-        raise Invalid(400, "invalid_request", f"the halves of {condition} disagree")
+    of_object, of_objects, of_lists = (str(json.loads(text)) for text in match.groups())
+    if of_objects != f"projects/_/buckets/{bucket}/objects/{of_lists}" or of_objects != f"{of_object}/":
+        raise Invalid(400, "invalid_request", f"the parts of {condition} disagree")
     return of_lists
