@@ -91,7 +91,7 @@ class Tokens:
 
 
 def _prefix(condition: dict[str, str] | None, bucket: str) -> str:
-    """The prefix of a condition, whose three parts must agree. Raises Invalid for another form than Google documents."""
+    """The prefix of a condition, whose parts must agree. Raises Invalid for another form than Google documents."""
     if condition is None:
         return ""
     match = _CONDITION.fullmatch(condition["expression"])
