@@ -7,7 +7,6 @@ from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, TaskView, View
 from perdure.recovery.reasons import Reason, describe
 from perdure.recovery.rules.context import Context, conclude, count_recovery, give_up_attempt
-from perdure.recovery.statuses import TaskState
 
 WARNING_SHARE = 0.8  # of `max_cost`
 _HOUR_S = 3600.0
@@ -108,9 +107,9 @@ def watch_budget(task: TaskView, ctx: Context) -> TaskView | None:
 
 def budget_at(task: TaskView, share: float) -> float | None:
     """When the task will have spent this share of `max_cost` if its machines live on; None if it has no machine, or no
-    limit. In the past if it has been spent. While a task waits for its first run, the next attempt will tell."""
+    limit. In the past if it has been spent, also by machines that never came to run anything."""
     limit = task.recovery.max_cost
-    if limit is None or task.outcome is not None or (task.state is TaskState.WAITING and not task.has_run):
+    if limit is None or task.outcome is not None:
         return None
     rates = [(_dollars_per_s(a), a.booted_at) for a in task.attempts if a.booted_at is not None and a.is_live]
     rate = sum(dollars for dollars, _ in rates)

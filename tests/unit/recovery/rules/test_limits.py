@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.recovery import actions, events
+from perdure.recovery.frozen import replace
 from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import NodePhase, Status, TaskState
@@ -183,3 +184,13 @@ def test_max_cost__counts_no_machine_that_was_refused() -> None:
     driver = new_job(recovery=Recovery(max_cost=0.1)).tick()
     sleep(driver, 100)
     assert driver.task.spent_usd == 0.0
+
+
+def test_max_cost__spent_before_the_first_run_buys_no_more() -> None:
+    """Machines that boot and never call cost money, too. The task waits for its next attempt when all is spent."""
+    driver = new_job(recovery=Recovery(max_cost=0.1))
+    driver.job = replace(driver.job, tasks=(replace(driver.task, spent_usd=0.1),))
+    driver.tick()
+    assert driver.actions_of(actions.Launch) == []
+    assert driver.task.outcome is Reason.MAX_COST
+    assert driver.task.status is Status.FAILED
