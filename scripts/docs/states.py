@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scripts.docs.site import ROOT
 
-from perdure.recovery.rules.lifecycle import (
+from perdure.recovery.rules.transitions import (
     ATTEMPT_TRANSITIONS,
     NODE_PHASES,
     STATUS_TRANSITIONS,

@@ -1,6 +1,6 @@
 """`Checkpointer`: saves a state and loads the newest whole one, in one line each.
 
-A save here (`_commit`) writes one part per process; all of them agree before `save.commit` makes the step a checkpoint.
+A save here (`_commit`) writes one part per process; all of them agree before `save.finish_step` makes it a checkpoint.
 Which step all processes load is decided by `ranks.agreed_load`.
 
 A training loop:
@@ -41,10 +41,10 @@ from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
 from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, PeersMissing, TorchGroup, detect_group
-from perdure.checkpoint.save import commit, first_upload
+from perdure.checkpoint.save import finish_step, first_upload
 from perdure.checkpoint.save.background import Background
-from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.finish_step import Series
 from perdure.checkpoint.save.handle import SaveHandle
 from perdure.checkpoint.save.interval import SaveInterval
 from perdure.checkpoint.save.parts.part_writer import PartState
@@ -233,7 +233,7 @@ class Checkpointer:
     def _write_manifest(self, pending: _PendingSave, records: Sequence[FileRecord]) -> Manifest | None:
         if self._group.rank != 0:
             return None
-        new = commit.build_manifest(self._series, pending.step, records, pending.metrics)
+        new = finish_step.build_manifest(self._series, pending.step, records, pending.metrics)
         committed = pending.directory.commit(new)
         self._written.append(manifest.path_of(self._root, committed.name))
         return committed
@@ -243,7 +243,7 @@ class Checkpointer:
         it."""
         if committed is not None:
             with pending.directory.cache.lock:
-                commit.finish(self._series, committed, pending.directory)
+                finish_step.finish(self._series, committed, pending.directory)
         if pending.state is not None:
             self._leftovers.remove(pending.directory, committed.name if committed is not None else None)
 

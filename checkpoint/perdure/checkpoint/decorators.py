@@ -74,13 +74,13 @@ def save_checkpoint(
 
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
-            from perdure.checkpoint.save import commit, function_save
+            from perdure.checkpoint.save import finish_step, function_save
             from perdure.checkpoint.save.retention.keep_rule import Keep
 
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
             keep = None if max_checkpoints is None else Keep(max_checkpoints)
-            series = commit.Series(
+            series = finish_step.Series(
                 root, checkpoint_prefix, keep, metadata or {}, tuple(ignore), function=step_parameter.name_of(function)
             )
             return function_save.save(

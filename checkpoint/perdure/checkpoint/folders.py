@@ -33,9 +33,9 @@ from perdure.checkpoint.load.verify import recheck, verify_and_mark
 from perdure.checkpoint.ranks import folder_parts
 from perdure.checkpoint.ranks.collective import capture, is_leader, raise_if_any_failed
 from perdure.checkpoint.ranks.group import Group, SingleProcess
-from perdure.checkpoint.save import commit
-from perdure.checkpoint.save.commit import Series
+from perdure.checkpoint.save import finish_step
 from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.finish_step import Series
 from perdure.checkpoint.save.retention.keep_rule import Keep
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
@@ -142,9 +142,9 @@ class Folders:
         with directory.cache.lock:
             directory.forget_listing()  # the user has written the folder since, which may have taken long
             self._uncommit(directory, step)
-            committed = directory.commit(commit.build_manifest(self._series, step, records, metrics))
+            committed = directory.commit(finish_step.build_manifest(self._series, step, records, metrics))
             self._delete_vanished(directory, step)
-            commit.finish(self._series, committed, directory)
+            finish_step.finish(self._series, committed, directory)
 
     def _leads(self) -> bool:
         if self._is_leader is None:

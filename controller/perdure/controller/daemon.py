@@ -37,12 +37,12 @@ from perdure.controller.maintenance.job_changes import publish_job
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
 from perdure.controller.maintenance.notify.channels import build_channels
 from perdure.controller.maintenance.notify.sender import NotificationSender
-from perdure.controller.maintenance.ticker import Ticker
+from perdure.controller.maintenance.periodic_jobs import PeriodicJobs
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.notice_queue_consumer import make_consumers
-from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers import membership
@@ -52,7 +52,7 @@ from perdure.controller.peers.ownership import JobOwnership
 from perdure.controller.peers.peer_messages import POLL_INTERVAL_S, InboxReader, Outbox
 from perdure.controller.peers.time_scale import scale_timeouts
 from perdure.controller.peers.wake_signal import WakeSignal
-from perdure.controller.reconcile import watchdog
+from perdure.controller.reconcile import loop_watchdog
 from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
@@ -168,7 +168,7 @@ class Daemon:
         queue = SlotGrants(database, clock, market, inbox, lambda host: self._sessions.refresh_slots(host))  # noqa: PLW0108 - made below
         self._cluster_queue = queue
         machines: dict[str, Cloud] = {**clouds, SLOT_CLOUD: SlotCloud(database, clock, queue.host_changed)}
-        job_updates, presence = JobUpdates(), NodePresence(database, clock, member.owner)
+        job_updates, presence = JobUpdates(), ConnectionRecords(database, clock, member.owner)
         self._sessions = sessions = NodeSessions(
             inbox,
             logs,
@@ -255,10 +255,10 @@ class Daemon:
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
-        self._watchdog = watchdog.Watchdog(inbox.queue, clock, time_scale.speed)
+        self._watchdog = loop_watchdog.Watchdog(inbox.queue, clock, time_scale.speed)
         self._backups = backup_schedule.build(settings, database, wall_clock)
         self._access = AccessRegistry(database, clock)
-        self._ticker = Ticker()
+        self._ticker = PeriodicJobs()
         self._server: Server | None = None
         failed = self.reconciler.failed
         self.api_context = ApiContext(
@@ -375,7 +375,7 @@ class Daemon:
             every(POLL_INTERVAL_S, self._peer_inbox.poll_and_clean)
         every(REFRESH_S, self._access.tick)
         every(watermark.INTERVAL_S, self._advance_watermark)
-        every(watchdog.INTERVAL_S, self._watchdog.check)
+        every(loop_watchdog.INTERVAL_S, self._watchdog.check)
         every(orphan_sweep.INTERVAL_S, self._sweep.run)
         every(cluster_upkeep.INTERVAL_S, self._cluster_upkeep.tick)
         every(cluster_homes.INTERVAL_S, self._cluster_homes.tick)

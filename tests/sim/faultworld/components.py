@@ -19,9 +19,9 @@ from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
-from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.cooperation import PeerCooperation
 from perdure.controller.peers.lease import Lease
@@ -31,8 +31,8 @@ from perdure.controller.peers.wake_signal import WakeSignal
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.loop import Reconciler
+from perdure.controller.reconcile.loop_watchdog import Watchdog
 from perdure.controller.reconcile.market_state import MarketState, load_market
-from perdure.controller.reconcile.watchdog import Watchdog
 from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime.clock import REAL_TIME
 from perdure.controller.runtime.config.settings import Settings
@@ -105,7 +105,7 @@ class Components:
             queue = self.queue = SimulatedQueue(process, market, inbox, self._refresh_slots)
             slots = SlotCloud(database, clock, queue.host_changed)
             clouds[SLOT_CLOUD] = slow[SLOT_CLOUD] = slots
-        presence, job_updates = NodePresence(database, clock, self.lease.owner), JobUpdates()
+        presence, job_updates = ConnectionRecords(database, clock, self.lease.owner), JobUpdates()
         self.sessions = NodeSessions(
             inbox, self.logs, presence, clock=clock, heartbeat_interval_s=_HEARTBEAT_INTERVAL_S,
             node_timeout_s=TIMEOUTS.node_timeout_s, monotonic=monotonic, on_log=job_updates.publish_log,
@@ -162,7 +162,12 @@ class Components:
         return outbox  # type: ignore[no-any-return]
 
     def _peers(
-        self, outbox: Outbox, signal: WakeSignal, presence: NodePresence, market: MarketState, job_updates: JobUpdates
+        self,
+        outbox: Outbox,
+        signal: WakeSignal,
+        presence: ConnectionRecords,
+        market: MarketState,
+        job_updates: JobUpdates,
     ) -> PeerCooperation:
         process = self._process
         peers = PeerCooperation(

@@ -20,7 +20,7 @@ from perdure.controller.execute import cloud_actions
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.maintenance import orphan_sweep
-from perdure.controller.nodes import connection, frames, node_spec, presence, session
+from perdure.controller.nodes import connection, connection_records, frames, node_spec, session
 from perdure.controller.peers import anti_entropy, ownership
 from perdure.controller.peers import peer_messages as messages
 from perdure.controller.reconcile import inbox, intent_builder, loop, recorder, work_items
@@ -306,12 +306,12 @@ def checkpoints_are_recorded_twice(patch: Patch) -> None:
 
 @_mutation
 def nodes_of_unknown_attempts_are_stopped(patch: Patch) -> None:
-    real = presence.NodePresence.mark_connected
+    real = connection_records.ConnectionRecords.mark_connected
 
     def mark_connected(self: Any, place: Any, session_id: str) -> Any:
         return replace(real(self, place, session_id), directive=STOP)
 
-    patch.setattr(presence.NodePresence, "mark_connected", mark_connected)
+    patch.setattr(connection_records.ConnectionRecords, "mark_connected", mark_connected)
 
 
 # --- several controllers ----------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from perdure.controller.nodes.connection_records import WelcomeState
 from perdure.controller.nodes.frames import NodeFrame, parse_text
-from perdure.controller.nodes.presence import WelcomeState
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.runtime.clock import ManualClock

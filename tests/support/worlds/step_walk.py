@@ -19,7 +19,7 @@ from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.reasons import MEANINGS
 from perdure.recovery.rules.attempt_queries import DRAIN_MARGIN_S
-from perdure.recovery.rules.lifecycle import ATTEMPT_TRANSITIONS, STATUS_TRANSITIONS, TASK_TRANSITIONS
+from perdure.recovery.rules.transitions import ATTEMPT_TRANSITIONS, STATUS_TRANSITIONS, TASK_TRANSITIONS
 from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from perdure.recovery.step import step
 from support.worlds.rule_table import check_no_rule_was_missed
@@ -124,7 +124,7 @@ class Walk:
             if old.saved_s is not None or new.saved_s is None:  # the first report corrects what was assumed before
                 assert new.durable_s >= old.durable_s
             self.transitions |= (changed := transitions(old, new))
-            assert changed <= DECLARED, f"rules/lifecycle.py does not declare {changed - DECLARED}"
+            assert changed <= DECLARED, f"rules/transitions.py does not declare {changed - DECLARED}"
             assert old.started_at in (None, new.started_at)
             assert old.outcome in (None, new.outcome)
             if new.status.is_terminal and not old.status.is_terminal:

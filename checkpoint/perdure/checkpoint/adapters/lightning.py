@@ -27,8 +27,8 @@ from perdure.checkpoint.load.saved_step import newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
 from perdure.checkpoint.preemption import is_noticed, preempted
 from perdure.checkpoint.save import function_save
-from perdure.checkpoint.save.commit import Series
 from perdure.checkpoint.save.final_save import FinalSave
+from perdure.checkpoint.save.finish_step import Series
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 

@@ -185,7 +185,7 @@ def load(root: str, name: str, mounts: MountSnapshot | None = None) -> Manifest:
     return manifest
 
 
-def commit(root: str, manifest: Manifest) -> Manifest:
+def write(root: str, manifest: Manifest) -> Manifest:
     """Write `manifest` under a new name and flush it; returns it with that name. Raises OSError."""
     name = f"{_stem(manifest.prefix, manifest.step)}{_SUFFIX}"
     document = {"format": FORMAT, **asdict(manifest)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from perdure.checkpoint.format import digest, file_changes, part_names, sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.load import state_files
-from perdure.checkpoint.save.commit import Series, build_manifest
+from perdure.checkpoint.save.finish_step import Series, build_manifest
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 

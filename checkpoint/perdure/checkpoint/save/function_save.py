@@ -1,7 +1,7 @@
 """Saves what the user's function writes: call it once, find out which files it wrote, commit them.
 
 This serves `@save_checkpoint` and the Lightning plugin, where other code writes the files. `Checkpointer` and `Folders`
-commit without it. What a commit is, and what follows it, is in `save.commit`.
+commit without it. What a commit is, and what follows it, is in `save.finish_step`.
 
 A save has three phases, each with its own failure. The call: its exception passes through, and the files it wrote stay
 uncommitted. The commit: CheckpointError; the call is not repeated. The clean-up (old checkpoints, superseded
@@ -27,8 +27,8 @@ from perdure.checkpoint.format.manifest import FileRecord, Manifest
 from perdure.checkpoint.load.directory_cache import DirectoryCache
 from perdure.checkpoint.load.verify import find_file_damage
 from perdure.checkpoint.save import first_upload
-from perdure.checkpoint.save.commit import Series, build_manifest, finish
 from perdure.checkpoint.save.exclusive import exclusive
+from perdure.checkpoint.save.finish_step import Series, build_manifest, finish
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")

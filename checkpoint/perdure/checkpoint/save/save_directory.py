@@ -71,7 +71,7 @@ class SaveDirectory:
 
     def commit(self, new: Manifest) -> Manifest:
         """Write `new` under a name of its own; returns it with that name. Raises OSError."""
-        committed = manifest.commit(self.root, new)
+        committed = manifest.write(self.root, new)
         self.cache.names.add(committed.name)
         self.cache.manifests[committed.name] = committed
         self.cache.recent.append(committed)

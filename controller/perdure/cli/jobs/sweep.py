@@ -38,7 +38,7 @@ class SweepJob(TypedDict):
     message: str
 
 
-class OrphanSweep(TypedDict):
+class Sweep(TypedDict):
     """As in the API."""
 
     sweep_id: int
@@ -93,8 +93,8 @@ def sweep(sweep_id: int, is_cancelled: bool, retry_failed: bool, shows_logs: boo
         click.echo(line)
 
 
-def fetch(client: Client, sweep_id: int) -> OrphanSweep:
-    return client.call(OrphanSweep, "GET", f"/sweeps/{sweep_id}")
+def fetch(client: Client, sweep_id: int) -> Sweep:
+    return client.call(Sweep, "GET", f"/sweeps/{sweep_id}")
 
 
 def one_row_each(
@@ -128,7 +128,7 @@ def collapsed(pages: Iterable[api_types.JobPage], client: Client, limit: int | N
             return
 
 
-def _as_one(job: api_types.Job, found: OrphanSweep) -> api_types.Job:
+def _as_one(job: api_types.Job, found: Sweep) -> api_types.Job:
     """The row of a sweep: the status of one that stands for all, and how many have which."""
     counts = found["counts"]
     live = [status for status in counts if status not in TERMINAL]
@@ -145,7 +145,7 @@ def summary(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def lines(found: OrphanSweep) -> Iterator[str]:
+def lines(found: Sweep) -> Iterator[str]:
     """The lines of `perdure jobs sweep`."""
     yield f"Sweep {found['sweep_id']} ({text.one_line(found['name'])}): {summary(found['counts'])}"
     yield f"  cost  {text.money(found['cost_usd'])}"
@@ -162,7 +162,7 @@ def values(job: SweepJob) -> str:
     return " ".join(f"{name}={value}" for name, value in job["values"].items()) or "-"
 
 
-def _cancel(client: Client, found: OrphanSweep, *, yes: bool) -> None:
+def _cancel(client: Client, found: Sweep, *, yes: bool) -> None:
     from perdure.sdk import jobs
 
     ids = [job["job_id"] for job in found["jobs"] if job["status"] not in TERMINAL]
@@ -174,7 +174,7 @@ def _cancel(client: Client, found: OrphanSweep, *, yes: bool) -> None:
     click.echo(f"{len(cancelled)} jobs of sweep {found['sweep_id']} are scheduled to be cancelled.")
 
 
-def _retry(client: Client, found: OrphanSweep, *, yes: bool) -> None:
+def _retry(client: Client, found: Sweep, *, yes: bool) -> None:
     from perdure.sdk import jobs
 
     confirm(f"Launch the failed jobs of sweep {found['sweep_id']} again?", yes=yes)
@@ -182,7 +182,7 @@ def _retry(client: Client, found: OrphanSweep, *, yes: bool) -> None:
     click.echo(f"{len(retried['job_ids'])} jobs of sweep {found['sweep_id']} submitted again.")
 
 
-def _print_logs(client: Client, found: OrphanSweep) -> None:
+def _print_logs(client: Client, found: Sweep) -> None:
     """Each line behind the rank of its job."""
     import io
 

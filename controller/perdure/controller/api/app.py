@@ -21,13 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from perdure.controller.api.access.caller import declaration
+from perdure.controller.api.access.permissions import declaration
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events, fleet, job_spec, market, pages, savings, session
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
-from perdure.controller.api.gate import Gate
 from perdure.controller.api.request_metrics import RequestMetrics
+from perdure.controller.api.request_precheck import RequestPrecheck
 from perdure.controller.api.routes import (
     clusters,
     jobs,
@@ -71,7 +71,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.browser_sessions = sessions = BrowserSessions(context)
     app.state.spending = SpendingLedgers()
     is_user = partial(_is_user, context, sessions)
-    app.add_middleware(Gate, hosts=context.settings.host_names, is_user=is_user)
+    app.add_middleware(RequestPrecheck, hosts=context.settings.host_names, is_user=is_user)
     app.add_exception_handler(RequestRejected, _on_rejected)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -105,7 +105,7 @@ def require_declarations(router: APIRouter) -> None:
     """Raises TypeError if a route does not say who may call it: a route that forgot to would be open to everybody."""
     for route in router.routes:
         if not isinstance(route, APIRoute) or declaration(route.dependant) is None:
-            raise TypeError(f"{route} declares no permission: see perdure.controller.api.access.caller")
+            raise TypeError(f"{route} declares no permission: see perdure.controller.api.access.permissions")
 
 
 def _is_user(context: ApiContext, sessions: BrowserSessions, headers: Headers, method: str, address: str) -> bool:

@@ -18,10 +18,10 @@ from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 
-from perdure.controller.api.access.caller import Caller, authenticate_token, declared
+from perdure.controller.api.access.permissions import Caller, authenticate_token, declared
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
-from perdure.controller.api.gate import NO_TOKEN, bearer
+from perdure.controller.api.request_precheck import NO_TOKEN, bearer
 from perdure.controller.reconcile.work_items import find_attempt
 from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.store.access.roles import AccessRight

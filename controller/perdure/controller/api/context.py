@@ -19,14 +19,14 @@ from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.reconcile.inbox import ReconcilerInbox
-from perdure.controller.reconcile.watchdog import Watchdog
+from perdure.controller.reconcile.loop_watchdog import Watchdog
 from perdure.controller.runtime.clock import Clock, TimeScale
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.logs.followers import JobUpdates
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.submit.batching import SubmissionBatcher
 from perdure.controller.submit.cluster.clusters import ClusterService

@@ -12,10 +12,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from perdure.controller.api.access.caller import authenticate_token
+from perdure.controller.api.access.permissions import authenticate_token
 from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.gate import NO_TOKEN, bearer, is_own_host
+from perdure.controller.api.request_precheck import NO_TOKEN, bearer, is_own_host
 from perdure.controller.api.server.sockets import NodeSocket, StreamSocket
 from perdure.controller.api.tunnel.broker import StreamBroker, ends_stream
 from perdure.controller.runtime.batcher import Batcher
@@ -37,7 +37,7 @@ class WebSocketEndpoints:
 
     That includes requests that fail here: the routes produce the error responses. There are thousands of connections
     that last for weeks, and each layer between the server and a handler stays in memory as long as its connection.
-    `hosts`: as in `Gate`.
+    `hosts`: as in `RequestPrecheck`.
     """
 
     def __init__(self, app: ASGIApp, context: ApiContext, hosts: Collection[str]) -> None:

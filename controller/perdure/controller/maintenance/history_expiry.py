@@ -24,7 +24,7 @@ from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.access import audit, owners
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.records import expiry, facts, jobs
 from perdure.controller.store.records.jobs import Job
 

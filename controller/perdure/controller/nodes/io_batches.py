@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from perdure.controller.nodes.presence import NodePresence, WelcomeState
+from perdure.controller.nodes.connection_records import ConnectionRecords, WelcomeState
 from perdure.controller.runtime.batcher import Batcher
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs.log_store import LogStore, LogWrite
+from perdure.controller.store.logs.protocol import LogStore, LogWrite
 from perdure.controller.store.records.agent_connections import Place
 
 _LINGER_MAX_BYTES = 2**16
@@ -24,18 +24,18 @@ class BlockingIo(Protocol):
         ...
 
     async def mark_connected(self, place: Place, session_id: str) -> tuple[WelcomeState, int]:
-        """`NodePresence.mark_connected`, and how many bytes of the node's log are stored."""
+        """`ConnectionRecords.mark_connected`, and how many bytes of the node's log are stored."""
         ...
 
     async def mark_disconnected(self, place: Place, session_id: str) -> bool:
-        """`NodePresence.mark_disconnected`."""
+        """`ConnectionRecords.mark_disconnected`."""
         ...
 
 
 class ThreadPerCall:
     """Runs each call in a thread of its own."""
 
-    def __init__(self, logs: LogStore, presence: NodePresence) -> None:
+    def __init__(self, logs: LogStore, presence: ConnectionRecords) -> None:
         self._logs = logs
         self._presence = presence
 
@@ -55,7 +55,7 @@ class ThreadPerCall:
 class Batched:
     """Runs concurrent calls of one kind as a batch: one transaction for all connects, one thread for all log writes."""
 
-    def __init__(self, logs: LogStore, presence: NodePresence) -> None:
+    def __init__(self, logs: LogStore, presence: ConnectionRecords) -> None:
         self._logs = logs
         self._presence = presence
         self._log_writes: Batcher[LogWrite, int] = Batcher("logs", logs.append_all, self._linger_s)

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.controller.execute.call_types import DescribeResult, IntentResult
 from perdure.controller.nodes.connection import Connection, checkpoint_event, directive_frame
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.final_report import FinalReports
 from perdure.controller.nodes.frames import (
     CheckpointFrame,
@@ -35,12 +36,11 @@ from perdure.controller.nodes.frames import (
     parse_text,
 )
 from perdure.controller.nodes.host_slots import HostSlots
-from perdure.controller.nodes.idle_timeout import IdleTimeout
 from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
 from perdure.controller.nodes.node_usage import NodeUsage
-from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.nodes.rejected_frames import RejectedFrames
+from perdure.controller.nodes.silence_timeout import SilenceTimeout
 from perdure.controller.reconcile.inbox import ReconcilerInbox, clamp_notice_deadline
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
@@ -48,7 +48,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.logs.bounded_logs import LogHeld
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.records.agent_connections import Place
 from perdure.recovery import events, heartbeats
 from perdure.recovery.actions import TimelineEntry
@@ -73,7 +73,7 @@ class NodeSessions:
         self,
         inbox: ReconcilerInbox,
         logs: LogStore,
-        presence: NodePresence,
+        presence: ConnectionRecords,
         *,
         clock: Clock,
         heartbeat_interval_s: float,
@@ -244,7 +244,7 @@ class NodeSessions:
         def last_received_at() -> float:
             return max(connection.last_received_at, getattr(socket, "last_received_at", 0.0))
 
-        async with IdleTimeout(last_received_at, self._heartbeat_interval_s * _MISSED_HEARTBEATS) as timeout:
+        async with SilenceTimeout(last_received_at, self._heartbeat_interval_s * _MISSED_HEARTBEATS) as timeout:
             while True:
                 timeout.suspended, timeout.idle_s = False, connection.heartbeat_interval_s * _MISSED_HEARTBEATS
                 message = await socket.receive()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from perdure.controller.nodes.connection import Connection
-from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.work_items import find_attempt
@@ -39,7 +39,7 @@ class Resync:
     database: Engine
     inbox: ReconcilerInbox
     sessions: NodeSessions
-    presence: NodePresence
+    presence: ConnectionRecords
     monotonic: Callable[[], float] = time.monotonic
 
     def resync_nodes(self, jobs: Collection[int] | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Engine
 
-from perdure.controller.nodes.presence import NodePresence
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.anti_entropy import Resync
 from perdure.controller.peers.ownership import JobOwnership
@@ -28,7 +28,7 @@ class PeerCooperation:
         self,
         *,
         database: Engine,
-        presence: NodePresence,
+        presence: ConnectionRecords,
         inbox: ReconcilerInbox,
         sessions: NodeSessions,
         ownership: JobOwnership,

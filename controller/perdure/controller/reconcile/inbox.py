@@ -10,11 +10,11 @@ from sqlalchemy import Engine
 
 from perdure.controller.execute.call_types import DescribeResult, IntentResult
 from perdure.controller.reconcile import work_items
-from perdure.controller.reconcile.event_queue import EventQueue
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.reconcile.outage import DatabaseOutage
 from perdure.controller.reconcile.reports.job_metrics import JobMetrics
 from perdure.controller.reconcile.reports.reports import DecisionReports
+from perdure.controller.reconcile.timer_queue import TimerQueue
 from perdure.controller.reconcile.work_items import (
     AdoptJobs,
     DescribeMachines,
@@ -79,7 +79,7 @@ class ReconcilerInbox:
         speed: float = 1.0,
         reports: DecisionReports | None = None,
     ) -> None:
-        self.queue: EventQueue[WorkItem, TimedItem] = EventQueue(clock, speed, work_items.is_urgent)
+        self.queue: TimerQueue[WorkItem, TimedItem] = TimerQueue(clock, speed, work_items.is_urgent)
         self.reports = reports or DecisionReports(JobMetrics(DaemonMetrics(), clock))
         self.owned = OwnedJobs(self.reports.job_metrics)
         self.outage = DatabaseOutage(database, clock, speed)

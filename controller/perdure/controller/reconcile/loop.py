@@ -15,13 +15,13 @@ from perdure.controller.execute.call_types import RetryLater
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.execute.machines import MachineIds, machines_of
 from perdure.controller.reconcile import adoption, work_items
-from perdure.controller.reconcile.event_queue import QueueEmpty
 from perdure.controller.reconcile.failed_events import FailedEvents
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.reconcile.outage import SuspendDetector
 from perdure.controller.reconcile.recorder import AlreadyRecorded, Decision, Recorder
+from perdure.controller.reconcile.timer_queue import QueueEmpty
 from perdure.controller.reconcile.work_items import AdoptJobs, JobEvent, RecheckOwnership, ReconnectDeadline
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint

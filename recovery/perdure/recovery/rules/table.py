@@ -14,8 +14,8 @@ from perdure.recovery.rules.limits import end_overdue, watch_budget, watch_progr
 from perdure.recovery.rules.loss import describe_disconnected, handle_loss
 from perdure.recovery.rules.migrate import drop_lost_replacement, maybe_move, switch_over
 from perdure.recovery.rules.next_attempt import forecast_deadline, place, prepare_storage
-from perdure.recovery.rules.outcome import cancel, finalize, succeed
 from perdure.recovery.rules.progress import advance
+from perdure.recovery.rules.succeed_or_cancel import cancel, finalize, succeed
 from perdure.recovery.statuses import TaskState
 
 # The only rules for a task that is not the job's current one.

@@ -77,7 +77,7 @@ def test_checkpointer__part_of_a_killed_first_save_is_no_lost_checkpoint(tmp_pat
 import os
 from perdure.checkpoint import Checkpointer
 from perdure.checkpoint.format import manifest
-manifest.commit = lambda *_: os._exit(9)
+manifest.write = lambda *_: os._exit(9)
 Checkpointer({str(tmp_path)!r}).save(3, [1])
 """
     killed = subprocess.run([sys.executable, "-c", program], timeout=scaled(60), check=False)

@@ -20,8 +20,8 @@ from perdure.controller.api.app import application, create_app
 from perdure.controller.api.auth import NodeIdentity, identify_owned
 from perdure.controller.api.websocket_endpoints import CHANNEL, NODE_STREAMS, USER_STREAMS
 from perdure.controller.daemon import Daemon
-from perdure.controller.reconcile.event_queue import EventQueue
-from perdure.controller.reconcile.watchdog import Watchdog
+from perdure.controller.reconcile.loop_watchdog import Watchdog
+from perdure.controller.reconcile.timer_queue import TimerQueue
 from perdure.controller.runtime import endpoint_file
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
@@ -246,7 +246,7 @@ def test_healthz__fails_without_a_lease(deployment: Deployment) -> None:
 
 def test_healthz__fails_while_the_controller_does_not_keep_up(deployment: Deployment) -> None:
     context = deployment.daemon.api_context
-    queue: EventQueue[str, str] = EventQueue(deployment.clock, 1.0)
+    queue: TimerQueue[str, str] = TimerQueue(deployment.clock, 1.0)
     behind = replace(context, watchdog=Watchdog(queue, deployment.clock))
     queue.schedule(deployment.clock.now() - 61, "timer")
     client = TestClient(create_app(behind), base_url="http://127.0.0.1")

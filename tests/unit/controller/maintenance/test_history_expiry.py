@@ -18,7 +18,7 @@ from perdure.controller.runtime.config.settings import RetentionSettings
 from perdure.controller.store.blobs import BlobStore, DirectoryBlobs, SqlBlobs
 from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.records import clusters

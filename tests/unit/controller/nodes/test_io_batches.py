@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.controller.nodes.io_batches import Batched
-from perdure.controller.store.logs.log_store import LogWrite
+from perdure.controller.store.logs.protocol import LogWrite
 
 
 class Logs:

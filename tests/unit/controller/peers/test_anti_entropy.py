@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from perdure.controller.nodes.connection import Connection
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.frames import NodeReport
-from perdure.controller.nodes.presence import NodePresence
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.anti_entropy import Resync
 from perdure.controller.reconcile.work_items import JobEvent
@@ -30,7 +30,7 @@ class OtherDaemon:
         self.controller = world.controller("other")
         self.forwarded: list[JobEvent] = []
         world.forward = self.forwarded.append
-        self.presence = NodePresence(world.database, world.clock, "other")
+        self.presence = ConnectionRecords(world.database, world.clock, "other")
         self.sessions = NodeSessions(
             self.controller.inbox,
             FileLogStore(home),

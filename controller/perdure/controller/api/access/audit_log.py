@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.store.access import audit
 
 

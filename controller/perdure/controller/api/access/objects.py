@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Path
 from fastapi.concurrency import run_in_threadpool
 
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import require_user
 from perdure.controller.store.access import owners
 from perdure.controller.submit.errors import RequestRejected

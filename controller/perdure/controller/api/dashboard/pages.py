@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from perdure.controller.api.access.caller import anybody
+from perdure.controller.api.access.permissions import anybody
 from perdure.controller.api.dashboard.assets import PAGE, Asset, load_assets
 from perdure.controller.submit.errors import RequestRejected
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.access.caller import Caller, anybody
+from perdure.controller.api.access.permissions import Caller, anybody
 from perdure.controller.api.auth import Reader, Session, address_of
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.dashboard.sign_in import CODE_S, MAX_CODE_CHARS, BrowserSession, BrowserSessions
-from perdure.controller.api.gate import SIGN_IN
+from perdure.controller.api.request_precheck import SIGN_IN
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.access import audit
 from perdure.controller.store.access.audit import Actor

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import structlog
 from sqlalchemy import Connection
 
-from perdure.controller.api.access.caller import Caller, caller_of_token
+from perdure.controller.api.access.permissions import Caller, caller_of_token
 from perdure.controller.api.context import ApiContext
 from perdure.controller.runtime.security.keyring import TOKEN_FILE
 from perdure.controller.store.engine.database import UNAVAILABLE

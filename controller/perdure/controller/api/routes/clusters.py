@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from perdure.controller.api.access.audit_log import record
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response

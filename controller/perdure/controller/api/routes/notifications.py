@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from perdure.controller.api.access.audit_log import record
 from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.schemas import error_responses, json_response
-from perdure.controller.maintenance.notify.delivery import Delivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered
 from perdure.controller.store.queries import job_listing
 from perdure.controller.store.records import notifications
 from perdure.controller.submit.errors import RequestRejected

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from perdure.controller.api.access.audit_log import record
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.jobs import Key, RequestBody

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as InPath
 from fastapi.concurrency import run_in_threadpool
 
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Runner
 from perdure.controller.api.schemas import Responses, error_responses
 from perdure.controller.runtime.failpoints import failpoint

@@ -17,7 +17,7 @@ from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.membership import Membership
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.tls import Tls
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
 from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService

@@ -18,7 +18,7 @@ import structlog
 from starlette.websockets import WebSocketDisconnect
 
 from perdure.controller.api.access.audit_log import record
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.server.sockets import StreamSocket
 from perdure.controller.api.tunnel import names

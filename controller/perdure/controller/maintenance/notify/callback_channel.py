@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from perdure.controller.maintenance.notify.delivery import Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Message, NotDelivered
 from perdure.controller.reconcile.reports.notification_outbox import CALLBACK_STATUSES
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import jobs

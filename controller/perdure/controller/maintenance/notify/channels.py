@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perdure.controller.maintenance.notify.channel_protocol import Deliverer
 from perdure.controller.maintenance.notify.child_channels import AppriseChannel
-from perdure.controller.maintenance.notify.delivery import Deliverer
 from perdure.controller.maintenance.notify.guarded_post import GuardedPost
 from perdure.controller.maintenance.notify.http_channels import SlackChannel, WebhookChannel
 from perdure.controller.maintenance.notify.mail_channel import MailChannel

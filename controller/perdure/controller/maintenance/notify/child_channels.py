@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from perdure.controller.maintenance.notify.delivery import TIMEOUT_S, Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import TIMEOUT_S, Delivered, Message, NotDelivered
 
 # It takes a second to load.
 _LIMIT_S = TIMEOUT_S + 15

@@ -17,7 +17,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from perdure.controller.maintenance.notify.delivery import TIMEOUT_S, Delivered, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import TIMEOUT_S, Delivered, NotDelivered
 from perdure.controller.maintenance.notify.exchange_limit import ExchangeLimit
 
 _MAX_SHOWN = 200

@@ -8,7 +8,7 @@ import hmac
 import json
 from dataclasses import dataclass
 
-from perdure.controller.maintenance.notify.delivery import Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Message, NotDelivered
 from perdure.controller.maintenance.notify.guarded_post import GuardedPost
 from perdure.controller.runtime.clock import Clock
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
 
-from perdure.controller.maintenance.notify.delivery import TIMEOUT_S, Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import TIMEOUT_S, Delivered, Message, NotDelivered
 from perdure.controller.maintenance.notify.exchange_limit import ExchangeLimit
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.notify_config import SmtpConfig

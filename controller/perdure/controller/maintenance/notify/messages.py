@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.controller.maintenance.notify.delivery import Message
+from perdure.controller.maintenance.notify.channel_protocol import Message
 from perdure.controller.store.records.notifications import Notification
 
 _EXAMPLES = 3

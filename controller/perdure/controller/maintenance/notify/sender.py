@@ -15,7 +15,7 @@ from zlib import crc32
 import structlog
 from sqlalchemy import Engine
 
-from perdure.controller.maintenance.notify.delivery import Delivered, Deliverer, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Deliverer, Message, NotDelivered
 from perdure.controller.maintenance.notify.messages import digest, single
 from perdure.controller.maintenance.notify.pace import MAX_DIGEST, MAX_SINGLES, ChannelPace, SendAs
 from perdure.controller.runtime.clock import Clock

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs.log_store import Chunk, ChunkReader, LogStore, LogWrite
+from perdure.controller.store.logs.protocol import Chunk, ChunkReader, LogStore, LogWrite
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs.log_store import Chunk, LogWrite
+from perdure.controller.store.logs.protocol import Chunk, LogWrite
 from perdure.controller.store.records import jobs
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open

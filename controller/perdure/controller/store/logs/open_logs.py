@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 
 

@@ -27,8 +27,8 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import insert_into, is_transient
 from perdure.controller.store.engine.pg_notify import Topic
-from perdure.controller.store.logs.log_store import Chunk, LogWrite
 from perdure.controller.store.logs.postgres_append import MAX_LOGS, LogAppend, append_known
+from perdure.controller.store.logs.protocol import Chunk, LogWrite
 from perdure.controller.store.logs.sql_reader import CHUNK_BYTES, Chunks, LogRow, RowReader
 from perdure.controller.store.records.jobs import Node
 from perdure.controller.store.tables import LogHeadRow

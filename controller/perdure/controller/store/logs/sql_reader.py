@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine, bindparam, case, select
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs.log_store import Chunk
+from perdure.controller.store.logs.protocol import Chunk
 from perdure.controller.store.tables import LogChunkRow
 
 Chunks = LogChunkRow.__table__  # type: ignore[attr-defined]

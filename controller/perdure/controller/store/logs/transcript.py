@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs.log_store import ChunkReader, LogStore
+from perdure.controller.store.logs.protocol import ChunkReader, LogStore
 
 
 @dataclass(frozen=True)

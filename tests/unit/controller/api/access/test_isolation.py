@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert
 
-from perdure.controller.api.access.caller import declaration
+from perdure.controller.api.access.permissions import declaration
 from perdure.controller.api.app import create_app
 from perdure.controller.api.dashboard.pages import PATHS
 from perdure.controller.store.access.roles import PERMISSIONS, AccessRight, Role

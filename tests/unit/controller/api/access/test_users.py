@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
-from perdure.controller.api.access.caller import ALL, Caller, authenticate_token
+from perdure.controller.api.access.permissions import ALL, Caller, authenticate_token
 from perdure.controller.api.access.registry import AccessRegistry
 from perdure.controller.api.dashboard import events
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions

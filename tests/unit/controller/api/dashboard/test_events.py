@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.controller.api.access.caller import ALL, Caller
+from perdure.controller.api.access.permissions import ALL, Caller
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions

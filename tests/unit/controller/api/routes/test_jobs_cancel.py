@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import OperationalError
 
-from perdure.controller.api.access.caller import ALL, Caller
+from perdure.controller.api.access.permissions import ALL, Caller
 from perdure.controller.api.routes import jobs as api
 from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.store.records.peer_messages import PeerMessages

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, update
 
 from perdure.controller.maintenance.notify.callback_channel import CallbackChannel
-from perdure.controller.maintenance.notify.delivery import Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Message, NotDelivered
 from perdure.controller.store.records.jobs import Task
 from support.helpers.past_jobs import KINDS, NOW, PastJobs
 

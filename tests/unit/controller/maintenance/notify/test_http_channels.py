@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from perdure.controller.maintenance.notify import guarded_post, mail_channel
-from perdure.controller.maintenance.notify.delivery import Delivered, Deliverer, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Deliverer, Message, NotDelivered
 from perdure.controller.maintenance.notify.guarded_post import GuardedPost, _is_public
 from perdure.controller.maintenance.notify.http_channels import SlackChannel, WebhookChannel, sign
 from perdure.controller.maintenance.notify.mail_channel import MailChannel

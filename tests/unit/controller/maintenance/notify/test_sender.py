@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from perdure.controller.maintenance.notify import sender as sender_module
-from perdure.controller.maintenance.notify.delivery import Delivered, Message, NotDelivered
+from perdure.controller.maintenance.notify.channel_protocol import Delivered, Message, NotDelivered
 from perdure.controller.maintenance.notify.sender import GIVE_UP_S, LEASE_S, NotificationSender
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.notify_config import CALLBACK, NO_NOTIFICATIONS

@@ -10,8 +10,8 @@ import pytest
 
 from perdure.controller.store.logs.bounded_logs import END_OF_CUT_LOG, BoundedLogs, DiskReserve, LogHeld
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.log_store import LogStore
-from unit.controller.store.logs.test_log_store import KEY, make_logs, whole_log
+from perdure.controller.store.logs.protocol import LogStore
+from unit.controller.store.logs.test_protocol import KEY, make_logs, whole_log
 
 __all__ = ["make_logs"]
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from perdure.controller.store.logs import sql_reader
-from perdure.controller.store.logs.log_store import Chunk
+from perdure.controller.store.logs.protocol import Chunk
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.logs.sql_reader import LogRow, RowReader
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from perdure.controller.api.access.audit_log import record
-from perdure.controller.api.access.caller import anybody
+from perdure.controller.api.access.permissions import anybody
 from perdure.controller.api.auth import Admin, Context, Operator, Reader
 from perdure.controller.api.gpu_rows import annotate_price_age, gpu_rows
 from perdure.controller.api.schemas import error_responses, json_response

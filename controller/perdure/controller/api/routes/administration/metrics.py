@@ -9,10 +9,10 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Depends, Header, Request, Response
 
-from perdure.controller.api.access.caller import authenticate_token, declared
+from perdure.controller.api.access.permissions import authenticate_token, declared
 from perdure.controller.api.auth import Context
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.gate import bearer
+from perdure.controller.api.request_precheck import bearer
 from perdure.controller.api.schemas import error_responses
 from perdure.controller.runtime.config.listen import MetricsAccess
 from perdure.controller.runtime.metrics.metric_registry import OPENMETRICS_TYPE, TEXT_TYPE

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Row
 from sqlalchemy.exc import IntegrityError
 
-from perdure.controller.api.access.caller import Caller
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Admin, Reader
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from perdure.controller.reconcile.event_queue import EventQueue
+from perdure.controller.reconcile.timer_queue import TimerQueue
 from perdure.controller.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class Watchdog:
 
     def __init__(
         self,
-        queue: EventQueue[Any, Any],
+        queue: TimerQueue[Any, Any],
         clock: Clock,
         speed: float = 1.0,
         *,

@@ -22,7 +22,7 @@ class WelcomeState:
 
 
 @dataclass(frozen=True)
-class NodePresence:
+class ConnectionRecords:
     """Records the connections of one controller. Every method raises what the database raises."""
 
     database: Engine

@@ -1,4 +1,4 @@
-"""`rules.outcome`: success, cancellation, and the end of a task."""
+"""`rules.succeed_or_cancel`: success, cancellation, and the end of a task."""
 
 from __future__ import annotations
 

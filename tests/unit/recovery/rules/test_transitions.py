@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from perdure.recovery.rules.lifecycle import NODE_PHASES
+from perdure.recovery.rules.transitions import NODE_PHASES
 from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from support.worlds.step_moves import walk_through
 from support.worlds.step_walk import DECLARED

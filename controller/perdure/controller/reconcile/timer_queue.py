@@ -25,7 +25,7 @@ class QueueEmpty(Exception):
     """Nothing is due, and no item has come in."""
 
 
-class EventQueue(Generic[Item, Timed]):
+class TimerQueue(Generic[Item, Timed]):
     """A queue with timers. Any thread may call `enqueue`, `backlog` and `oldest_*`; only the reconcile thread calls the
     rest.
 

@@ -1,4 +1,5 @@
-"""The ticker: runs the controller's periodic jobs, each at its own interval.
+"""The ticker: runs the controller's periodic jobs, each at its own interval. It wakes no managed job: when one of them
+is to be looked at again is a timer of `reconcile.timer_queue`.
 
 APScheduler runs them. It plans by the wall clock, and a wall clock that is set back by an hour would stop it for an
 hour, with the renewal of the lease and all else. So `_ElapsedTimeStore` decides by elapsed time which jobs are due.
@@ -27,7 +28,7 @@ MAX_CONCURRENT_RUNS = 32
 """More than there are jobs: one that hangs must not keep another, such as the renewal of the lease, from running."""
 
 
-class Ticker:
+class PeriodicJobs:
     """Runs jobs in threads, once `start` is called. A job does not run twice at a time: a run that is late is skipped.
 
     Intervals are those of `elapsed` (seconds): no setting of the wall clock moves a run. An error of a job ends only

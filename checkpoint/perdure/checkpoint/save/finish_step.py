@@ -1,9 +1,9 @@
-"""Where a save becomes a checkpoint: its manifest is written, and what it replaces goes.
+"""The end of every save: its commit record is built, and once that is written, what it replaces goes.
 
 Every save ends here, whoever wrote its files: `Checkpointer` one part per process, `Folders` another library,
 `save.function_save` the user's function. Each builds the commit record with `build_manifest` and writes it with
-`SaveDirectory.commit`: from that moment on the step is committed. Then it calls `finish`, which reports the commit
-through `durability.journal`, and removes what is not needed any more.
+`SaveDirectory.commit`, which calls `format.manifest.write`: from that moment on the step is committed. Then it calls
+`finish`, which reports the commit through `durability.journal`, and removes what is not needed any more.
 """
 
 from __future__ import annotations

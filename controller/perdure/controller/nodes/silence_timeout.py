@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 
-class IdleTimeout:
+class SilenceTimeout:
     """An async context manager that raises TimeoutError in its body when the connection has been idle for `idle_s`.
 
     `last_received_at` returns when the last data arrived, by the event loop's clock.
@@ -22,7 +22,7 @@ class IdleTimeout:
         #: While true, time does not count as idle: the body is busy, and it is not waiting for the other side.
         self.suspended = False
 
-    async def __aenter__(self) -> IdleTimeout:
+    async def __aenter__(self) -> SilenceTimeout:
         await self._timeout.__aenter__()
         self._timer = self._loop.call_later(self.idle_s, self._check)
         return self

@@ -1,4 +1,4 @@
-"""`IdleTimeout` ends a connection on which nothing arrives, unless this side is busy."""
+"""`SilenceTimeout` ends a connection on which nothing arrives, unless this side is busy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from perdure.controller.nodes.idle_timeout import IdleTimeout
+from perdure.controller.nodes.silence_timeout import SilenceTimeout
 
 IDLE_S = 0.02
 
@@ -17,7 +17,7 @@ async def connection_result(*, receives: bool = False, busy: bool = False, inter
     loop = asyncio.get_running_loop()
     started_at = loop.time()
     with contextlib.suppress(TimeoutError):
-        async with IdleTimeout(lambda: loop.time() if receives else started_at, IDLE_S) as timeout:
+        async with SilenceTimeout(lambda: loop.time() if receives else started_at, IDLE_S) as timeout:
             timeout.suspended = busy
             await asyncio.sleep(intervals * IDLE_S)
             return "continued"
@@ -28,5 +28,5 @@ async def connection_result(*, receives: bool = False, busy: bool = False, inter
     ("receives", "busy", "result"),
     [(False, False, "timed out"), (True, False, "continued"), (False, True, "continued")],
 )
-def test_idle_timeout__ends_only_idle_connections_that_are_not_busy(receives: bool, busy: bool, result: str) -> None:
+def test_timeout__ends_only_idle_connections_that_are_not_busy(receives: bool, busy: bool, result: str) -> None:
     assert asyncio.run(connection_result(receives=receives, busy=busy)) == result

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from perdure.controller.maintenance.ticker import Ticker
+from perdure.controller.maintenance.periodic_jobs import PeriodicJobs
 from perdure.controller.runtime.clock import ManualClock
 from support.helpers.timing import scaled
 
@@ -19,13 +19,13 @@ TIMEOUT_S = 20.0
 
 
 @pytest.fixture
-def ticker() -> Iterator[Ticker]:
-    ticker = Ticker()
+def ticker() -> Iterator[PeriodicJobs]:
+    ticker = PeriodicJobs()
     yield ticker
     ticker.stop()
 
 
-def test_every__runs_a_job_at_the_start_and_again(ticker: Ticker) -> None:
+def test_every__runs_a_job_at_the_start_and_again(ticker: PeriodicJobs) -> None:
     runs = threading.Semaphore(0)
     ticker.every(0.05, runs.release, at_start=True)
     ticker.start()
@@ -33,14 +33,14 @@ def test_every__runs_a_job_at_the_start_and_again(ticker: Ticker) -> None:
         assert runs.acquire(timeout=TIMEOUT_S)
 
 
-def test_every__waits_for_the_first_interval_by_default(ticker: Ticker) -> None:
+def test_every__waits_for_the_first_interval_by_default(ticker: PeriodicJobs) -> None:
     runs = threading.Semaphore(0)
     ticker.every(3600.0, runs.release)
     ticker.start()
     assert not runs.acquire(timeout=0.05)
 
 
-def test_every__runs_a_job_again_after_a_database_error(ticker: Ticker) -> None:
+def test_every__runs_a_job_again_after_a_database_error(ticker: PeriodicJobs) -> None:
     runs = threading.Semaphore(0)
 
     def job() -> None:
@@ -72,7 +72,7 @@ def wall_clock(monkeypatch: pytest.MonkeyPatch) -> type[WallClock]:
     monkeypatch.setattr(WallClock, "ahead_s", 0.0)
     for reader in WallClock.READERS:
         monkeypatch.setattr(f"apscheduler.{reader}.datetime", WallClock)
-    monkeypatch.setattr("perdure.controller.maintenance.ticker.datetime", WallClock)
+    monkeypatch.setattr("perdure.controller.maintenance.periodic_jobs.datetime", WallClock)
     return WallClock
 
 
@@ -80,7 +80,9 @@ STEPS_S = [-400 * 86400.0, -3600.0, -30.0, 30.0, 3600.0, 400 * 86400.0]
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
-def test_every__runs_on_when_the_wall_clock_is_set(ticker: Ticker, wall_clock: type[WallClock], step_s: float) -> None:
+def test_every__runs_on_when_the_wall_clock_is_set(
+    ticker: PeriodicJobs, wall_clock: type[WallClock], step_s: float
+) -> None:
     runs = threading.Semaphore(0)
     ticker.every(0.05, runs.release)
     ticker.start()
@@ -96,10 +98,10 @@ def test_every__runs_as_often_when_the_wall_clock_is_set(
     wall_clock: type[WallClock], step_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step forward neither makes a run early nor makes up for runs that it seems to have left out."""
-    monkeypatch.setattr("perdure.controller.maintenance.ticker.MAX_WAIT_S", 0.02)
+    monkeypatch.setattr("perdure.controller.maintenance.periodic_jobs.MAX_WAIT_S", 0.02)
     elapsed = ManualClock(0.0)
     runs = threading.Semaphore(0)
-    ticker = Ticker(elapsed.now)
+    ticker = PeriodicJobs(elapsed.now)
     ticker.every(100.0, runs.release)
     ticker.start()
     try:
@@ -112,7 +114,7 @@ def test_every__runs_as_often_when_the_wall_clock_is_set(
         ticker.stop()
 
 
-def test_first_run__survives_a_step_before_the_start(ticker: Ticker, wall_clock: type[WallClock]) -> None:
+def test_first_run__survives_a_step_before_the_start(ticker: PeriodicJobs, wall_clock: type[WallClock]) -> None:
     runs = threading.Semaphore(0)
     ticker.every(3600.0, runs.release, at_start=True)
     wall_clock.ahead_s = -3600.0
@@ -120,7 +122,9 @@ def test_first_run__survives_a_step_before_the_start(ticker: Ticker, wall_clock:
     assert runs.acquire(timeout=TIMEOUT_S)
 
 
-def test_late_run__is_not_dropped(ticker: Ticker, wall_clock: type[WallClock], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_run__is_not_dropped(
+    ticker: PeriodicJobs, wall_clock: type[WallClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class AMinuteLater(WallClock):
         ahead_s = 60.0
 
@@ -131,7 +135,7 @@ def test_late_run__is_not_dropped(ticker: Ticker, wall_clock: type[WallClock], m
     assert runs.acquire(timeout=TIMEOUT_S)
 
 
-def test_hanging_jobs__do_not_hold_up_another(ticker: Ticker) -> None:
+def test_hanging_jobs__do_not_hold_up_another(ticker: PeriodicJobs) -> None:
     released, runs = threading.Event(), threading.Semaphore(0)
     try:
         for _ in range(12):
@@ -143,7 +147,7 @@ def test_hanging_jobs__do_not_hold_up_another(ticker: Ticker) -> None:
         released.set()
 
 
-def test_stop__of_a_ticker_that_was_not_started(ticker: Ticker) -> None:
+def test_stop__of_a_ticker_that_was_not_started(ticker: PeriodicJobs) -> None:
     ticker.stop()
 
 
@@ -155,7 +159,7 @@ def test_ticker__outlives_an_error_of_its_own() -> None:
             raise OSError("the clock cannot be read")
         return float(call)
 
-    ticker = Ticker(elapsed)
+    ticker = PeriodicJobs(elapsed)
     ticker.every(0.01, runs.release)
     try:
         with capture_logs() as logged:

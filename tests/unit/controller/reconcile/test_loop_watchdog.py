@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from perdure.controller.reconcile.event_queue import EventQueue
-from perdure.controller.reconcile.watchdog import LIMIT_S, Watchdog
+from perdure.controller.reconcile.loop_watchdog import LIMIT_S, Watchdog
+from perdure.controller.reconcile.timer_queue import TimerQueue
 from perdure.controller.runtime.clock import ManualClock
 
 
 class Scene:
     def __init__(self, speed: float = 1.0) -> None:
         self.clock = ManualClock()
-        self.queue: EventQueue[str, str] = EventQueue(self.clock, speed)
+        self.queue: TimerQueue[str, str] = TimerQueue(self.clock, speed)
         self.watchdog = Watchdog(self.queue, self.clock, speed, monotonic=self.clock.now)
 
     def after(self, seconds: float) -> str | None:

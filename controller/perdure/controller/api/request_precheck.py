@@ -40,7 +40,7 @@ NO_TOKEN = {
 }
 
 
-class Gate:
+class RequestPrecheck:
     """ASGI middleware that rejects requests before they are routed."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], is_user: Callable[[Headers, str, str], bool]) -> None:

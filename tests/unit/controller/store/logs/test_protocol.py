@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.log_store import LogStore
+from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 
 KEY = (1, 0, 1)
