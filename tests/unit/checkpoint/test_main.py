@@ -12,6 +12,7 @@ import pytest
 
 from perdure.checkpoint import Checkpointer, save_checkpoint
 from perdure.checkpoint import __main__ as command
+from support.helpers.module_time import replace_time
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_watch__prints_changes_until_interrupted(
         else:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.time, "sleep", pause)
+    replace_time(monkeypatch, command, sleep=pause)
     assert command.main(["watch", str(save_dir)]) == 0
     lines = [line.split()[1:] for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines] == ["7", "12", "7"]

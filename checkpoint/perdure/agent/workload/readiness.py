@@ -69,10 +69,15 @@ class ReadinessStream:
         self._ws: WebSocket | None = None
         self._newest: Readiness | None = None
         self._failing_since: float | None = None  # monotonic; of failures in a row
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="readiness", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def stop(self) -> None:
+        """Probe no more. Returns without waiting for a probe that runs."""
+        self._stopped.set()
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:  # noqa: ARG002 - of the protocol
         with self._lock:
@@ -87,13 +92,15 @@ class ReadinessStream:
         """Nothing is acknowledged."""
 
     def _run(self) -> None:
-        while True:
-            while not self._is_running():
-                time.sleep(_POLL_S)
+        pause_s = 0.0
+        while not self._stopped.wait(pause_s):
+            if not self._is_running():
+                pause_s = _POLL_S
+                continue
             result = probe(self._settings, self._addresses)
             self._take(result)
             interval_s = self._settings.interval_s
-            time.sleep(interval_s if result.ready else min(interval_s, UNREADY_INTERVAL_S))
+            pause_s = interval_s if result.ready else min(interval_s, UNREADY_INTERVAL_S)
 
     def _take(self, result: Readiness) -> None:
         with self._lock:

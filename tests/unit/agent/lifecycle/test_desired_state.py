@@ -12,6 +12,7 @@ from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow, StopNo
 from perdure.agent.notices.notice import Notice
 from perdure.agent.state_file import Directive, StateFile
 from perdure.controller.runtime.clock import SystemClock
+from support.helpers.module_time import replace_time
 
 wall = SystemClock().now
 
@@ -92,7 +93,7 @@ def test_deadline__ignores_changes_of_the_wall_clock(
     direct(desired, "drain")
     before = desired.deadline(60)
     assert before is not None
-    monkeypatch.setattr(clock.time, "time", lambda: wall() + by_s)
+    replace_time(monkeypatch, clock, time=lambda: wall() + by_s)
     assert desired.deadline(60) == before
     assert 90 < before - clock.now() <= 100
     assert clock.to_wall(before) == pytest.approx(wall() + by_s + 100, abs=5), "as the workload reads it now"

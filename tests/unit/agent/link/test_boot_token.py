@@ -9,6 +9,7 @@ import pytest
 
 from perdure.agent.link import boot_token
 from perdure.agent.link.client import ControllerRejected, Unreachable
+from support.helpers.module_time import replace_time
 
 
 class Client:
@@ -29,7 +30,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot_token.time, "sleep", lambda _seconds: None)
+    replace_time(monkeypatch, boot_token, sleep=lambda _seconds: None)
 
 
 def trade(client: Client, record: Path, timeout_s: float = 60.0) -> str | None:

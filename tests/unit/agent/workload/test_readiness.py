@@ -100,9 +100,12 @@ class _Socket:
         self.frames.append(json.loads(text))
 
 
-def test_readiness_stream__reports_changes_and_repeats_the_newest(program: Program) -> None:
+def test_readiness_stream__reports_changes_and_repeats_the_newest(
+    program: Program, request: pytest.FixtureRequest
+) -> None:
     running = threading.Event()
     stream = ReadinessStream(settings(program.port), "", running.is_set, lambda _line: None)
+    request.addfinalizer(stream.stop)
     first, second = _Socket(), _Socket()
     stream.attach(first, {})  # type: ignore[arg-type]
     stream.start()

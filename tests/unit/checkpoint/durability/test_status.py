@@ -22,6 +22,7 @@ from perdure.checkpoint import CheckpointUnavailable, is_durable, latest, load_c
 from perdure.checkpoint.decorators import LoadFunction
 from perdure.checkpoint.durability import mount_table, status
 from perdure.checkpoint.durability.file_version import UNKNOWN, FileVersion
+from support.helpers.module_time import replace_time
 from unit.checkpoint.training_program import Restart
 
 RCLONE = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -146,7 +147,7 @@ class TestMetadata:
     def test_is_durable__rereads_incomplete_metadata(self, note: MetadataNote, monkeypatch: pytest.MonkeyPatch) -> None:
         note("")
         whole = lambda _: note('{"Fingerprint": "1", "Dirty": false}')  # noqa: E731
-        monkeypatch.setattr(status.time, "sleep", whole)
+        replace_time(monkeypatch, status, sleep=whole)
         assert is_durable([note.data]) is True
 
     def test_is_durable__unknown_without_the_cache(self, note: MetadataNote) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from perdure.checkpoint.format import file_changes
 from perdure.checkpoint.format.file_changes import Stamp
+from support.helpers.module_time import replace_time
 
 MS = 1_000_000
 NOW_NS = 1_800_000_000 * 1000 * MS
@@ -23,8 +24,8 @@ def test_wait_for_clock_tick__after_a_recent_write(
 ) -> None:
     """A kernel that stamps files by its tick would give a second write of the same size the same stamp."""
     waits: list[float] = []
-    monkeypatch.setattr(file_changes.time, "time_ns", lambda: NOW_NS)
-    monkeypatch.setattr(file_changes.time, "sleep", waits.append)
+    replace_time(monkeypatch, file_changes, time_ns=lambda: NOW_NS)
+    replace_time(monkeypatch, file_changes, sleep=waits.append)
     file_changes.wait_for_clock_tick({"old": Stamp(1, 5, 1), "last": Stamp(1, NOW_NS - age_ns, 2)})
     assert waits == ([] if waited_s is None else [waited_s])
     file_changes.wait_for_clock_tick({})

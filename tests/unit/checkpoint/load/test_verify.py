@@ -21,6 +21,7 @@ from perdure.checkpoint.durability import mount_table
 from perdure.checkpoint.folders import Folders
 from perdure.checkpoint.load import mount_refresh, verify
 from perdure.checkpoint.load.saved_step import Checkpoint
+from support.helpers.module_time import replace_time
 from unit.checkpoint.training_program import Loader, Restart, Saver
 
 
@@ -81,7 +82,7 @@ def mount(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (run_dir / "mounts.json").write_text(json.dumps([row]))
     monkeypatch.setattr(mount_table, "source_at", lambda *_: "store:bucket")
     monkeypatch.setattr(verify, "_SETTLE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(verify.time, "sleep", made.wait)
+    replace_time(monkeypatch, verify, sleep=made.wait)
     with socketserver.ThreadingUnixStreamServer(socket, Answering) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -239,5 +240,5 @@ def test_recheck__does_not_wait_on_a_disk(
     for step in (1, 2):
         save(step, b"%d" % step)
     (tmp_path / "model_2.pt").write_bytes(b"")
-    monkeypatch.setattr(verify.time, "sleep", lambda _s: pytest.fail("waited"))
+    replace_time(monkeypatch, verify, sleep=lambda _s: pytest.fail("waited"))
     assert load() == b"1"

@@ -18,6 +18,7 @@ from perdure.checkpoint.save import adopt
 from perdure.checkpoint.save.parts import unchanged_arrays
 from perdure.checkpoint.save.retention import leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
+from support.helpers.module_time import replace_time
 from unit.checkpoint.training_program import Restart
 
 pytestmark = pytest.mark.skipif(digest.preferred_algorithm() == digest.CRC_32, reason="needs the package xxhash")
@@ -127,7 +128,7 @@ def test_reuse__shared_file_stays_while_a_step_needs_it_and_goes_an_hour_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(leftovers.time, "monotonic", lambda: now[0])
+    replace_time(monkeypatch, leftovers, monotonic=lambda: now[0])
     with Checkpointer(tmp_path, keep=2, reuse_unchanged=True) as checkpointer:
         for step in range(1, 10):
             checkpointer.save(step, frozen_and_trained(step))
@@ -161,7 +162,7 @@ def test_reuse__shared_file_whose_manifests_were_lost_is_left_to_the_user(
         path.unlink()
     restart()
     now = [0.0]
-    monkeypatch.setattr(leftovers.time, "monotonic", lambda: now[0])
+    replace_time(monkeypatch, leftovers, monotonic=lambda: now[0])
     with Checkpointer(tmp_path) as checkpointer:
         for step in (11, 12, 13):
             checkpointer.save(step, frozen_and_trained(step))
