@@ -53,7 +53,6 @@ def mycluster(project: Computer) -> Iterator[str]:
     project.user.types(DOWN.here)
 
 
-@pytest.mark.skip(reason="the machines' own uv and conda come before the stand-ins, which know too little")
 def test_launch__prepares_conda_and_trains(mycluster: str) -> None:
     assert "created skypilot with python=3.10\n" in mycluster
     assert "in the environment skypilot\n" in mycluster, "`conda activate` works in setup"

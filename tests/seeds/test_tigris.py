@@ -101,7 +101,6 @@ def test_scripts__contain_the_code_of_the_guide(script: str) -> None:
         assert any(lines[at : at + len(printed)] == printed for at in range(len(lines))), excerpt
 
 
-@pytest.mark.skip(reason="the machines' own uv and conda come before the stand-ins, which know too little")
 @pytest.mark.fuse
 @pytest.mark.slow
 def test_guide__trains_into_the_bucket_and_ends_the_machine(tigris: Tigris) -> None:

@@ -148,6 +148,17 @@ bash -c 'conda activate y'
     assert "function activate y\n" in text
 
 
+def test_conda__of_the_image_activates_what_it_makes(controller: Controller, node: Node, tmp_path: Path) -> None:
+    """Also where the tools come first on PATH: its environments are not where ours would be."""
+    (tmp_path / "conda").write_text(
+        '#!/bin/sh\n[ "$1" = shell.bash ] && echo \'conda() { echo "of the image: $*"; }\'\n'
+    )
+    (tmp_path / "conda").chmod(0o755)
+    node.env |= {"PERDURE_OWN_ENV": "1", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    text = output_of(controller, node, "conda activate x\nbash -c 'conda create -n y'")
+    assert text.startswith("of the image: activate x\nof the image: create -n y\n")
+
+
 def test_tools__cede_to_the_environment_of_an_image(controller: Controller, node: Node, tmp_path: Path) -> None:
     """An image with python and pip side by side, such as one with a conda, keeps both. What it lacks, it gets."""
     image = tmp_path / "image"

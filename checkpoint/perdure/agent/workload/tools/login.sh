@@ -69,14 +69,17 @@ else
 fi
 export PATH
 
-perdure_conda=$(type -P conda)
-if [ "$perdure_conda" != "$PERDURE_TOOLS/bin/conda" ]; then
-    if [ -r "${perdure_conda%/*/*}/etc/profile.d/conda.sh" ]; then # a real conda, of the image or the user
-        set -a # so that its functions reach the scripts that are called
+# A real conda, of the image or the user, wherever it is on PATH: environments that it makes are its own to activate.
+perdure_conda=$(type -aP conda | grep -vxF "$PERDURE_TOOLS/bin/conda" | head -n 1)
+if [ -n "$perdure_conda" ]; then
+    set -a # so that its functions reach the scripts that are called
+    if [ -r "${perdure_conda%/*/*}/etc/profile.d/conda.sh" ]; then
         # shellcheck source=/dev/null
         source "${perdure_conda%/*/*}/etc/profile.d/conda.sh" >/dev/null 2>&1
-        set +a
+    else
+        eval "$("$perdure_conda" shell.bash hook 2>/dev/null)"
     fi
+    set +a
 else
     # shellcheck source=checkpoint/perdure/agent/workload/tools/conda.sh
     source "$PERDURE_TOOLS/etc/profile.d/conda.sh"
