@@ -78,6 +78,8 @@ def make_image(folder: Path) -> None:
     """A virtual environment with the packages of this one, with `perdure` and the stand-ins as programs."""
     shutil.copytree(STAND_INS, folder)
     own, bin_folder = Path(sys.prefix), folder / "bin"
+    uv = bin_folder / "uv"
+    uv.write_text(uv.read_text().replace("@IMAGE@", str(folder)))
     for name in ("python", "python3"):
         (bin_folder / name).symlink_to(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}")
     shutil.copy(own / "pyvenv.cfg", folder / "pyvenv.cfg")
