@@ -12,11 +12,13 @@ from perdure.agent.workload.library import library_dir
 from perdure.agent.workload.tools.templates import FOLDER
 
 START = library_dir(Path("/nonexistent")) / FOLDER / "ray/start_cluster"
-# Fails the first `start` if there is a file "refuse", and lists one node more with each call.
+# Fails the first `start` if there is a file "refuse"; hangs in it, and answers no more, if there is one "end". Lists one
+# node more with each call.
 RAY = """#!/bin/sh
 echo "$*" >> "$NOTES/calls"
 case "$1" in
-    start) ! rm "$NOTES/refuse" 2>/dev/null ;;
+    start) [ ! -e "$NOTES/end" ] || { touch "$NOTES/ended"; exec /bin/sleep 600; }; ! rm "$NOTES/refuse" 2>/dev/null ;;
+    health-check) [ ! -e "$NOTES/ended" ] ;;
     list) echo x >> "$NOTES/listed"; sed 's/x/{"node_id": 1},/' "$NOTES/listed" | tr -d '\\n' ;;
 esac
 """
@@ -68,6 +70,15 @@ def test_worker__joins_the_head_and_tries_again(node: RayNode) -> None:
     assert node.start(1, RAY_HEAD_PORT="6400", SKYPILOT_NUM_GPUS_PER_NODE="0").returncode == 0
     joined = "start --address=10.0.0.1:6400 --disable-usage-stats --node-ip-address=10.0.0.2"
     assert node.calls("start") == [joined, joined]
+
+
+def test_worker__ends_when_the_head_has_ended_meanwhile(node: RayNode) -> None:
+    """The head's work was short. `ray start` would ask it for minutes, and the job would fail."""
+    (node.notes / "end").touch()
+    done = node.start(1)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("The head of Ray at 10.0.0.1:6379 has ended.\n")
+    assert len(node.calls("start")) == 1
 
 
 def test_settings__are_those_of_skypilot(node: RayNode) -> None:
