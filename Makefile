@@ -15,6 +15,9 @@ WORKERS ?= 3
 # The tests of a file stay on one worker, where they share expensive fixtures, until another worker is idle.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
+# Python keeps what it has compiled, whatever this shell says: tests start hundreds of them.
+export PYTHONDONTWRITEBYTECODE :=
+
 PACKAGES := recovery checkpoint agent sdk cli controller
 SHELL_FILES = $(shell git ls-files --cached --others --exclude-standard '*.sh' .ci/run 'checkpoint/*/sky_templates/*')
 
