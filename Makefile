@@ -10,8 +10,8 @@ BIN := $(VENV)/bin
 # Two sets of packages: what tests and checks need, and the small part of it that the demo needs.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEMO := $(VENV)/.installed-demo
-# The number of pytest-xdist workers: one more than the cores of a small machine, because many tests wait for processes.
-WORKERS ?= 3
+# The number of pytest-xdist workers: twice the cores of a small machine, because many tests wait for processes.
+WORKERS ?= 4
 # The tests of a file stay on one worker, where they share expensive fixtures, until another worker is idle.
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist worksteal
 

@@ -44,6 +44,7 @@ def launch(user: Controller, name: str) -> int:
     return int(next(job["job_id"] for job in jobs if job["name"] == name))
 
 
+@pytest.mark.slow
 def test_users__see_and_end_what_is_theirs(shared: Shared) -> None:
     assert "No users." in shared.admin.perdure("users", "list").stdout
     alice, alices_token = shared.user("alice")

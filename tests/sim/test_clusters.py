@@ -19,8 +19,8 @@ from perdure.controller.submit.cluster.clusters import ClusterService
 
 # tests/conftest.py sums them up in the terminal.
 HISTORIES = "histories_survived"
-QUICK_COUNT, LONG_COUNT = 10, 3_000
-PER_TEST, MAX_SEEDS = 10, 60
+QUICK_COUNT, LONG_COUNT = 5, 3_000
+PER_TEST, MAX_SEEDS = 5, 60
 
 
 def assert_invariants(seeds: range, request: pytest.FixtureRequest) -> None:
@@ -38,9 +38,9 @@ def test_invariants__hold(first: int, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("first", range(QUICK_COUNT, QUICK_COUNT + LONG_COUNT, 5 * PER_TEST))
+@pytest.mark.parametrize("first", range(QUICK_COUNT, QUICK_COUNT + LONG_COUNT, 10 * PER_TEST))
 def test_invariants__hold_in_many_histories(first: int, request: pytest.FixtureRequest) -> None:
-    assert_invariants(range(first, first + 5 * PER_TEST), request)
+    assert_invariants(range(first, first + 10 * PER_TEST), request)
 
 
 def a_start_is_not_completed(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from faultworld.totals import run_seeds
 
 # tests/conftest.py sums them up in the terminal.
 HISTORIES = "histories_survived"
-QUICK_COUNT, SLOW_COUNT, LONG_COUNT = 200, 500, 10_000
+QUICK_COUNT, SLOW_COUNT, LONG_COUNT = 75, 500, 10_000
 PER_TEST = 25
 
 

@@ -274,6 +274,7 @@ def test_console__has_no_error(dashboard: Dashboard) -> None:
     assert not dashboard.problems
 
 
+@pytest.mark.slow
 def test_page__continues_after_a_restart_of_the_controller(dashboard: Dashboard, preempted: int) -> None:
     page = dashboard.open(f"/jobs/{preempted}", "preempted")
     expect(page.locator(".live.on")).to_be_visible()

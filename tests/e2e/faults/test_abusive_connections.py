@@ -79,6 +79,7 @@ def test_silent_connections__are_closed(controller: Controller, daemon: psutil.P
         caller.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", [b"\x00" * 4096, b"\r\n" * 2000, b"GET " + b"x" * 200_000])
 def test_garbage__closes_the_connection(controller: Controller, daemon: psutil.Process, garbage: bytes) -> None:
     with socket.create_connection(address(controller)) as caller:

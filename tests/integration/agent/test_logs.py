@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 
+import pytest
+
 from integration.agent.controller import Controller
 from integration.agent.node import Node
 
@@ -49,6 +51,7 @@ def test_logs__of_a_million_lines_arrive(controller: Controller, node: Node) -> 
     assert digest(controller.log) == digest(whole)
 
 
+@pytest.mark.slow
 def test_logs__binary_and_long_lines_survive_broken_connections(controller: Controller, node: Node) -> None:
     start(controller, node, WILD)
     breaks = 0

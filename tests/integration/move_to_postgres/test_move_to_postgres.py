@@ -146,6 +146,7 @@ def test_set_url__adds_the_database_to_the_configuration(home: Path) -> None:
     assert sorted(p.name for p in home.glob(".*")) == []
 
 
+@pytest.mark.slow
 def test_migrate_command__moves_once(home: Path, postgres: Postgres) -> None:
     url = postgres.new_database()
     command = [sys.executable, "-m", "perdure.cli", "controller", "migrate"]

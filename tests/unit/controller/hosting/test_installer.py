@@ -28,6 +28,7 @@ CONFIG = {"listen": {"host": "127.0.0.1", "tls": "auto"}}
 Send = Callable[..., tuple[int, dict[str, str]]]
 
 
+@pytest.mark.slow
 def test_install__broken_bundle_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "bundle"
     valid = bundle.build_bundle(CONFIG, dependencies="host")
