@@ -17,7 +17,8 @@ from support.helpers.controllers import Controller
 from support.helpers.timing import pause
 
 JOBS = 8
-STORM_S = 45.0
+# The storm lasts until all three are over: a busy machine gets through less in its time.
+STORM_S, MIN_KILLS, MIN_PREEMPTIONS = 45.0, 3, 3
 SEED = int(os.environ.get("STORM_SEED", "1"))
 
 # All machines share the bucket's folder, so a lock in it detects a second workload independently of the controller.
@@ -55,7 +56,7 @@ def test_kill_storm__loses_nothing_runs_nothing_twice_and_leaves_nothing(control
     ids = [launch(controller, f"storm-{n}") for n in range(JOBS)]
     kills = preemptions = 0
     end = time.monotonic() + STORM_S
-    while time.monotonic() < end:
+    while time.monotonic() < end or kills < MIN_KILLS or preemptions < MIN_PREEMPTIONS:
         pause(chance.uniform(0.2, 2.5))
         if chance.random() < 0.4:
             kill_daemon(controller)
@@ -70,8 +71,6 @@ def test_kill_storm__loses_nothing_runs_nothing_twice_and_leaves_nothing(control
     for job in ids:
         controller.until(lambda job=job: controller.job(job)["status"] == "SUCCEEDED", f"the end of job {job}")  # type: ignore[misc]
     print(f"survived {kills} kills of the daemon and {preemptions} preemptions")
-    assert kills >= 3
-    assert preemptions >= 3
     for job in ids:
         check(controller, job)
     controller.until(lambda: not list(controller.home.glob("local/instances/*/machine")), "the end of every machine")

@@ -2,7 +2,7 @@
 
 It never blocks training, and never fails a save.
 
-Other code deletes other things. `commit.finish` removes other manifests of the step just saved
+Other code deletes other things. `finish_step.finish` removes other manifests of the step just saved
 (`_delete_superseded`, `_delete_unreadable`). `leftovers` removes parts that were never committed.
 `Folders` and the Lightning plugin remove the manifests of files that are written again or were removed.
 
