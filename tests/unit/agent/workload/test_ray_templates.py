@@ -12,8 +12,8 @@ from perdure.agent.workload.library import library_dir
 from perdure.agent.workload.tools.templates import FOLDER
 
 START = library_dir(Path("/nonexistent")) / FOLDER / "ray/start_cluster"
-# Fails the first `start` if there is a file "refuse"; hangs in it, and answers no more, if there is one "end". Each call
-# lists one node more.
+# Fails the first `start` if there is a file "refuse"; with a file "end", `start` hangs and the head answers no more.
+# A call of `list` shows one node more each time.
 RAY = """#!/bin/sh
 echo "$*" >> "$NOTES/calls"
 case "$1" in
