@@ -163,6 +163,15 @@ class StepSaved:
 
 
 @dataclass(frozen=True)
+class CheckpointLoaded:
+    """The workload has loaded a training step, perhaps to continue from it."""
+
+    task: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True)
 class GpusReported:
     """A node has looked at its GPUs: whether one of them is at work."""
 
@@ -187,5 +196,6 @@ Event = (
     | AttemptGone
     | CheckpointDurable
     | StepSaved
+    | CheckpointLoaded
     | GpusReported
 )

@@ -49,7 +49,7 @@ def observe(job: JobView, event: events.Event, now: float, out: list[Action]) ->
             return _launch_cancelled(job, event, out)
         case events.NodeReported() | events.NodeDisconnected() | events.PreemptionNotice():
             return _node_event(job, event, now, out)
-        case events.CheckpointDurable() | events.StepSaved() | events.GpusReported():
+        case events.CheckpointDurable() | events.StepSaved() | events.CheckpointLoaded() | events.GpusReported():
             return _progressed(job, event, now, out)
         case events.MachinesDescribed() | events.AttemptGone():
             return _machine_event(job, event, now, out)
@@ -180,9 +180,14 @@ def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: floa
     if task.saved_s is None:
         # The workload does report, so runs that ended without a report saved nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
+    if task.undone_s:
+        task = replace(task, resumed_s=max(0.0, task.resumed_s - task.undone_s), saved_s=0.0)
     saved_s = task.resumed_s + max(0.0, min(event.at, now) - (started[-1].running_at or now))
     before = task
-    task = with_work_estimate(replace(task, saved_s=max(saved_s, task.saved_s or 0.0)), event, saved_s)
+    saved = replace(task, saved_s=max(saved_s, task.saved_s or 0.0), saved_in=event.generation, loaded=None)
+    if saved.saved_s != task.saved_s:
+        saved = replace(saved, saved_step=event.step if abs(event.step or 0) <= _MAX_STEP else None)
+    task = with_work_estimate(saved, event, saved_s)
     if _counts_steps(task) and not _counts_steps(before):
         out.append(_estimate_entry(task))
         task = replace(task, wake_at=now)  # the policy can now decide with the estimate
@@ -191,12 +196,14 @@ def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: floa
 
 def _progressed(
     job: JobView,
-    event: events.CheckpointDurable | events.StepSaved | events.GpusReported,
+    event: events.CheckpointDurable | events.StepSaved | events.CheckpointLoaded | events.GpusReported,
     now: float,
     out: list[Action],
 ) -> JobView:
     if isinstance(event, events.CheckpointDurable):
         return _checkpoint_durable(job, event, now, out)
+    if isinstance(event, events.CheckpointLoaded):
+        return _checkpoint_loaded(job, event, now, out)
     task = job.tasks[event.task]
     attempt = task.attempt(event.generation)
     if attempt is None or attempt.state is not AttemptState.RUNNING:
@@ -208,6 +215,27 @@ def _progressed(
     if abs(event.step) > _MAX_STEP or event.step == task.last_step:
         return job
     return job.with_task(replace(task, last_step=event.step, step_at=now))
+
+
+def _checkpoint_loaded(job: JobView, event: events.CheckpointLoaded, now: float, out: list[Action]) -> JobView:
+    """What a program loads before its first save is what it continues from; the newest, if it loads several steps."""
+    task = job.tasks[event.task]
+    attempt = task.attempt(event.generation)
+    runs = attempt is not None and attempt.state is AttemptState.RUNNING and task.saved_in != event.generation
+    if not runs or abs(event.step) > _MAX_STEP:
+        return job
+    step = max(event.step, task.loaded[1]) if task.loaded and task.loaded[0] == event.generation else event.step
+    before, task = task, replace(task, loaded=(event.generation, step))
+    if task.undone_s and task.undone_s != before.undone_s:
+        message = (
+            f"the program continues from step {step}, although step {task.saved_step} was durable: "
+            f"{task.undone_s / 60:.0f} min of work count as lost"
+        )
+        data: dict[str, object] = {"step": step, "durable_step": task.saved_step, "lost_s": round(task.undone_s)}
+        out.append(TimelineEntry("task.work_lost", task.index, event.generation, message=message, data=data))
+    if task.undone_s != before.undone_s:
+        task = replace(task, wake_at=now)  # there is less slack, or more, than the policy knew
+    return job.with_task(task)
 
 
 def _counts_steps(task: TaskView) -> bool:

@@ -240,7 +240,9 @@ REPORTS: dict[Target, list[tuple[NodePhase, int | None, str | None, bool]]] = {
 
 def _progress(walk: Walk, move: Move, key: tuple[int, int]) -> events.Event:
     if move.n % 5 == 0:
-        return (events.StepSaved(*key, move.n), events.GpusReported(*key, busy=move.n % 2 == 0))[move.rank % 2]
+        gpus = events.GpusReported(*key, busy=move.n % 2 == 0)
+        saved, loaded = events.StepSaved(*key, move.n), events.CheckpointLoaded(*key, move.n - 5)
+        return (saved, gpus, loaded)[(move.rank + move.n // 5) % 3]
     steps = (None, None) if move.n % 3 else (move.n, 2000)
     return events.CheckpointDurable(*key, walk.now - [-9, 0, 30, 1000][move.n % 4], *steps)
 
@@ -289,6 +291,7 @@ def _lie(walk: Walk, move: Move) -> events.Event:
         events.CheckpointDurable(*key, when, *chance.choices([None, -5, 0, 10, 2**62, 10**400], k=2)),
         events.CancelRequested(chance.choice([nan, inf])),
         events.StepSaved(*key, chance.choice([-5, 0, 10, 2**62, 10**400])),
+        events.CheckpointLoaded(*key, chance.choice([-5, 0, 10, 2**62, 10**400])),
         events.GpusReported(*key, busy=chance.random() < 0.5),
     ]
     return report if chance.random() < 0.6 else chance.choice(others)

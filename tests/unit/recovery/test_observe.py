@@ -128,3 +128,85 @@ def test_checkpoint_durable__estimate_lets_deadline_task_move_to_spot() -> None:
     assert entry.data == {"work_s": round(1200 + step_time_margin(600) * 98 * 600)}
     (launch,) = [a for a in result.actions if isinstance(a, actions.Launch)]
     assert launch.offer == SPOT
+
+
+# --- a durable checkpoint that cannot be loaded -----------------------------------------------------------------------
+
+
+def resumed(first: int | None = 100, step: int | None = 500) -> JobView:
+    """The second run of a task, half an hour old. The first saved steps 100 to 500 in five hours."""
+    attempt = AttemptView(2, AttemptState.RUNNING, SPOT, (NodeView(0, connected=True),), NOW, NOW, NOW)
+    task = replace(TASK, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW, last_offer=SPOT, wake_at=None,
+                   next_generation=3, started_at=NOW - 6 * HOUR, has_run=True, resumed_s=5 * HOUR, saved_s=5 * HOUR,
+                   first_step=first, first_step_s=HOUR, saved_step=step, saved_in=1)  # fmt: skip
+    return JobView(1, (task,))
+
+
+def after(job: JobView, *loaded: int, generation: int = 2) -> JobView:
+    for number in loaded:
+        job = step(View(job, MARKET), events.CheckpointLoaded(0, generation, number), NOW + 60).job
+    return job
+
+
+@pytest.mark.parametrize(
+    ("loaded", "durable_h"),
+    [
+        ((500,), 5),
+        ((501,), 5),
+        ((300,), 3),
+        ((100,), 1),
+        ((90,), 0),  # nothing is known of the time before the first step
+        ((300, 500), 5),  # the best step so far for a comparison, say, and then the newest
+        ((500, 300), 5),
+    ],
+)
+def test_checkpoint_loaded__undoes_work_after_an_older_step(loaded: tuple[int, ...], durable_h: float) -> None:
+    (task,) = after(resumed(), *loaded).tasks
+    assert task.durable_s == pytest.approx(durable_h * HOUR)
+    assert task.progress_s(NOW + HOUR) == pytest.approx((durable_h + 1) * HOUR)
+
+
+def test_checkpoint_loaded__is_told_and_reconsidered() -> None:
+    """Slack of two hours is gone, so the task leaves spot at once."""
+    job = resumed()
+    worst_s = MARKET.history.startup_times.worst_s
+    recovery = replace(TASK.recovery, work_s=20 * HOUR, deadline_at=NOW + 16 * HOUR + worst_s)
+    job = job.with_task(replace(job.tasks[0], recovery=recovery))
+    result = step(View(job, MARKET), events.CheckpointLoaded(0, 2, 300), NOW + 60)
+    (told,) = [a for a in result.actions if isinstance(a, actions.TimelineEntry) and a.kind == "task.work_lost"]
+    assert told.data == {"step": 300, "durable_step": 500, "lost_s": 2 * 3600}
+    (launch,) = [a for a in result.actions if isinstance(a, actions.Launch)]
+    assert launch.offer == CERTAIN
+    kept = step(View(job, MARKET), events.CheckpointLoaded(0, 2, 500), NOW + 60)
+    assert kept.actions == ()
+
+
+@pytest.mark.parametrize("job", [resumed(step=None), resumed(first=None)])
+def test_checkpoint_loaded__changes_nothing_without_known_steps(job: JobView) -> None:
+    assert after(job, 300).tasks[0].durable_s == 5 * HOUR
+
+
+def test_checkpoint_loaded__of_another_run_is_ignored() -> None:
+    assert after(resumed(), 300, generation=1) == resumed()
+
+
+def test_checkpoint_loaded__next_save_counts_from_there() -> None:
+    job = after(resumed(), 300)
+    at = NOW + HOUR
+    (task,) = step(View(job, MARKET), events.CheckpointDurable(0, 2, at, 400, 1000), at).job.tasks
+    assert task.durable_s == pytest.approx(4 * HOUR)
+    assert task.estimated_s == pytest.approx(4 * HOUR + step_time_margin(3 * HOUR) * 600 * 36)
+    compared = after(JobView(1, (task,)), 100)
+    assert compared.tasks[0].durable_s == pytest.approx(4 * HOUR), "what is loaded after a save is not continued from"
+
+
+def test_checkpoint_loaded__counts_until_the_next_run_loads() -> None:
+    """A run that began from step 300 is lost before it saves. The next one can load step 500 after all."""
+    (task,) = after(resumed(), 300).tasks
+    lost = replace(task, run_since=None, attempts=(), state=TaskState.WAITING)
+    assert lost.durable_s == pytest.approx(3 * HOUR)
+    attempt = AttemptView(3, AttemptState.RUNNING, SPOT, (NodeView(0, connected=True),), NOW, NOW, NOW)
+    again = replace(lost, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW,
+                    resumed_s=lost.durable_s + lost.undone_s)  # fmt: skip
+    assert again.progress_s(NOW) == pytest.approx(3 * HOUR)
+    assert after(JobView(1, (again,)), 500, generation=3).tasks[0].progress_s(NOW) == pytest.approx(5 * HOUR)

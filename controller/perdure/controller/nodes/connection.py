@@ -139,9 +139,11 @@ def checkpoint_event(connection: Connection, frame: CheckpointFrame, time_scale:
 
 
 def _saved_event(key: AttemptKey, frame: CheckpointFrame) -> events.Event:
-    """The event for a checkpoint that has not become durable yet, and for other messages."""
+    """The event for a checkpoint that has not become durable yet, or that was loaded."""
     if frame.state in (CheckpointState.SAVED, CheckpointState.COMMITTED):
         return events.StepSaved(key[1], key[2], frame.step)
+    if frame.state is CheckpointState.LOADED:
+        return events.CheckpointLoaded(key[1], key[2], frame.step)
     return events.Tick()
 
 

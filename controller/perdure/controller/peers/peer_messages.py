@@ -50,6 +50,7 @@ _SENT_EVENTS: Mapping[str, type[Any]] = {
         events.PreemptionNotice,
         events.CheckpointDurable,
         events.StepSaved,
+        events.CheckpointLoaded,
         events.GpusReported,
     )
 }

@@ -31,6 +31,7 @@ _FROM_OUTSIDE = (
     events.NodeReported,
     events.PreemptionNotice,
     events.CheckpointDurable,
+    events.CheckpointLoaded,
     events.CancelRequested,
     events.MachinesDescribed,
 )
