@@ -67,6 +67,7 @@ def recovery(resources: Alternatives | Resources, *, launched_at: float = 0.0) -
         recover_on_exit_codes=frozenset(given.get("recover_on_exit_codes", ())),
         deadline_at=None if deadline is None else deadlines.moment(deadline, launched_at=launched_at),
         work_s=None if work is None else deadlines.seconds(work),
+        on_time=given.get("on_time", Recovery.on_time),
         patience=given.get("patience", Recovery.patience),
         move_cost=given.get("move_cost", Recovery.move_cost),
         keep_on_failure_s=durations.get("keep_on_failure", 0.0),

@@ -40,6 +40,7 @@ class Recovery:
     recover_on_exit_codes: frozenset[int] = frozenset()
     deadline_at: float | None = None  # epoch seconds by which the task shall have ended
     work_s: float | None = None  # how long the task runs if nothing is lost
+    on_time: float = 1.0  # the share of such tasks that must meet the deadline; 1: all, whatever it costs
     patience: float = 0.05  # how much later than with the fastest choice it may end to save cost: 0.05 is 5 %
     move_cost: float = 0.0  # USD for transferring the task's data to another region
     recovers: bool = True  # False: the task ends when it loses a machine, as a cluster does

@@ -57,6 +57,9 @@ Examples:
 )
 @click.option("--deadline", callback=_seconds, metavar="TIME", help="Time from the start to the deadline.")
 @click.option(
+    "--on-time", type=click.FloatRange(0.5, 1), default=1.0, help="DEADLINE: share of runs that must be on time."
+)
+@click.option(
     "--cold-start",
     callback=_seconds,
     default="12m",
@@ -220,6 +223,7 @@ def _scenarios(options: dict[str, Any], zones: Sequence[ZoneTrace]) -> tuple[Sce
             use_on_demand=not options["spot_only"],
             patience=options["patience"],
             stated_work_s=options["stated_work"],
+            on_time=options["on_time"],
             steps=options["steps"],
             seed=options["seed"],
         )

@@ -40,7 +40,7 @@ _NO_WORK = (
 # The fields of a mount that may hold secrets. The bucket's name may not: buckets are created and found by it.
 _MASKED_MOUNT_FIELDS = ("path", "prefix")
 # Field of `job_recovery` → the strategies that use it. The others are used by all; `work` by forecasts, too.
-_USED_BY = {"patience": ("VALUE",), "move_cost": ("VALUE", "DEADLINE")}
+_USED_BY = {"on_time": ("DEADLINE",), "patience": ("VALUE",), "move_cost": ("VALUE", "DEADLINE")}
 _HOOK_TIMEOUT_S = 3600  # as in SkyPilot
 # The clouds with settings of their own in a task's `config`.
 _CLOUDS_WITH_SETTINGS = {"kubernetes"}

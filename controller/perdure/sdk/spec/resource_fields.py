@@ -91,6 +91,7 @@ JOB_RECOVERY_FIELDS = {
         "How long the task runs if nothing is lost. Default: estimated from the progress of the checkpoints.",
         acted_on="strategies VALUE and DEADLINE",
     ),
+    "on_time": deadlines.ON_TIME,
     "patience": Field(
         Number(low=0, whole=False),
         "How much later the task may end to save cost, as a share of its running time: 0.05 is 5 %. Default: 0.05.",

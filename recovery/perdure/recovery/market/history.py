@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from math import exp, inf, log
+from functools import lru_cache
+from math import erf, exp, inf, log
 
 from perdure.recovery.frozen import cached, dataclass, replace
 from perdure.recovery.market.offers import OfferKey
@@ -152,9 +153,26 @@ class StartupTimes:
     @cached
     def worst_s(self) -> float:
         """Longer than all but a handful of start-ups in ten thousand, including the uncertainty of the mean."""
+        return self._at_sigmas(_WORST_SIGMAS)
+
+    def within_s(self, share: float) -> float:
+        """The time within which a `share` of start-ups (from 0.5 to 1) end; never more than `worst_s`."""
+        return self._at_sigmas(_sigmas(share))
+
+    def _at_sigmas(self, sigmas: float) -> float:
         mean, variance = self._law
         total_variance = variance * (1 + 1 / (_MEDIAN_WEIGHT + self.count))
-        return _START_MEDIAN_S * exp(mean + _WORST_SIGMAS * total_variance**0.5)
+        return _START_MEDIAN_S * exp(mean + sigmas * total_variance**0.5)
+
+
+@lru_cache(maxsize=64)
+def _sigmas(share: float) -> float:
+    """The quantile of the standard normal law, by bisection, for a share from 0.5; never above `_WORST_SIGMAS`."""
+    low, high = 0.0, _WORST_SIGMAS
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (1 + erf(middle / 2**0.5)) / 2 < share else (low, middle)
+    return high
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,9 @@ _UNDERSTATED = 1 / 9
 # Allowance for the drain before another machine takes over, and for a busy controller.
 _MARGIN_S = 120.0
 
+# With `on_time` below 1: so many start-ups of a task are the last that can be afforded. Each of them may be too long.
+_CRITICAL_STARTS = 2
+
 _SPOT, _ON_DEMAND = Market.SPOT, Market.ON_DEMAND
 
 
@@ -57,7 +60,7 @@ class DeadlinePolicy:
 
     def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
         costs = CostModel(task, market.history, now)
-        worst_s = market.history.startup_times.worst_s
+        worst_s = _worst_s(task, market)
         slack_s = _slack_s(task, task.current, market, now)
         spot = _spot_only(task.requirements)
         on_spot = choose(task, market, now, cost=costs.total_cost, requirements=spot) if spot else None
@@ -110,7 +113,12 @@ def _slack_s(task: TaskView, here: AttemptView | None, market: MarketView, now: 
         return 0.0  # unknown: be safe
     on_demand = here is not None and here.offer.market is _ON_DEMAND
     done_s = task.progress_s(now) if on_demand else task.durable_s
-    return deadline_at - now - max(0.0, work_s - done_s) - market.history.startup_times.worst_s - _MARGIN_S
+    return deadline_at - now - max(0.0, work_s - done_s) - _worst_s(task, market) - _MARGIN_S
+
+
+def _worst_s(task: TaskView, market: MarketView) -> float:
+    """How long a start-up may take, as certainly as the task has to be on time."""
+    return market.history.startup_times.within_s(1 - (1 - task.recovery.on_time) / _CRITICAL_STARTS)
 
 
 def _doubt_s(task: TaskView, market: MarketView, slack_s: float) -> float:
@@ -124,7 +132,7 @@ def _doubt_s(task: TaskView, market: MarketView, slack_s: float) -> float:
         return 0.0
     doubt_s = stated_s * _UNDERSTATED
     # A start on spot that is lost may use up two worst starts.
-    return doubt_s if slack_s > doubt_s - 2 * market.history.startup_times.worst_s else 0.0
+    return doubt_s if slack_s > doubt_s - 2 * _worst_s(task, market) else 0.0
 
 
 def _until_saved_s(task: TaskView, market: MarketView, now: float) -> float:

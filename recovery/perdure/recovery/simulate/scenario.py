@@ -37,6 +37,7 @@ class Scenario:
     use_on_demand: bool = True  # whether the task may run on on-demand machines as well
     patience: float = 0.05
     stated_work_s: int | None = None  # `work` as the task states it; None: the truth
+    on_time: float = 1.0  # the share of runs that must meet the deadline
     steps: int = 0  # training steps of the work, which saves report; 0: they report none
     seed: int = 0
 

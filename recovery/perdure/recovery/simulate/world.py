@@ -376,7 +376,11 @@ class World:
 def _job(scenario: Scenario, strategy: str, start_at: float) -> JobView:
     stated_s = scenario.work_s if scenario.stated_work_s is None else scenario.stated_work_s
     recovery = Recovery(
-        strategy=strategy, work_s=float(stated_s), patience=scenario.patience, move_cost=scenario.move_cost
+        strategy=strategy,
+        work_s=float(stated_s),
+        on_time=scenario.on_time,
+        patience=scenario.patience,
+        move_cost=scenario.move_cost,
     )
     if scenario.deadline_s is not None:
         recovery = replace(recovery, deadline_at=start_at + scenario.deadline_s)

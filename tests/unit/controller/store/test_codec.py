@@ -16,6 +16,7 @@ ALL_SET = Recovery(
     recover_on_exit_codes=frozenset({3, 33}),
     deadline_at=5.0,
     work_s=6.0,
+    on_time=0.99,
     patience=0.1,
     move_cost=1.5,
     recovers=False,

@@ -75,6 +75,8 @@ def test_warnings__name_the_clouds_that_ignore_a_field(world: World, resources: 
         ("{strategy: CHEAPEST, patience: 0.1, move_cost: 2, work: 1h}", ["patience", "move_cost"]),
         ("{deadline: 60h, patience: 0.1, move_cost: 2, work: 1h}", ["patience"]),
         ("{strategy: VALUE, patience: 0.1, move_cost: 2}", []),
+        ("{deadline: 60h, work: 1h, on_time: 0.99}", []),
+        ("{strategy: VALUE, on_time: 0.99}", ["on_time"]),
         ("{patience: 0.1}", ["patience"]),  # nothing was observed yet, so the default is CHEAPEST
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import exp
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -128,6 +129,18 @@ def test_startup_times__start_from_prior_and_learn() -> None:
     assert known.mean_s < 120
     assert guess.plus(1.0).worst_s < guess.worst_s, "one quick start is no reason to expect slow ones"
     assert known.mean_s < known.worst_s < 600
+
+
+def test_startup_times__end_within_quantile() -> None:
+    """Of ten thousand start-ups drawn from what was learned, the share ends in time that was asked for."""
+    times, random = StartupTimes(), Random(1)
+    for _ in range(2000):
+        times = times.plus(600 * exp(random.gauss(0.0, 0.4)))
+    later = [600 * exp(random.gauss(0.0, 0.4)) for _ in range(10_000)]
+    for share in (0.5, 0.9, 0.99):
+        ended = sum(seconds <= times.within_s(share) for seconds in later) / len(later)
+        assert ended == pytest.approx(share, abs=0.02)
+    assert times.within_s(1.0) == times.within_s(0.99999) == times.worst_s
 
 
 def test_advice__weighs_as_much_as_two_losses() -> None:

@@ -125,6 +125,7 @@ EXAMPLES = {
     "resources.job_recovery.recover_on_exit_codes": "resources: {job_recovery: {recover_on_exit_codes: 3}}",
     "resources.job_recovery.deadline": "resources: {job_recovery: {deadline: 60h, work: 1h}}",
     "resources.job_recovery.work": "resources: {job_recovery: {strategy: VALUE, work: 1h}}",
+    "resources.job_recovery.on_time": "resources: {job_recovery: {deadline: 60h, work: 1h, on_time: 0.99}}",
     "resources.job_recovery.patience": "resources: {job_recovery: {strategy: VALUE, patience: 0.1}}",
     "resources.job_recovery.move_cost": "resources: {job_recovery: {strategy: VALUE, move_cost: 2}}",
     "resources.job_recovery.keep_on_failure": "resources: {job_recovery: {keep_on_failure: 30m}}",

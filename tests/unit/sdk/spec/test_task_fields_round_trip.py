@@ -45,7 +45,12 @@ RECOVERY = st.one_of(
     st.sampled_from([*(s for s in STRATEGIES if s != "DEADLINE"), "none", "failover"]),
     st.fixed_dictionaries(
         {"deadline": st.sampled_from(["60h", "2026-12-01T08:00Z", "1d 12h"]), "work": st.sampled_from(["48h", "90m"])},
-        optional={"strategy": st.just("DEADLINE"), "patience": st.floats(0, 1), "move_cost": st.integers(0, 9)},
+        optional={
+            "strategy": st.just("DEADLINE"),
+            "on_time": st.floats(0.5, 1),
+            "patience": st.floats(0, 1),
+            "move_cost": st.integers(0, 9),
+        },
     ),
     st.fixed_dictionaries(
         {},

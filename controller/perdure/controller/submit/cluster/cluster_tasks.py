@@ -28,6 +28,7 @@ _UNUSED = "resources.job_recovery.{0}: accepted, but has no effect on a job of a
 _POLICY_FIELDS = {
     "deadline": "deadline_at",
     "work": "work_s",
+    "on_time": "on_time",
     "patience": "patience",
     "move_cost": "move_cost",
     "keep_on_failure": "keep_on_failure_s",

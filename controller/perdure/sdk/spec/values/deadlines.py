@@ -68,6 +68,13 @@ def check(recovery: Mapping[str, Any], path: FieldPath, report: Report) -> None:
         report.add_problem((*path, "deadline"), f"{strategy} does not use a deadline", fix)
 
 
+ON_TIME = Field(
+    Number(low=0.5, high=1, whole=False),
+    "The share of such tasks that must meet their deadline: 0.99 lets one in a hundred be late, which saves cost. "
+    "Default: 1, always.",
+    acted_on="strategy DEADLINE",
+)
+
 _DURATION = Parsed(parse_duration, DURATION, (str,))
 LIMIT_FIELDS = {
     "keep_on_failure": Field(_DURATION, "How long machines are kept, and paid for, after a failure. Default: none."),

@@ -32,6 +32,7 @@ def document(simulation: Simulation, summaries: tuple[Summary, ...]) -> Record:
             "prior_starts": first.prior_starts,
             "probe_every_s": first.probe_every_s,
             "stated_work_s": first.stated_work_s,
+            "on_time": first.on_time,
             "steps": first.steps,
             "seed": first.seed,
         },
