@@ -23,6 +23,7 @@ PARTS: dict[str, str] = {
     "lives": "every offer is assumed to last as long as the work",
     "volatility": "every offer is assumed to be equally volatile",
     "starts": "start-up times are assumed and never learned",
+    "slack": "slack that losses cost has no price, however scarce it is",
 }
 
 
@@ -95,6 +96,8 @@ class Ablated:
 
 def ablate(policy: Policy, part: str) -> Policy | None:
     """`policy` without `part`; None if it has no such part."""
-    if part == "reserve":
-        return DeadlinePolicy(reserve=0.0) if isinstance(policy, DeadlinePolicy) else None
+    if part in ("reserve", "slack"):
+        if not isinstance(policy, DeadlinePolicy):
+            return None
+        return DeadlinePolicy(reserve=0.0) if part == "reserve" else DeadlinePolicy(prices_slack=False)
     return Ablated(policy, part) if part in PARTS else None

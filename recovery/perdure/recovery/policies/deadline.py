@@ -16,14 +16,16 @@ Slack is the time that may still be lost: the time to the deadline, less the rem
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import islice
 
 from perdure.recovery.frozen import dataclass, replace
 from perdure.recovery.job import AttemptView, TaskView
+from perdure.recovery.market.fit import fitting_offers
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.better_offer import find_better_offer, why_wait
-from perdure.recovery.policies.cost_model import CostModel
+from perdure.recovery.policies.cost_model import CostModel, price_of_slack
 from perdure.recovery.policies.decisions import Choice, Move, Place, Reconsidered, Stay, Wait
 from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
 
@@ -36,6 +38,9 @@ RESERVE = 0.1
 _MOST = 2.0
 # Before its first loss, a task expects one in this time.
 _NO_LOSS_FOR_S = 4 * 3600.0
+
+# Among so many of the cheapest spot offers, slack is divided.
+_PRICED_OFFERS = 32
 
 # How much more than stated the work may turn out to be: a tenth of it was left out.
 _UNDERSTATED = 1 / 9
@@ -57,15 +62,16 @@ class DeadlinePolicy:
     """
 
     reserve: float = RESERVE
+    prices_slack: bool = True
 
     def choose(self, task: TaskView, market: MarketView, now: float) -> Choice:
-        costs = CostModel(task, market.history, now)
         worst_s = _worst_s(task, market)
         slack_s = _slack_s(task, task.current, market, now)
+        costs = self._costs(task, market, now, slack_s)
         spot = _spot_only(task.requirements)
         on_spot = choose(task, market, now, cost=costs.total_cost, requirements=spot) if spot else None
         doubt_s = _doubt_s(task, market, slack_s)
-        idle_s = slack_s - max(worst_s + doubt_s, self._reserve_s(task, market, costs.work_left_s))
+        idle_s = slack_s - max(worst_s + doubt_s, self._reserve_s(task, costs))
         if isinstance(on_spot, Place) and slack_s > worst_s + doubt_s:
             why = why_wait(on_spot.offer, task, market, costs) if idle_s > 0 else ""
             if not why:
@@ -76,16 +82,24 @@ class DeadlinePolicy:
         on_demand = choose(task, market, now, cost=costs.total_cost, requirements=_as_on_demand(task.requirements))
         return on_spot if on_spot is not None and not isinstance(on_demand, Place) else on_demand
 
-    def _reserve_s(self, task: TaskView, market: MarketView, work_left_s: float) -> float:
+    def _costs(self, task: TaskView, market: MarketView, now: float, slack_s: float) -> CostModel:
+        """The costs of offers for `task`, in which the slack that their losses cost has a price if it is scarce."""
+        costs = CostModel(task, market.history, now)
+        on_demand = fitting_offers(_as_on_demand(task.requirements), market.offers) if self.prices_slack else []
+        if not on_demand:
+            return costs
+        fit = fitting_offers(_spot_only(task.requirements), market.offers)
+        spot = [offer for _, offer in islice(fit, _PRICED_OFFERS)]
+        return replace(costs, slack_price=price_of_slack(costs, spot, on_demand[0][1].price_per_hour, slack_s))
+
+    def _reserve_s(self, task: TaskView, costs: CostModel) -> float:
         """The slack that waiting must leave: what losses will cost, within bounds.
 
-        A loss costs a start and the work since the last checkpoint. Both, and how often it happens, are the task's own
-        averages so far.
+        How often losses happen, and what each costs, are the task's own averages so far.
         """
         losses_per_s = (task.recovery_count + 1) / (task.run_seconds + _NO_LOSS_FOR_S)
-        undone_s = max(0.0, task.run_seconds - task.durable_s) / max(1, task.recovery_count)
-        share = losses_per_s * (market.history.startup_times.mean_s + undone_s)
-        return min(max(share, self.reserve), _MOST * self.reserve) * work_left_s
+        share = losses_per_s * costs.loss_s
+        return min(max(share, self.reserve), _MOST * self.reserve) * costs.work_left_s
 
     def reconsider(self, task: TaskView, market: MarketView, now: float) -> Reconsidered:
         here = task.current
@@ -100,7 +114,8 @@ class DeadlinePolicy:
             return Stay(now + REEVALUATE_S)
         if here.offer.market is _ON_DEMAND and slack_s <= _until_saved_s(task, market, now):
             return Stay(now + REEVALUATE_S)
-        decision = find_better_offer(task, market, now, here.offer, _spot_only(task.requirements))
+        costs = self._costs(task, market, now, slack_s)
+        decision = find_better_offer(task, market, now, here.offer, _spot_only(task.requirements), costs)
         if isinstance(decision, Stay) and decision.until is not None and here.offer.market is _SPOT:
             return Stay(min(decision.until, now + slack_s))
         return decision

@@ -59,6 +59,21 @@ def test_choose__keeps_less_slack_if_some_tasks_may_be_late() -> None:
     )
 
 
+def test_choose__takes_dear_spot_that_lasts_where_slack_is_scarce() -> None:
+    """The cheap zone was lost ten times within ten hours, the dear one was held all the time."""
+    stable, history = replace(SPOT, region="west", zone="w1", price_per_hour=1.5), History()
+    held_since = NOW - 200 * HOUR
+    for lost_at in range(10):
+        at = NOW - (10 - lost_at) * HOUR
+        history = with_observation(history, OfferObservation(SPOT.key, at, available=True))
+        lost = OfferObservation(SPOT.key, at + 1200, available=False, held_since=at)
+        history = with_observation(history, lost)
+    history = with_observation(history, OfferObservation(stable.key, NOW, available=True, held_since=held_since))
+    market = MarketView((SPOT, stable, CERTAIN), history=history)
+    assert deadline.choose(proven(1.5 * WORST_S), market, NOW) == Place(stable)
+    assert deadline.choose(proven(40 * HOUR), market, NOW) == Place(SPOT)
+
+
 def proven(slack_s: float, **changes: object) -> TaskView:
     """A task of 48 hours that has shown, by an hour of work, how fast it is."""
     return task(slack_s - HOUR, resumed_s=HOUR, **changes)
