@@ -43,14 +43,9 @@ def late(zones: tuple[ZoneTrace, ...], count: int, seed: int = 0) -> list[str]:
     """Print how many settings of each property were run; returns those that were late."""
     began, drawn, missed = time.process_time(), Counter[str](), []
     for number in range(count):
-        random = Random(f"{seed} {number}")
-        name, scenario = draw(zones, random)
-        starts = scenario.window_starts(1000, scenario.horizon_s)
-        run = World(TraceCloud(scenario), "DEADLINE", random.choice(starts)).run()
-        properties = properties_of(name, scenario)
+        properties, late_by = run_setting(zones, number, seed)
         drawn.update(properties)
-        if run.is_late(scenario.deadline_s):
-            late_by = "never done" if run.finish_s is None else f"{run.finish_s - (scenario.deadline_s or 0):.0f} s"
+        if late_by:
             missed.append(f"setting {number} of seed {seed} was late ({late_by}): {', '.join(properties)}")
     print(
         f"\nDEADLINE in {count} random settings: {len(missed)} late ({time.process_time() - began:.0f} s of CPU time)"
@@ -62,10 +57,24 @@ def late(zones: tuple[ZoneTrace, ...], count: int, seed: int = 0) -> list[str]:
     return missed
 
 
+def run_setting(zones: tuple[ZoneTrace, ...], number: int, seed: int) -> tuple[list[str], str]:
+    """Run DEADLINE in one setting. Returns the setting's properties, and how late the run was; empty if it was not."""
+    random = Random(f"{seed} {number}")
+    name, scenario = draw(zones, random)
+    starts = scenario.window_starts(1000, scenario.horizon_s)
+    run = World(TraceCloud(scenario), "DEADLINE", random.choice(starts)).run()
+    late_by = ""
+    if run.is_late(scenario.deadline_s):
+        late_by = "never done" if run.finish_s is None else f"{run.finish_s - (scenario.deadline_s or 0):.0f} s"
+    return properties_of(name, scenario), late_by
+
+
 def draw(zones: tuple[ZoneTrace, ...], random: Random) -> tuple[str, Scenario]:
     """A setting whose deadline an on-demand machine can meet, and the name of its market."""
     nodes = random.choice([1, 1, 4, 16])
-    name, drawn = draw_market(zones, random)
+    # Only there do gangs lose some of their machines and keep the others.
+    kind = "gangs" if nodes > 1 and random.random() < 0.6 else None
+    name, drawn = draw_market(zones, random, kind)
     drawn = tuple(replace(zone, counts=tuple(_machines(count, nodes) for count in zone.counts)) for zone in drawn)
     is_wrong = random.random() < 0.3
     work_s = HOUR * random.randint(8, 72)
@@ -85,12 +94,16 @@ def draw(zones: tuple[ZoneTrace, ...], random: Random) -> tuple[str, Scenario]:
     )
     # The first start may be in vain, and one more is needed.
     least_s = work_s + 2 * scenario.worst_cold_start_s + 1800
-    deadline_s = max(work_s * random.choice([random.uniform(1.03, 1.25), random.uniform(1.25, 2.5)]), least_s)
+    ratio = random.uniform(*random.choice([(1.03, 1.12), (1.12, 1.3), (1.3, 2.5)]))
+    deadline_s = max(work_s * ratio, least_s)
     return name, replace(scenario, deadline_s=60 * round(deadline_s / 60))
 
 
-def draw_market(zones: tuple[ZoneTrace, ...], random: Random) -> tuple[str, tuple[ZoneTrace, ...]]:
-    name = random.choice(["recorded", "resampled", *KINDS])
+def draw_market(
+    zones: tuple[ZoneTrace, ...], random: Random, kind: str | None = None
+) -> tuple[str, tuple[ZoneTrace, ...]]:
+    """A market, of a certain `kind` if one is given, and its name."""
+    name = kind or random.choice(["recorded", "resampled", *KINDS])
     count = random.choice([1, 3, 6, 9])
     if name in KINDS:
         return name, market(name, zones=count, days=20, seed=random.randrange(10))
