@@ -2,7 +2,7 @@
 
 Jobs share `~/sky_workdir` as long as they bring the same files, or none. A job with other files updates it, if no job
 runs in it; otherwise the job gets a copy in `~/.sky_workdirs`. What jobs have written there, such as a virtual
-environment that `setup` made, is part of the copy. `storage.shared_workdir` puts the files in place, on the agent of
+environment that `setup` made, is part of the copy. `workload.shared_workdir` puts the files in place, on the agent of
 the job.
 """
 

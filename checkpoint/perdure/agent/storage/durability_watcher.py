@@ -43,6 +43,7 @@ class BucketMount:
     paths: tuple[str, ...]  # the mountpoint, as the task and as the kernel name it
     cache: VfsCache | None  # None: a file is in the bucket when it is closed
     is_lost: Callable[[], bool]
+    is_folder: bool = False  # an ordinary folder, which shows files that the bucket does not have
 
     def name_of(self, path: str) -> str | None:
         """`path` relative to the mount; None when it lies elsewhere."""
@@ -112,7 +113,7 @@ class PendingCheckpoint:
         except OSError:
             return Upload.PENDING
         else:
-            if version is None or version.matches(status.st_size, status.st_mtime_ns):
+            if not self._mount.is_folder and (version is None or version.matches(status.st_size, status.st_mtime_ns)):
                 return Upload.DONE
         if self._mount.is_lost():
             return Upload.PENDING

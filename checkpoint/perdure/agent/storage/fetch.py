@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from perdure.agent.link.channel import Backoff
 from perdure.agent.link.client import ControllerClient, ControllerRejected, Unreachable
 from perdure.agent.node_spec import NodeSpec
-from perdure.agent.storage import shared_workdir
+from perdure.agent.workload import shared_workdir
 from perdure.agent.workload.environment import home_dir, node_path, workdir_path
 
 MAX_MEMBERS = 10_000_000

@@ -10,7 +10,8 @@ The modes:
 * `COPY`: the bucket's content is copied to the path before the workload starts. One object is copied to a file.
 
 Without rclone or FUSE, a local store's bucket becomes a symbolic link to its directory in the modes MOUNT and
-MOUNT_CACHED. For a cloud's bucket, MountError says what to install.
+MOUNT_CACHED. A cloud's bucket becomes a folder that is uploaded (`synced_folder`) in the mode MOUNT_CACHED, where one
+node alone uses it; otherwise MountError says what to install.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from perdure.agent.storage.fuse import fuse_problem
 from perdure.agent.storage.periodic_flush import PeriodicFlush
 from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import FuseMount, MountError, prepare_mountpoint, real_path, store_error
+from perdure.agent.storage.synced_folder import SyncedFolder
 from perdure.agent.storage.token_server import TokenServer, no_renewal
 
 __all__ = ["FlushError", "MountError", "Mounts", "fuse_problem"]
@@ -58,6 +60,7 @@ class Mounts:
     `state_dir` outlives the agent: caches and control sockets are stored there. `rclone`: the binary, or None if there
     is none (yet): the attribute may be set until `mount_all` is called. `log` takes lines for the job's log. `renew`:
     as in `TokenServer`, called from other threads. `new_paths`: what `mount_all` mounted, without what it adopted.
+    `is_shared`: other nodes must see what this one writes.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Mounts:
         rclone: Path | None,
         log: Callable[[str], None],
         renew: Callable[[str], Mapping[str, Any]] = no_renewal,
+        is_shared: bool = True,
     ) -> None:
         self.rclone = rclone
+        self._is_shared = is_shared
         self._tokens = TokenServer(state_dir / "mounts", renew)
         self._specs = sorted(specs, key=lambda spec: str(spec["path"]))  # /a before /a/b
         self._state_dir = state_dir
@@ -112,8 +117,13 @@ class Mounts:
             return FuseMount(spec, home=home, binary=self.rclone)
         reason = self._fuse_problem or "there is no rclone on this node"
         if remote.bucket_dir is None:
-            raise MountError(f"mounting bucket {remote.bucket} at {spec['path']}: {reason}")
+            return self._make_folder(spec, remote, home, reason)
         return _LinkedBucket(spec, remote, home=home, reason=reason, log=self._log)
+
+    def _make_folder(self, spec: Mapping[str, Any], remote: Remote, home: Path, reason: str) -> SyncedFolder:
+        if spec["mode"] == "MOUNT_CACHED" and self.rclone is not None and not self._is_shared:
+            return SyncedFolder(spec, home=home, binary=self.rclone, reason=reason, log=self._log)
+        raise MountError(f"mounting bucket {remote.bucket} at {spec['path']}: {reason}")
 
     def _with_tokens(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         if "expires_at" not in spec["rclone"]:
@@ -131,6 +141,9 @@ class Mounts:
         `deadline`: time of `clock`, or None. Raises FlushError as `flush.flush` does. Call it when no process of the
         workload is left: it waits for files that are still open for writing.
         """
+        for folder in self._buckets:
+            if isinstance(folder, SyncedFolder):
+                folder.flush(deadline)
         flush([p for p in self._buckets if isinstance(p, FuseMount) and p.is_cached], deadline=deadline, log=self._log)
 
     def start_periodic_flushes(self, log: Callable[[str], None]) -> None:
@@ -166,6 +179,9 @@ class Mounts:
             home = self._home_of(spec)
             if (home / "linked").exists():
                 leftovers.append(_LinkedBucket(spec, Remote.from_spec(spec), home=home, reason="", log=self._log))
+            elif (home / "synced").exists():
+                binary = self.rclone or Path("rclone")
+                leftovers.append(SyncedFolder(spec, home=home, binary=binary, reason="", log=self._log))
             elif home.exists():
                 leftovers.append(FuseMount(spec, home=home, binary=self.rclone or Path("rclone")))
         return leftovers
@@ -196,21 +212,23 @@ class Mounts:
     def describe(self) -> list[dict[str, Any]]:
         """The content of `mounts.json`: mounts and links, not copies.
 
-        `cache_dir` and `rc_socket` are None if writes are not cached.
+        `cache_dir` and `rc_socket` are None if writes are not cached. `source` is there for an ordinary folder that is
+        uploaded: the bucket, which the kernel's table of mounts does not have.
         """
         rows = []
         for bucket in self._buckets:
             if bucket.mode == "COPY":
                 continue
             cached = bucket if isinstance(bucket, FuseMount) and bucket.is_cached else None
-            rows.append(
-                {
-                    "path": bucket.path,
-                    "mode": bucket.mode,
-                    "cache_dir": str(cached.cache.directory) if cached else None,
-                    "rc_socket": cached.rc.socket_path if cached else None,
-                }
-            )
+            row = {
+                "path": bucket.path,
+                "mode": bucket.mode,
+                "cache_dir": str(cached.cache.directory) if cached else None,
+                "rc_socket": cached.rc.socket_path if cached else None,
+            }
+            if isinstance(bucket, SyncedFolder):
+                row |= {"cache_dir": str(bucket.cache.directory), "source": bucket.source}
+            rows.append(row)
         return rows
 
     def bucket_mounts(self) -> list[BucketMount]:

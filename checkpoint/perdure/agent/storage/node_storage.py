@@ -72,7 +72,12 @@ class NodeStorage:
         self._log = log
         self._home = None if home is None else home(self._rclone)
         self._mounts = Mounts(
-            specs, state_dir=paths.root, rclone=None, log=paths.append_to_job_log, renew=self._renew_credentials
+            specs,
+            state_dir=paths.root,
+            rclone=None,
+            log=paths.append_to_job_log,
+            renew=self._renew_credentials,
+            is_shared=spec.num_nodes > 1,
         )
         self._durability = DurabilityWatcher(CheckpointJournal(paths.checkpoints), self._mounts.bucket_mounts, log=log)
         self._mounts_lock = threading.Lock()

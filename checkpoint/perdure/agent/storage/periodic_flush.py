@@ -72,6 +72,11 @@ def _seconds(duration: object) -> float | None:
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts) if parts else float(text)
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file with this name is about to get another one, or lies in a folder that is."""
+    return any(_TEMPORARY.search(part) for part in name.split("/"))
+
+
 class Copied(Protocol):
     """What is needed of a cached mount."""
 
@@ -163,7 +168,7 @@ class PeriodicFlush:
         is_old = now - tracked.unsaved_since >= self._every_s * _COPY_AFTER
         if not is_old or now < tracked.not_before or not has_record_name(file.name):
             return False
-        return not any(_TEMPORARY.search(part) for part in file.name.split("/"))
+        return not is_temporary(file.name)
 
     def _is_rclones_turn(self, file: PendingFile, item: Mapping[str, Any] | None, now: float) -> bool:
         """Whether rclone is about to upload the file. If it only waits for its delay to pass, it is brought forward."""

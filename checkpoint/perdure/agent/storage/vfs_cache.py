@@ -232,19 +232,23 @@ def has_holes(path: str) -> bool:
         return size > 0 and os.lseek(file.fileno(), 0, os.SEEK_HOLE) < size
 
 
-def _write_dirty_record(record: Path, data: os.stat_result) -> None:
-    seconds, nanoseconds = divmod(data.st_mtime_ns, 1_000_000_000)  # to the last digit: `FileVersion` compares it
+def record_of(size: int, mtime_ns: int, fingerprint: str) -> dict[str, Any]:
+    """The record of a file that is wholly in the cache. `fingerprint`: of the object in the bucket; "": it is dirty."""
+    seconds, nanoseconds = divmod(mtime_ns, 1_000_000_000)  # to the last digit: `FileVersion` compares it
     second = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     moment = f"{second:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09}Z"
-    content = {
+    return {
         "ModTime": moment,
         "ATime": moment,
-        "Size": data.st_size,
-        "Rs": [{"Pos": 0, "Size": data.st_size}],
-        "Fingerprint": "",
-        "Dirty": True,
+        "Size": size,
+        "Rs": [{"Pos": 0, "Size": size}],
+        "Fingerprint": fingerprint,
+        "Dirty": not fingerprint,
     }
+
+
+def _write_dirty_record(record: Path, data: os.stat_result) -> None:
     record.parent.mkdir(parents=True, exist_ok=True)
     temporary = record.with_name(record.name + ".perdure-tmp")
-    temporary.write_text(json.dumps(content))
+    temporary.write_text(json.dumps(record_of(data.st_size, data.st_mtime_ns, "")))
     os.replace(temporary, record)

@@ -27,6 +27,8 @@ class Mount:
     cache_dir: str | None  # rclone's cache; None if writes are not cached
     rc_socket: str | None = None  # rclone's remote control; None if there is none
     is_known: bool = True  # False: it is not known when a closed file reaches the bucket
+    #: The bucket of an ordinary folder that the agent uploads, as a mount of it would name it; None for a mount.
+    source: str | None = None
 
 
 class MountSnapshot:
@@ -57,8 +59,8 @@ class MountSnapshot:
         mount = self.find(path)
         if mount is None:
             return
-        is_linked = os.path.islink(mount.path)  # a bucket that is a directory of this machine
-        is_there = os.path.isdir(mount.path) if is_linked else self.source_at(mount.path) not in (None, GUARD)
+        is_folder = mount.source is not None or os.path.islink(mount.path)  # a link: a bucket of this machine
+        is_there = os.path.isdir(mount.path) if is_folder else self.source_at(mount.path) not in (None, GUARD)
         if not is_there:
             raise CheckpointUnavailable(
                 f"{mount.path} should be the mount ({mount.mode}) of a bucket, but nothing is mounted there. Files "
@@ -100,6 +102,7 @@ def _read_agent_mounts() -> tuple[Mount, ...]:
                 row.get("mode", ""),
                 row.get("cache_dir"),
                 row.get("rc_socket"),
+                source=row.get("source"),
             )
             for row in rows
         )

@@ -2,8 +2,9 @@
 
 A disk and NFS have a file once it was flushed. On a mount with write-back (`MOUNT_CACHED`) close, fsync and rename say
 nothing about the bucket: rclone uploads later. It keeps a record of each cached file (`cache_record`). A file that was
-written by another machine, or was evicted after its upload, has none; then the mount shows what the bucket has. Of
-other FUSE file systems it is not known when the bucket has a file.
+written by another machine, or was evicted after its upload, has none; then the mount shows what the bucket has. An
+ordinary folder that the agent uploads has such records, too, and shows files that the bucket does not have. Of other
+FUSE file systems it is not known when the bucket has a file.
 
 Every function takes a `MountSnapshot`; without one it reads the mounts anew.
 """
@@ -137,6 +138,7 @@ class _FolderCache:
     metadata: str | None = None  # directory of the metadata of the mount's files; None: not known
     content: str = ""  # directory of rclone's copies of the mount's files
     folder: str = ""  # the folder, relative to the mount
+    is_folder: bool = False  # an ordinary folder: what it shows may not be in the bucket
 
     def is_uploaded(self, path: str, seen: os.stat_result, version: FileVersion | None) -> bool | None:
         """Whether the bucket has `version` of the file at `path`, of which the mount showed `seen` a moment ago."""
@@ -148,6 +150,8 @@ class _FolderCache:
         record_path = os.path.join(self.metadata, name)
         try:
             record = _find_record(record_path)
+            if record is None and self.is_folder:
+                return False
             if record is not None and not record.is_uploaded:
                 return False
             if version is None or (record is not None and record.has(version)):
@@ -155,7 +159,7 @@ class _FolderCache:
             if version == UNKNOWN:
                 return None
             if version.matches(seen.st_size, seen.st_mtime_ns):
-                return True
+                return not self.is_folder
             if not version.may_begin(seen.st_size) or not version.begins(path):
                 return False
             record = _find_record(record_path)
@@ -168,14 +172,16 @@ def _folder_cache(folder: str, mounts: MountSnapshot) -> _FolderCache:
     mount = mounts.find(folder)
     if mount is None or mount.cache_dir is None:
         return _FolderCache(is_cached=mount is not None and not mount.is_known)
-    source = mounts.source_at(mount.path) or ""
+    source = mount.source or mounts.source_at(mount.path) or ""
     colon = source.find(":", 1)  # the name of an unnamed remote begins with a colon: `:s3{4vgl3}:bucket/folder`
     if colon < 0:
         return _FolderCache(is_cached=True)
     remote = os.path.join(source[:colon], source[colon + 1 :].strip("/"))
     metadata, content = (os.path.join(mount.cache_dir, kind, remote) for kind in ("vfsMeta", "vfs"))
     below = os.path.relpath(os.path.realpath(folder), os.path.realpath(mount.path))
-    return _FolderCache(is_cached=True, metadata=metadata, content=content, folder=below)
+    return _FolderCache(
+        is_cached=True, metadata=metadata, content=content, folder=below, is_folder=mount.source is not None
+    )
 
 
 def _find_record(path: str) -> CacheRecord | None:

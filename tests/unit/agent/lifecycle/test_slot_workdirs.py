@@ -15,8 +15,8 @@ import pytest
 
 from perdure.agent.lifecycle.folder_removals import FolderRemovals
 from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs, Workdir
-from perdure.agent.storage import shared_workdir
 from perdure.agent.storage.fetch import unpack_folder
+from perdure.agent.workload import shared_workdir
 from support.helpers.file_locks import is_waited_for
 from support.helpers.timing import wait_until
 

@@ -16,8 +16,8 @@ import pytest
 
 from perdure.agent.link.client import ControllerClient
 from perdure.agent.node_spec import NodeSpec
-from perdure.agent.storage import shared_workdir
 from perdure.agent.storage.fetch import Fetcher, unpack_file, unpack_folder
+from perdure.agent.workload import shared_workdir
 from perdure.agent.workload.environment import node_path
 from support.helpers.file_locks import is_waited_for
 from support.helpers.timing import wait_until
