@@ -10,6 +10,7 @@ from pathlib import Path
 from perdure.controller.clouds.base.protocol import Bootstrap
 
 _BOOT = Path(__file__).with_name("boot.py")
+_INIT = Path(__file__).with_name("init.py")
 _UNIT = Path(__file__).with_name("perdure-agent.service")
 _SETTINGS_PLACEHOLDER = "SETTINGS: dict[str, str] = {}"
 _UNIT_PLACEHOLDER = 'UNIT = ""'
@@ -57,6 +58,11 @@ def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource | None, **e
         assert placeholder in source
         source = source.replace(placeholder, value)
     return source
+
+
+def init_program() -> str:
+    """The first process of a container, which runs the first program from the variable PERDURE_BOOT."""
+    return _INIT.read_text()
 
 
 def render_agent_unit() -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.controller.clouds.base.protocol import LaunchRequest
-from perdure.controller.clouds.bootstrap.render import render_boot_program
+from perdure.controller.clouds.bootstrap.render import init_program, render_boot_program
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.pods import names
-from perdure.controller.clouds.kubernetes.pods.pod_spec import BOOT_KEY, STATE_DIR
+from perdure.controller.clouds.kubernetes.pods.pod_spec import BOOT_KEY, INIT_KEY, STATE_DIR
 from perdure.recovery.reasons import Reason
 
 COMPLETE = f"{names.DOMAIN}complete"  # "yes" once every pod exists
@@ -58,7 +58,7 @@ def build_anchor(request: LaunchRequest, controller_url: str | None) -> dict[str
                 NUM_NODES: str(request.num_nodes),
             },
         },
-        "stringData": {BOOT_KEY: boot},
+        "stringData": {BOOT_KEY: boot, INIT_KEY: init_program()},
     }
 
 

@@ -1,4 +1,4 @@
-"""Writes the pods of an attempt: the agent as the first process of the user's image, on the nodes of the offer."""
+"""Writes the pods of an attempt: the agent, below its init, in the user's image, on the nodes of the offer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from perdure.controller.clouds.kubernetes.pods.fabric import NO_FABRIC, PodFabri
 from perdure.controller.clouds.kubernetes.settings import ContextSettings, PodOptions
 from perdure.recovery.market.view import Market
 
-BOOT_KEY = "boot.py"
+BOOT_KEY, INIT_KEY = "boot.py", "init.py"
 STATE_DIR = "/var/lib/perdure"
 HOME_DIR = "/home/perdure"
 PYTHON_DIR = "/opt/perdure"
@@ -37,13 +37,13 @@ _KEEP = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-# The agent becomes the container's first process, so the kubelet's SIGTERM reaches it. The program is a variable,
-# because it holds the attempt's token, which must not be in the pod's description.
+# The init becomes the container's first process, and passes the kubelet's SIGTERM on to the agent. The boot program is
+# a variable, because it holds the attempt's token, which must not be in the pod's description.
 _START = f"""
-boot=$PERDURE_BOOT; unset PERDURE_BOOT
+init=$PERDURE_INIT; unset PERDURE_INIT
 for python in python3 {PYTHON_DIR}/bin/python3 /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python3; do
   if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then
-    exec "$python" -c "$boot" agent
+    exec "$python" -c "$init"
   fi
 done
 echo "{NO_PYTHON}"
@@ -212,6 +212,7 @@ def _affinity(template: PodTemplate) -> dict[str, Any]:
         }
     return affinity
 
+        {"name": "PERDURE_INIT", "valueFrom": {"secretKeyRef": {"name": anchor, "key": INIT_KEY}}},
 
 def _expressions(template: PodTemplate, node: NodeView) -> list[dict[str, Any]]:
     offer, settings = template.request.offer, template.settings
