@@ -201,6 +201,8 @@ class Agent:
             slot_host=host,
             container=container,
         )
+        if note := os.environ.get("PERDURE_NOTE"):  # of whoever started this machine
+            self._paths.append_to_job_log(note)
         if host is not None:
             host.last_contact, host.used_at = lambda: channel.last_contact, dialer.used_at
             host.restore()

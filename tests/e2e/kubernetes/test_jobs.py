@@ -217,13 +217,13 @@ def test_pod_config__is_merged_and_its_mistakes_are_named_before_anything_is_cre
     assert "said hi" in controller.perdure("jobs", "launch", tmp_path / "right.yaml", "-y").stdout
 
 
-@pytest.mark.parametrize("mode", ["MOUNT", "MOUNT_CACHED"])
+@pytest.mark.parametrize(("mode", "num_nodes"), [("MOUNT", 1), ("MOUNT_CACHED", 2)])
 def test_mount__that_pods_cannot_make_is_refused_at_submission(
-    kube: FakeKube, controller: Controller, tmp_path: Path, mode: str
+    kube: FakeKube, controller: Controller, tmp_path: Path, mode: str, num_nodes: int
 ) -> None:
     mounts = {"/ckpt": {"name": "checkpoints", "mode": mode}}
     task: dict[str, Any] = {"run": "true", "resources": {"infra": "k8s", "use_spot": True}, "file_mounts": mounts}
-    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task | {"num_nodes": num_nodes}))
     refused = controller.perdure("jobs", "launch", tmp_path / "task.yaml", "-y", "-d", check=False)
     assert refused.returncode != 0
     assert f"{mode} cannot be used here: pods of fake have no FUSE" in " ".join(refused.stderr.split())

@@ -12,7 +12,7 @@ from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.kubernetes.cluster import Cluster
-from perdure.controller.clouds.kubernetes.pods import launch, names
+from perdure.controller.clouds.kubernetes.pods import names, room
 from perdure.controller.clouds.kubernetes.pods.machines import START_RETRIES_S
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
 from perdure.controller.runtime.clock import ManualClock
@@ -165,7 +165,7 @@ def test_launches__share_a_list_of_the_pods_and_still_see_each_other(
         return fetch(cluster)
 
     monkeypatch.setattr(Cluster, "_list_room_takers", count)
-    monkeypatch.setattr(launch, "PODS_AGE_S", 3600.0)
+    monkeypatch.setattr(room, "PODS_AGE_S", 3600.0)
     kube.add_node("n1", cpu=4.5, memory_gib=16)
     cloud = new_cloud()
     for number in range(4):

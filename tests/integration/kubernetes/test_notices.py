@@ -13,6 +13,7 @@ from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.notices import ContextWatch
+from perdure.controller.clouds.kubernetes.scale_ups import ScaleUps
 from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
@@ -168,12 +169,12 @@ def test_notice__waits_for_no_question_to_the_api(
             released.wait(30)
         return find(cluster, resource, name)
 
-    def wait_for_autoscaler(*_: object) -> bool:
+    def wait_for_autoscaler(*_: object) -> None:
         asked.append("an autoscaler")
-        return released.wait(30)
+        released.wait(30)
 
     try:
-        monkeypatch.setattr(Cluster, "is_scaling_up", wait_for_autoscaler)
+        monkeypatch.setattr(ScaleUps, "sign_for", wait_for_autoscaler)
         (deleted,) = site.cloud.launch(request_of("deleted", market=Market.SPOT))
         launching = threading.Thread(
             target=site.cloud.launch, args=[request_of("waits", kind="3CPU--4GB", market=Market.SPOT)]

@@ -34,7 +34,7 @@ done
 @dataclass(frozen=True)
 class MigratingJob:
     """`keys`: lists a bucket. `timeout_s`: the limit of a wait for machines. `check`: raises to end a wait at once.
-    `store`: the kind of the bucket."""
+    `store`: the kind of the bucket. `at`: where it is mounted."""
 
     controller: Controller
     bucket: str
@@ -42,14 +42,15 @@ class MigratingJob:
     timeout_s: float = TIMEOUT_S
     check: Callable[[], None] = lambda: None
     store: str = "s3"
+    at: str = "/ckpt"
 
     def launch(self, **resources: Any) -> int:
         task = {
             "name": "wanderer",
-            "run": WORK,
+            "run": WORK.replace("/ckpt", self.at),
             "envs": {"LEGS": str(LEGS)},
             "resources": {"use_spot": True, **resources},
-            "file_mounts": {"/ckpt": {"name": self.bucket, "store": self.store, "mode": "MOUNT_CACHED"}},
+            "file_mounts": {self.at: {"name": self.bucket, "store": self.store, "mode": "MOUNT_CACHED"}},
         }
         return int(self.controller.client.submit("wanderer", [task], user="", key=self.bucket)["job_id"])
 

@@ -185,6 +185,7 @@ class CloudActions:
             image_id=boot_image(data.get("image_id"), data["offer"]["cloud"]),
             labels=data.get("labels") or {},
             settings=data.get("settings") or {},
+            mount_modes=tuple(data.get("mount_modes") or ()),
         )
 
     def _boot_token(self, key: AttemptKey, request: Mapping[str, Any]) -> str:

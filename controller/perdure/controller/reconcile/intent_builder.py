@@ -81,6 +81,7 @@ class IntentBuilder:
             "queue": _queue_key(job, row),
             **machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
             **_cloud_settings(row.spec, action.offer.cloud),
+            **_mount_modes(row.spec),
         }
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
@@ -99,6 +100,12 @@ def _cloud_settings(spec: Mapping[str, Any], cloud: str) -> dict[str, Any]:
     """The task's own settings of the cloud, for a cloud that has any."""
     settings = spec.get("cloud_settings", {}).get(cloud)
     return {"settings": settings} if settings else {}
+
+
+def _mount_modes(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """How the task mounts buckets, if it does."""
+    modes = sorted({mount["mode"] for mount in spec.get("mounts", ())} - {"COPY"})
+    return {"mount_modes": modes} if modes else {}
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:

@@ -183,7 +183,9 @@ class Compiler:
         except StorageError as error:
             raise RequestRejected(error.message, where=error.where, fix=error.fix) from error
         settings = self._cloud_settings(config)
-        placements = able_to_mount(candidates(resources), storage.mounts, self.market.clouds, settings)
+        placements = able_to_mount(
+            candidates(resources), storage.mounts, self.market.clouds, settings, num_nodes=task.num_nodes
+        )
         view = TaskView(
             index=index,
             requirements=tuple(candidate.requirement for candidate in placements),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.controller.clouds.base.config_section import SectionError
@@ -18,35 +18,47 @@ def able_to_mount(
     mounts: Sequence[Mapping[str, Any]],
     clouds: Mapping[str, Cloud],
     settings: Mapping[str, Any],
+    *,
+    num_nodes: int = 1,
 ) -> tuple[Candidate, ...]:
     """`placements` without those whose machines cannot mount the task's buckets.
 
     One that leaves the cloud open becomes one for each other cloud. `settings`: cloud → the task's `config.<cloud>`.
     Raises RequestRejected if none is left.
     """
-    mounted = next((mount for mount in mounts if mount["mode"] != "COPY"), None)
     limited = [cloud for cloud in clouds.values() if isinstance(cloud, HasMountLimits)]
-    if mounted is None or not limited:
-        return tuple(placements)
-    problems: list[str] = []
-    left = [one for placement in placements for one in _able(placement, clouds, settings, problems)]
-    if left:
-        return tuple(left)
-    raise RequestRejected(
-        f"{mounted['mode']} cannot be used here: {problems[0]}",
-        where=f"file_mounts[{mounted['path']}].mode",
-        fix="write `mode: COPY` for data that is only read, name another cloud under resources.infra, or see "
-        "docs/guides/clouds/kubernetes.md for a shared volume",
-    )
+    left = tuple(placements)
+    for mode, mount in {mount["mode"]: mount for mount in reversed(mounts) if mount["mode"] != "COPY"}.items():
+        if not limited:
+            break
+        problems: list[str] = []
+        wanted = _Wanted(clouds, settings, mode, num_nodes)
+        left = tuple(one for placement in left for one in _able(placement, wanted, problems))
+        if not left:
+            raise RequestRejected(
+                f"{mode} cannot be used here: {problems[0]}",
+                where=f"file_mounts[{mount['path']}].mode",
+                fix="write `mode: COPY` for data that is only read, name another cloud under resources.infra, or see "
+                "docs/guides/clouds/kubernetes.md for what pods can mount",
+            )
+    return left
 
 
-def _able(
-    placement: Candidate, clouds: Mapping[str, Cloud], settings: Mapping[str, Any], problems: list[str]
-) -> Iterator[Candidate]:
+@dataclass(frozen=True)
+class _Wanted:
+    """What machines of these clouds must be able to mount."""
+
+    clouds: Mapping[str, Cloud]
+    settings: Mapping[str, Any]
+    mode: str
+    num_nodes: int
+
+
+def _able(placement: Candidate, wanted_mount: _Wanted, problems: list[str]) -> Iterator[Candidate]:
     """`placement` for each of its clouds that can mount; what the others lack is added to `problems`."""
-    wanted = placement.requirement
+    wanted, clouds = placement.requirement, wanted_mount.clouds
     answers = {
-        name: _problem(cloud, wanted.region, settings.get(name) or {})
+        name: _problem(cloud, wanted.region, wanted_mount, wanted_mount.settings.get(name) or {})
         for name, cloud in clouds.items()
         if wanted.cloud in (None, name) and name != SLOT_CLOUD
     }
@@ -60,10 +72,10 @@ def _able(
             yield replace(placement, requirement=replace(wanted, cloud=name))
 
 
-def _problem(cloud: Cloud, region: str | None, settings: Mapping[str, Any]) -> str | None:
+def _problem(cloud: Cloud, region: str | None, wanted: _Wanted, settings: Mapping[str, Any]) -> str | None:
     if not isinstance(cloud, HasMountLimits):
         return None
     try:
-        return cloud.mount_problem(region, settings)
+        return cloud.mount_problem(region, settings, mode=wanted.mode, num_nodes=wanted.num_nodes)
     except SectionError as error:
         raise RequestRejected(error.message, where=error.where, fix=error.fix) from error

@@ -65,8 +65,33 @@ def _check_pod(store: Store, pod: Object, faults: Faults) -> None:
             f'pods "{name}" is forbidden: exceeded quota: compute, requested: pods=1, used: pods={used}, '
             f"limited: pods={faults.quota_pods}",
         )
+    if faults.baseline and (why := _baseline_violation(spec)):
+        raise Rejected(403, "Forbidden", f'pods "{name}" is forbidden: violates PodSecurity "baseline:latest": {why}')
     if faults.restricted and (why := _restricted_violation(spec)):
         raise Rejected(403, "Forbidden", f'pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {why}')
+
+
+_BASELINE_CAPABILITIES = {
+    *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP"),
+    *("SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+}
+
+
+def _baseline_violation(spec: Object) -> str | None:
+    """kubernetes.io/docs/concepts/security/pod-security-standards, as far as pods of a test can violate it."""
+    for one in [*spec["containers"], *(spec.get("initContainers") or ())]:
+        own = one.get("securityContext") or {}
+        if own.get("privileged"):
+            return "privileged"
+        if added := set((own.get("capabilities") or {}).get("add") or ()) - _BASELINE_CAPABILITIES:
+            return f"non-default capabilities ({', '.join(sorted(added))})"
+        if (own.get("appArmorProfile") or {}).get("type") == "Unconfined":
+            return "forbidden AppArmor profile"
+    if any(spec.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")):
+        return "host namespaces"
+    if any("hostPath" in volume for volume in spec.get("volumes") or ()):
+        return "hostPath volumes"
+    return None
 
 
 def _restricted_violation(spec: Object) -> str | None:
@@ -94,13 +119,15 @@ def _restricted_violation(spec: Object) -> str | None:
     return None
 
 
-def with_defaults(resource: str, one: Object) -> Object:
+def with_defaults(resource: str, one: Object, faults: Faults) -> Object:
     if resource == "secrets":
         one.setdefault("type", "Opaque")
         given = one.pop("stringData", None) or {}
         data = one.setdefault("data", {})
         data |= {name: base64.b64encode(value.encode()).decode() for name, value in given.items()}
     if resource == "pods":
+        if not faults.user_namespaces:
+            one["spec"].pop("hostUsers", None)
         one["spec"] = {
             "restartPolicy": "Always",
             "terminationGracePeriodSeconds": 30,

@@ -115,7 +115,9 @@ class KubeApi:
             raise Rejected(404, "NotFound", f'namespaces "{route.namespace}" not found')
         admission.check(self.store, route.resource, one, self._faults)
         one = {name: value for name, value in one.items() if name not in ("apiVersion", "kind")}
-        stored = self.store.create(route.resource, route.namespace or "", admission.with_defaults(route.resource, one))
+        stored = self.store.create(
+            route.resource, route.namespace or "", admission.with_defaults(route.resource, one, self._faults)
+        )
         return self.shown(stored, route.resource)
 
     def _patch(self, route: RouteLike, patch: Any, content_type: str) -> Object:

@@ -1,7 +1,8 @@
 """A container as processes on this computer: its command is the first process of a PID namespace of its own.
 
 So it receives SIGTERM as a container's first process does, reaps orphans, and all processes end with it. Its emptyDir
-volumes are folders, mounted where the pod mounts them, in a mount namespace of its own.
+volumes are folders, mounted where the pod mounts them, in a mount namespace of its own. Its /dev has what every
+container has; /dev/fuse only if the pod is privileged, or requests the device of a plugin.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python
 _UNSHARE = ["unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc"]
 
 
+# What a container runtime gives to every container.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
 class ContainerProcess:
     """Starts at once. `folder` holds the pod's volumes, its home and its output."""
 
@@ -33,7 +38,8 @@ class ContainerProcess:
         bin_folder.mkdir()
         if has_python:
             (bin_folder / "python3").symlink_to(sys.executable)
-        mounts = [self._mount(one, pod) for one in container.get("volumeMounts") or ()]
+        mounts = [self._devices(has_fuse=_has_fuse(container))]
+        mounts += [self._mount(one, pod) for one in container.get("volumeMounts") or ()]
         self.termination_log = folder / "termination-log"
         self.termination_log.touch()
         if not has_python:
@@ -80,6 +86,18 @@ class ContainerProcess:
             return None
         return int(children[0]) if children else None
 
+    def _devices(self, *, has_fuse: bool) -> str:
+        """The commands that give the container a /dev of its own."""
+        dev = shlex.quote(str(self._folder / "dev"))
+        devices = [*_DEVICES, *(["fuse"] if has_fuse else [])]
+        lines = [f"mkdir {dev}", f"mount -t tmpfs none {dev}", f"mkdir {dev}/shm {dev}/pts"]
+        for name in devices:
+            if os.path.exists(f"/dev/{name}"):
+                lines += [f"touch {dev}/{name}", f"mount --bind /dev/{name} {dev}/{name}"]
+        lines += [f"mount --rbind /dev/pts {dev}/pts", f"ln -s pts/ptmx {dev}/ptmx", f"ln -s /proc/self/fd {dev}/fd"]
+        lines += [f"ln -s /proc/self/fd/{n} {dev}/{name}" for n, name in enumerate(("stdin", "stdout", "stderr"))]
+        return "\n".join([*lines, f"mount --rbind {dev} /dev"])
+
     def _mount(self, mount: Object, pod: Object) -> str:
         volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
         source = self._folder / "volumes" / volume["name"]
@@ -92,3 +110,9 @@ class ContainerProcess:
             "" if os.path.isdir(target) else f"mount -t tmpfs none {shlex.quote(parent)}; mkdir {shlex.quote(target)}; "
         )
         return f"{hide}mount --bind {shlex.quote(str(source))} {shlex.quote(target)}"
+
+
+def _has_fuse(container: Object) -> bool:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    is_privileged = (container.get("securityContext") or {}).get("privileged") is True
+    return is_privileged or any(name.rpartition("/")[2].endswith("fuse") for name in limits)

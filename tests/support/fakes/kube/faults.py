@@ -18,6 +18,8 @@ class Faults:
     )  # "verb resource" that the caller has no right to, such as "list nodes"
     quota_pods: int | None = None  # how many pods a ResourceQuota allows
     restricted: bool = False  # the namespace enforces the Pod Security Standard `restricted`
+    baseline: bool = False  # the namespace enforces the Pod Security Standard `baseline`
+    user_namespaces: bool = True  # the feature gate; without it, `hostUsers` is dropped silently
     capacity: dict[str, int] = field(default_factory=dict)  # zone → how many pods its nodes have room for
     images: dict[str, tuple[str, str]] = field(default_factory=dict)  # image → (waiting reason, message)
     without_python: set[str] = field(default_factory=set)  # images that have no python3

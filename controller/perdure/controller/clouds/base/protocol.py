@@ -66,6 +66,7 @@ class LaunchRequest:
     image_id: str | None = None  # as in the task
     labels: dict[str, str] = field(default_factory=dict)  # the user's; set beside the owner's tags
     settings: dict[str, Any] = field(default_factory=dict)  # the task's `config.<cloud>`, as it is written
+    mount_modes: tuple[str, ...] = ()  # MOUNT, MOUNT_CACHED: how the task mounts buckets
 
 
 class InstanceState(StrEnum):
@@ -191,10 +192,13 @@ class HasTaskSettings(Protocol):
 class HasMountLimits(Protocol):
     """A cloud of which some machines cannot mount buckets."""
 
-    def mount_problem(self, region: str | None, settings: Mapping[str, Any]) -> str | None:
+    def mount_problem(
+        self, region: str | None, settings: Mapping[str, Any], *, mode: str, num_nodes: int
+    ) -> str | None:
         """Why machines in `region` (None: in any) cannot mount buckets, in one sentence; None if they can.
 
-        `settings`: the task's `config.<cloud>`. Raises SectionError for invalid ones.
+        `settings`: the task's `config.<cloud>`. `mode`: MOUNT or MOUNT_CACHED. `num_nodes`: of the task. Raises
+        SectionError for invalid settings.
         """
         ...
 

@@ -22,7 +22,7 @@ from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.nodes import offers
 from perdure.controller.clouds.kubernetes.nodes.offer_list import OfferList
 from perdure.controller.clouds.kubernetes.notices import ContextWatch
-from perdure.controller.clouds.kubernetes.pods import launch, machines, names, pod_config
+from perdure.controller.clouds.kubernetes.pods import fuse, launch, machines, names, pod_config
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings, task_options
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.view import Offer
@@ -146,14 +146,23 @@ class KubernetesCloud:
         config = settings.get("pod_config")
         return pod_config.repaired(config)[1] if isinstance(config, Mapping) else []
 
-    def mount_problem(self, region: str | None, settings: Mapping[str, Any]) -> str | None:
-        """None if `pod_config` gives FUSE to the pods of that context, or of every context."""
+    def mount_problem(
+        self, region: str | None, settings: Mapping[str, Any], *, mode: str, num_nodes: int
+    ) -> str | None:
+        """None if the pods of that context, or of every context, can mount; one node alone needs no FUSE to cache."""
+        if mode == "MOUNT_CACHED" and num_nodes == 1:
+            return None
         for context in [region] if region else self._known_contexts():
-            options = task_options(self.settings.of_context(context).options, settings)
+            cluster = self.cluster(context)
+            options = task_options(cluster.settings.options, settings)
+            is_offered = cluster.settings.fuse and cluster.may_use_fuse and not cluster.is_restricted
+            if is_offered and fuse.device_of(cluster.known_nodes(), is_needed=True):
+                continue
             if not pod_config.grants_fuse(options.pod_config):
+                use = "MOUNT needs" if mode == "MOUNT" else "MOUNT_CACHED of several nodes needs"
                 return (
-                    f"pods of {context} have no FUSE, which mounts need: kubernetes.pod_config grants neither a device "
-                    "of a FUSE plugin nor `privileged`"
+                    f"pods of {context} have no FUSE, which {use}: its nodes have no device plugin for /dev/fuse, and "
+                    "kubernetes.pod_config grants neither a device of one nor `privileged`"
                 )
         return None
 
@@ -190,7 +199,8 @@ class KubernetesCloud:
     def _make_offer_list(self, context: str) -> OfferList:
         def read_offers() -> Sequence[Offer]:
             cluster = self.cluster(context)
-            return offers.offers_of(self.name, context, cluster.nodes(), cluster.settings)
+            nodes = [*cluster.nodes(), *cluster.possible_nodes()]
+            return offers.offers_of(self.name, context, nodes, cluster.settings)
 
         def on_error(error: Exception) -> None:
             fault = self.classify(error)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.api.kubeconfig import ClusterAccess, Kubeconfig
 from perdure.controller.clouds.kubernetes.api.shared_list import SharedList
 from perdure.controller.clouds.kubernetes.api.watch import Object, list_objects
-from perdure.controller.clouds.kubernetes.nodes import capacity, markets
+from perdure.controller.clouds.kubernetes.nodes import capacity, markets, node_pools, offers
 from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView, reduce_node, view_of
 from perdure.controller.clouds.kubernetes.pods import names
+from perdure.controller.clouds.kubernetes.scale_ups import ScaleUps
 from perdure.controller.clouds.kubernetes.settings import ContextSettings
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.reasons import Reason
 
 NODES = "/api/v1/nodes"
 NODES_AGE_S = 15.0
-# An autoscaler's event that says that a node is on its way, and those that say that none will come.
-SCALE_UP_EVENTS = ("TriggeredScaleUp", "Nominated")
-SCALE_UP_S = 900.0
+POOLS_AGE_S = 60.0
+NO_POOLS_AGE_S = 600.0  # between two questions for NodePools where there are none, or no right to see them
 _MAX_REMEMBERED = 10_000
 _TERMINATING_S = 3600.0
 
@@ -41,13 +40,22 @@ class Cluster:
         self._waiting: dict[str, tuple[str, float]] = {}  # pod → what for, and since when; the oldest first
         self._ends: dict[str, tuple[Reason, str]] = {}
         self._terminating: dict[str, float] = {}
-        self._scaling_up: set[str] = set()  # pods by their uid
+        self._pools: tuple[float, list[Object]] | None = None  # (when to read them again, Karpenter's NodePools)
+        #: What autoscalers say about pods that wait.
+        self.scale_ups = ScaleUps(self._list_events, self.now)
         #: The pods that hold room: of the cluster, or of the namespace if the caller may see no others.
         self.room_takers = SharedList(self._list_room_takers, self.now)
+        #: The pods of launches that have begun, by their token, until they exist. Guarded by `room_lock`.
+        self.reservations: dict[str, list[Object]] = {}
+        self.room_lock = threading.Lock()
         #: Returns the nodes of a running watch; None if there is none.
         self.watched_nodes: Callable[[], list[Object] | None] = lambda: None
         #: The namespace admits only pods that run without root. Learned from a rejection.
         self.is_restricted = False
+        #: Pods may have user namespaces, and SYS_ADMIN in them. Learned from a pod without, or from a rejection.
+        self.may_use_fuse = True
+        #: Pods may have files and rights of their node, for fast networks. Learned from a rejection.
+        self.may_use_host = True
         #: Why the nodes cannot be listed, if the caller lacks the right to.
         self.nodes_problem: str | None = None
 
@@ -89,6 +97,11 @@ class Cluster:
             self._nodes = (now, views)
         return views
 
+    def known_nodes(self) -> list[NodeView]:
+        """The nodes as they were last read; empty before. Never waits for the cluster."""
+        with self._lock:
+            return self._nodes[1] if self._nodes is not None else []
+
     def _list_nodes(self) -> list[Object]:
         try:
             listed, _ = list_objects(self.client, NODES)
@@ -99,6 +112,29 @@ class Cluster:
             return []
         self.nodes_problem = None
         return [reduce_node(node) for node in listed]
+
+    def possible_nodes(self) -> list[NodeView]:
+        """The nodes that an autoscaler would add: those of the configuration, and of Karpenter's NodePools."""
+        known = markets.marks(self.settings.spot_label)
+        existing = self.known_nodes()
+        return [*offers.possible_nodes(self.settings), *node_pools.nodes_of(self._node_pools(), existing, known)]
+
+    def _node_pools(self) -> list[Object]:
+        if self.settings.autoscaler not in (None, "karpenter"):
+            return []
+        now = self._clock.now()
+        with self._lock:
+            if self._pools is not None and now < self._pools[0]:
+                return self._pools[1]
+        try:
+            pools, age_s = list_objects(self.client, node_pools.PATH)[0], POOLS_AGE_S
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            pools, age_s = [], NO_POOLS_AGE_S
+        with self._lock:
+            self._pools = (now + age_s, pools)
+        return pools
 
     def find_node(self, name: str) -> Object | None:
         """The node as it is now; None if it does not exist, or the caller may not see it."""
@@ -180,21 +216,6 @@ class Cluster:
         with self._lock:
             return pod in self._terminating
 
-    def is_scaling_up(self, pod: Object) -> bool:
-        """Whether an autoscaler has said that it adds a node for the pod. It is asked for until then."""
-        uid = str(pod["metadata"].get("uid"))
-        with self._lock:
-            if uid in self._scaling_up:
-                return True
-        query = {"fieldSelector": f"involvedObject.uid={uid}"}
-        try:
-            events: list[dict[str, Any]] = list_objects(self.client, self.path("events"), **query)[0]
-        except ApiError:
-            return False
-        is_scaling_up = any(event.get("reason") in SCALE_UP_EVENTS for event in events)
-        if is_scaling_up:
-            with self._lock:
-                if len(self._scaling_up) >= _MAX_REMEMBERED:
-                    self._scaling_up.clear()
-                self._scaling_up.add(uid)
-        return is_scaling_up
+    def _list_events(self, uid: str) -> list[Object]:
+        """The events about the object with that uid. Raises ApiError."""
+        return list_objects(self.client, self.path("events"), fieldSelector=f"involvedObject.uid={uid}")[0]

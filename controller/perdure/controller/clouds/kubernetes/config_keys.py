@@ -15,7 +15,6 @@ WITHOUT_EFFECT = (
     "max_inline_command_length",
     "high_availability",
     "auto_mounts",
-    "rdma",
 )
 
 # What may also stand in a task's `config.kubernetes`.
@@ -49,6 +48,13 @@ _OF_CONTEXT = (
         "text",
         "none",
         "An image with a relocatable Python at /perdure/bin/python3, for images without Python.",
+    ),
+    ConfigKey(
+        "kubernetes.fuse",
+        "true or false",
+        "true",
+        "Give /dev/fuse to pods of tasks that mount buckets, in a user namespace of their own, where the nodes have a "
+        "device plugin for it.",
     ),
     ConfigKey(
         "kubernetes.pod_config", "mapping", "{}", "Fields of a pod, merged into every pod; checked at the start."
@@ -106,6 +112,28 @@ _OF_CONTEXT = (
     ConfigKey("kubernetes.spot_label.value", "text", "true", "Its value on spot nodes."),
     ConfigKey(
         "kubernetes.node_types", "list of mappings", "[]", "Nodes that an autoscaler would add, offered from the start."
+    ),
+    ConfigKey(
+        "kubernetes.rdma.mode",
+        "sriov",
+        "sriov",
+        "How pods get RDMA adapters that no vendor's labels announce: as virtual functions of SR-IOV.",
+    ),
+    ConfigKey(
+        "kubernetes.rdma.resource", "text", "none", "The device plugin's resource of such a function; pods request it."
+    ),
+    ConfigKey(
+        "kubernetes.rdma.networks",
+        "list of text",
+        "none",
+        "The NetworkAttachmentDefinitions of the functions; one stands for all of them.",
+    ),
+    ConfigKey(
+        "kubernetes.privileged_network",
+        "true or false",
+        "false",
+        "With `network_tier: best`, use networks that need a privileged container: TCPX of GKE, RDMA of OCI without "
+        "SR-IOV.",
     ),
     ConfigKey(
         "kubernetes.silent_node_s",

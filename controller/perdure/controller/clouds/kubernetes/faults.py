@@ -111,6 +111,11 @@ def violates_restricted(error: ApiError) -> bool:
     return error.status == 403 and 'violates PodSecurity "restricted' in error.message
 
 
+def violates_pod_security(error: ApiError) -> bool:
+    """Whether the namespace's Pod Security Standard forbids a part of the pod."""
+    return error.status == 403 and "violates PodSecurity" in error.message
+
+
 def _rule_of(error: ApiError) -> FaultRule | None:
     if error.status == 403:
         if is_quota(error):

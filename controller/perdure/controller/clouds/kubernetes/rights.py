@@ -31,6 +31,14 @@ RIGHTS = (
         is_cluster_wide=True,
     ),
     Right(
+        "karpenter.sh",
+        "nodepools",
+        ("list",),
+        "offers of nodes that Karpenter would add; without it, those of kubernetes.node_types",
+        is_required=False,
+        is_cluster_wide=True,
+    ),
+    Right(
         "",
         "pods",
         ("list",),

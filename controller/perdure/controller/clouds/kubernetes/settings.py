@@ -32,6 +32,7 @@ from perdure.controller.clouds.kubernetes.config_keys import (
     WITHOUT_EFFECT,
 )
 from perdure.controller.clouds.kubernetes.pods import pod_config
+from perdure.controller.clouds.kubernetes.pods.fabric import RdmaSettings
 from perdure.controller.runtime.config.config_key import child_names
 
 DEFAULT_IMAGE = "python:3.12"
@@ -101,6 +102,9 @@ class ContextSettings:
     spot_share: float = 0.4  # price of a spot node ÷ that of an on-demand node, where nothing else is known
     silent_node_s: float = 300.0  # after this time without a sign of its node, a pod that is being deleted is gone
     grace_s: int = 70  # between SIGTERM and SIGKILL
+    rdma: RdmaSettings | None = None
+    privileged_network: bool = False  # `network_tier: best` may use privileged containers
+    fuse: bool = True  # pods that mount buckets get FUSE where the nodes offer it
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,9 @@ def _context_settings(base: ContextSettings, section: Section) -> ContextSetting
         spot_share=section.number("spot_share", base.spot_share, above=0.0),
         silent_node_s=section.number("silent_node_s", base.silent_node_s, above=0.0),
         grace_s=int(section.number("termination_grace_s", float(base.grace_s), above=1.0)),
+        rdma=_rdma(section) if "rdma" in values else base.rdma,
+        privileged_network=section.flag("privileged_network", default=base.privileged_network),
+        fuse=section.flag("fuse", default=base.fuse),
     )
 
 
@@ -243,6 +250,17 @@ def _pricing(section: Section) -> Pricing:
 def _spot_label(section: Section) -> tuple[str, str]:
     label = _subsection(section, "spot_label")
     return label.text("key", ""), label.text("value", "true")
+
+
+def _rdma(section: Section) -> RdmaSettings:
+    rdma = _subsection(section, "rdma")
+    if rdma.text("mode", "sriov") != "sriov":
+        mode = rdma.values["mode"]
+        raise SectionError(f"{mode!r} is not a mode of RDMA", where=f"{rdma.where}.mode", fix="write sriov")
+    resource = rdma.text_or_none("resource", r"[a-z0-9.-]+/[A-Za-z0-9_.-]+", kind="resource", example="nvidia.com/vf")
+    if resource is None:
+        raise SectionError("is missing", where=f"{rdma.where}.resource", fix="name the resource of the device plugin")
+    return RdmaSettings(resource, rdma.names("networks", r"\S+", kind="network", example="sriov/rdma"))
 
 
 def _node_types(section: Section) -> tuple[NodeType, ...]:

@@ -43,6 +43,7 @@ class NodeView:
     is_schedulable: bool
     is_ready: bool
     is_unlabelled: bool  # it has GPUs that no label names
+    is_possible: bool = False  # it does not exist: an autoscaler would add it
     price_per_hour: float | None = None  # of the whole node, in USD, where the configuration states it
 
 

@@ -13,12 +13,13 @@ from perdure.controller.clouds.kubernetes.nodes.slices import PodSize
 from perdure.controller.clouds.kubernetes.settings import ContextSettings, NodeType
 from perdure.recovery.market.view import Market, Offer
 
+NODE_TYPES = "node_types["
+
 
 def offers_of(cloud: str, context: str, nodes: Sequence[NodeView], settings: ContextSettings) -> list[Offer]:
-    """Offers differ in price only if their nodes do: the cheapest counts."""
+    """Offers differ in price only if their nodes do: the cheapest counts. `nodes`: existing and possible ones."""
     known = markets.marks(settings.spot_label)
     everything = [node for node in nodes if is_allowed(node, settings) and is_usable(node, known)]
-    everything += possible_nodes(settings)
     best: dict[object, Offer] = {}
     for node in everything:
         for size in slices.sizes_of(node.vcpus, node.memory_gib, node.accelerators):
@@ -29,7 +30,9 @@ def offers_of(cloud: str, context: str, nodes: Sequence[NodeView], settings: Con
 
 
 def is_allowed(node: NodeView, settings: ContextSettings) -> bool:
-    """Whether `allowed_nodes` admits the node."""
+    """Whether `allowed_nodes` admits the node. One of `node_types` is named by the same configuration."""
+    if node.name.startswith(NODE_TYPES):
+        return True
     if settings.allowed_names and node.name not in settings.allowed_names:
         return False
     return not settings.allowed_labels or any(
@@ -64,7 +67,7 @@ def _possible(one: NodeType, zone: str, settings: ContextSettings, index: int) -
         accelerators = (NodeAccelerator(*one.accelerators, NVIDIA, label),)
     amounts = {accelerator.resource: accelerator.count for accelerator in accelerators}
     return NodeView(
-        name=f"node_types[{index}]",
+        name=f"{NODE_TYPES}{index}]",
         labels=one.labels,
         zone=zone,
         market=Market.SPOT if mark else Market.ON_DEMAND,
@@ -81,6 +84,7 @@ def _possible(one: NodeType, zone: str, settings: ContextSettings, index: int) -
         is_schedulable=True,
         is_ready=True,
         is_unlabelled=False,
+        is_possible=True,
         price_per_hour=one.price_per_hour,
     )
 

@@ -1,66 +1,67 @@
-"""`network_tier: best`: the fast network between nodes, as each vendor's nodes offer it.
-
-Adapters are requested in proportion to the accelerators. Only what an unprivileged pod can get is attached: networks
-that need the host's network or a privileged sidecar (TCPX and RoCE on GKE, RDMA on OCI) are left to `pod_config`.
-"""
+"""A fast network between the nodes of a task: what a pod needs for it, and how it is added to the pod."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView
-from perdure.controller.clouds.kubernetes.nodes.quantities import parse_quantity
 
-EFA = "vpc.amazonaws.com/efa"
-HUGE_PAGES = "hugepages-2Mi"
-_HUGE_PAGES_OF_EFA = 5120  # MiB, as AWS's samples request
-# EFA interfaces by instance type, for nodes that do not exist yet.
-_EFA_COUNTS = {
-    **{"p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32, "p5en.48xlarge": 16},
-    **{"p6-b200.48xlarge": 8, "p6-b300.48xlarge": 16},
-}
-_COREWEAVE, _NEBIUS, _TOGETHER = "ib.coreweave.cloud/", "nebius.com/", "node-role.together.ai/"
-_NEBIUS_DEVICES = ",".join(f"mlx5_{number}:1" for number in range(8))
+@dataclass(frozen=True)
+class RdmaSettings:
+    """`kubernetes.rdma`: virtual functions of the nodes' RDMA adapters, by a device plugin of SR-IOV."""
+
+    resource: str
+    networks: tuple[str, ...] = ()  # NetworkAttachmentDefinitions; one stands for all functions
 
 
 @dataclass(frozen=True)
 class PodFabric:
     """What a pod needs for the fast network."""
 
+    name: str = ""  # for the job's log; "": there is none
     resources: Mapping[str, str] = field(default_factory=dict)  # requests and limits
     env: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, tuple[str, str]] = field(
+        default_factory=dict
+    )  # name → (path of the node or "", of the container)
+    sidecars: tuple[Mapping[str, Any], ...] = ()  # containers that start first, and end last
+    sidecar_volumes: Mapping[str, str] = field(default_factory=dict)  # name → path of the node; only sidecars mount it
+    #: The container is privileged, or uses the node's own network.
+    is_privileged: bool = False
+    uses_host_network: bool = False
+
+    @property
+    def needs_host(self) -> bool:
+        """Whether the pod gets files or rights of its node, which a namespace may forbid."""
+        return bool(self.volumes or self.sidecars or self.is_privileged or self.capabilities)
 
 
 NO_FABRIC = PodFabric()
 
 
-def fabric_of(nodes: Sequence[NodeView], accelerators: tuple[str, int] | None) -> PodFabric:
-    """The fabric that all of `nodes` have, for a pod with these accelerators; NO_FABRIC if they differ or have none."""
-    if accelerators is None or not nodes:
-        return NO_FABRIC
-    fabrics = [_fabric_of_node(node, accelerators) for node in nodes]
-    return fabrics[0] if all(one == fabrics[0] for one in fabrics) else NO_FABRIC
-
-
-def _fabric_of_node(node: NodeView, accelerators: tuple[str, int]) -> PodFabric:
-    total = sum(one.count for one in node.accelerators if one.name == accelerators[0])
-    share = accelerators[1] / max(1, total)
-    if adapters := int(parse_quantity(node.allocatable.get(EFA, 0))) or _EFA_COUNTS.get(node.instance_type, 0):
-        resources = {EFA: str(max(1, int(adapters * share)))}
-        has_pages = parse_quantity(node.allocatable.get(HUGE_PAGES, 0)) >= _HUGE_PAGES_OF_EFA * 2**20
-        if has_pages and share == 1.0:
-            resources[HUGE_PAGES] = f"{_HUGE_PAGES_OF_EFA}Mi"
-        return PodFabric(resources, {"FI_PROVIDER": "efa"})
-    if _has_label(node, _COREWEAVE):
-        return PodFabric({"rdma/ib": "1"}, {"NCCL_IB_HCA": "ibp", "NCCL_SOCKET_IFNAME": "eth0", "UCX_TLS": "tcp"})
-    if _has_label(node, _TOGETHER):
-        return PodFabric({"nvidia.com/rdma_ib": str(accelerators[1])})
-    if _has_label(node, _NEBIUS):
-        return PodFabric({}, {"NCCL_IB_HCA": "mlx5", "UCX_NET_DEVICES": _NEBIUS_DEVICES}, ("IPC_LOCK",))
-    return NO_FABRIC
-
-
-def _has_label(node: NodeView, prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in node.labels)
+def add_fabric(fabric: PodFabric, pod: dict[str, Any]) -> None:
+    """Add the fabric to a pod, all but its resources and variables."""
+    spec, container = pod["spec"], pod["spec"]["containers"][0]
+    pod["metadata"]["annotations"] |= fabric.annotations
+    for name, (source, target) in fabric.volumes.items():
+        volume: dict[str, Any] = {"hostPath": {"path": source}} if source else {"emptyDir": {}}
+        spec["volumes"].append({"name": name, **volume})
+        container["volumeMounts"].append({"name": name, "mountPath": target})
+    for name, source in fabric.sidecar_volumes.items():
+        spec["volumes"].append({"name": name, "hostPath": {"path": source}})
+    if fabric.sidecars:
+        spec["initContainers"] = [*spec.get("initContainers", ()), *json.loads(json.dumps(fabric.sidecars))]
+    context = container.setdefault("securityContext", {})
+    if fabric.capabilities:
+        capabilities = context.setdefault("capabilities", {})
+        capabilities["add"] = [*capabilities.get("add", ()), *fabric.capabilities]
+    if fabric.is_privileged:
+        context["privileged"] = True
+    if not context:
+        del container["securityContext"]
+    if fabric.uses_host_network:
+        spec["hostNetwork"], spec["dnsPolicy"] = True, "ClusterFirstWithHostNet"

@@ -7,7 +7,7 @@ scheduled. 3. The anchor becomes complete: from now on no pod is ever created fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -19,12 +19,9 @@ from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.nodes import capacity, markets, offers
 from perdure.controller.clouds.kubernetes.nodes.node_view import NO_ZONE, NodeView, is_usable
 from perdure.controller.clouds.kubernetes.nodes.slices import PodSize
-from perdure.controller.clouds.kubernetes.pods import anchors, names
+from perdure.controller.clouds.kubernetes.pods import anchors, fuse, names, room
 from perdure.controller.clouds.kubernetes.pods.pod_spec import PodTemplate, build_pod
-from perdure.controller.clouds.kubernetes.settings import PodOptions, task_options
-
-# Launches within this time share a list of the cluster's pods. It takes megabytes.
-PODS_AGE_S = 5.0
+from perdure.controller.clouds.kubernetes.settings import task_options
 
 
 def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
@@ -33,11 +30,16 @@ def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
     Raises what `ApiClient` does, CloudRejected and SectionError. A launch that was rejected leaves nothing.
     """
     anchor = cluster.find("secrets", names.anchor_name(request.owner))
-    if anchor is None:
-        template = _template(cluster, request)
-        require_room(cluster, template)
+    if anchor is not None:
+        return _complete(cluster, request, anchor)
+    template = _template(cluster, request)
+    with room.reserved(cluster, template):
         _ = build_pod(template, 0, "")  # an invalid pod_config creates nothing
-        anchor = _create_anchor(cluster, request)
+        return _complete(cluster, request, _create_anchor(cluster, request))
+
+
+def _complete(cluster: Cluster, request: LaunchRequest, anchor: Object) -> list[Object]:
+    """Do what is left of the launch."""
     if not anchors.is_complete(anchor) and anchors.terminated_at(anchor) is None:
         try:
             _create_pods(cluster, request, anchor)
@@ -49,47 +51,9 @@ def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
     return _open_gates(cluster, request)
 
 
-def require_room(cluster: Cluster, template: PodTemplate) -> None:
-    """Raises CloudRejected if all nodes are full and nothing would add one."""
-    offer, count = template.request.offer, template.request.num_nodes
-    is_elastic = cluster.settings.autoscaler is not None or bool(cluster.settings.node_types)
-    if is_elastic or template.options.queue or _may_preempt(template.options):
-        return
-    own = template.request.owner
-    earlier = {
-        names.JOB: str(own.job_id),
-        names.TASK: str(own.task),
-        names.CONTROLLER: names.controller_label(own.controller),
-    }
-
-    def fitting_beside(pods: Iterable[Object]) -> int:
-        others = [pod for pod in pods if not _is_earlier(pod, earlier, own.generation)]
-        return capacity.count_that_fit(template.nodes, others, template.requests, count)
-
-    if fitting_beside(cluster.room_takers.get(PODS_AGE_S)) >= count:
-        return
-    if (fitting := fitting_beside(cluster.room_takers.get())) < count:  # some may have ended meanwhile
-        room = f"room for {fitting} of {count} pods of {template.size.name} ({offer.market})"
-        raise CloudRejected(faults.NO_ROOM, f"{offer.zone} of {cluster.context} has {room}")
-
-
 def _is_final(error: ApiError) -> bool:
     """Whether the server has rejected the request for what it is: the same one would be rejected again."""
     return 400 <= error.status < 500 and error.status not in (401, 409, 429)
-
-
-def _may_preempt(options: PodOptions) -> bool:
-    """Pods with a priority class may take the place of others: only the scheduler knows."""
-    spec = options.pod_config.get("spec") or {}
-    return bool(spec.get("priorityClassName")) and spec.get("preemptionPolicy") != "Never"
-
-
-def _is_earlier(pod: Object, of_task: dict[str, str], generation: int) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    if any(labels.get(name) != value for name, value in of_task.items()):
-        return False
-    text = labels.get(names.GENERATION, "")
-    return text.isdecimal() and int(text) < generation
 
 
 def _template(cluster: Cluster, request: LaunchRequest) -> PodTemplate:
@@ -104,7 +68,16 @@ def _template(cluster: Cluster, request: LaunchRequest) -> PodTemplate:
     if not nodes:
         message = f"no node in {request.offer.zone} of {cluster.context} has {size.name} ({request.offer.market})"
         raise CloudRejected(faults.NO_NODES, message)
-    return PodTemplate(request, size, options, cluster.settings, nodes, cluster.is_restricted)
+    return PodTemplate(
+        request,
+        size,
+        options,
+        cluster.settings,
+        nodes,
+        cluster.is_restricted,
+        may_use_fuse=cluster.may_use_fuse,
+        may_use_host=cluster.may_use_host,
+    )
 
 
 def _candidates(cluster: Cluster, request: LaunchRequest, size: PodSize) -> Sequence[NodeView]:
@@ -113,7 +86,7 @@ def _candidates(cluster: Cluster, request: LaunchRequest, size: PodSize) -> Sequ
     existing = [one for one in cluster.nodes(max_age_s=0.0) if is_usable(one, known)]
     return [
         node
-        for node in [*existing, *offers.possible_nodes(cluster.settings)]
+        for node in [*existing, *(one for one in cluster.possible_nodes() if is_usable(one, known))]
         if offers.is_allowed(node, cluster.settings)
         and offers.has_slice(node, size)
         and node.market is offer.market
@@ -138,17 +111,36 @@ def _create_anchor(cluster: Cluster, request: LaunchRequest) -> Object:
 def _create_pods(cluster: Cluster, request: LaunchRequest, anchor: Object) -> None:
     template = _template(cluster, request)
     for rank in range(request.num_nodes):
-        try:
-            _create_pod(cluster, build_pod(template, rank, anchor["metadata"]["uid"]), request)
-        except ApiError as error:
-            if cluster.is_restricted or not faults.violates_restricted(error):
-                raise
-            cluster.is_restricted = True
+        while True:
+            pod = build_pod(template, rank, anchor["metadata"]["uid"])
+            try:
+                if _create_pod(cluster, pod, request):
+                    break
+                cluster.may_use_fuse = False
+            except ApiError as error:
+                if not _learn(cluster, template, error):
+                    raise
             template = _template(cluster, request)
-            _create_pod(cluster, build_pod(template, rank, anchor["metadata"]["uid"]), request)
 
 
-def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -> None:
+def _learn(cluster: Cluster, template: PodTemplate, error: ApiError) -> bool:
+    """Note what pods of the namespace may not have, by a rejection; False if it says nothing new."""
+    if not cluster.is_restricted and faults.violates_restricted(error):
+        cluster.is_restricted = True
+        return True
+    if not faults.violates_pod_security(error):
+        return False
+    if template.fuse_device is not None:
+        cluster.may_use_fuse = False
+        return True
+    if template.fabric.needs_host:
+        cluster.may_use_host = False
+        return True
+    return False
+
+
+def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -> bool:
+    """Create the pod, unless it exists. False, and it is removed again, if it would have rights on its node."""
     try:
         created = cluster.client.post(cluster.path("pods"), pod)
         cluster.room_takers.add(capacity.reduce_pod(created))
@@ -158,6 +150,13 @@ def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -
         existing = cluster.find("pods", pod["metadata"]["name"])
         if existing is not None and names.owner_of(existing) != request.owner:
             raise
+        if existing is None:
+            return True
+        created = existing
+    if not fuse.is_kept(pod, created) and created["spec"].get("schedulingGates"):
+        delete(cluster, "pods", pod["metadata"]["name"], grace_s=0, uid=created["metadata"]["uid"])
+        return False
+    return True
 
 
 def _open_gates(cluster: Cluster, request: LaunchRequest) -> list[Object]:

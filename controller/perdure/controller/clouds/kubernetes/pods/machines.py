@@ -8,7 +8,7 @@ from dataclasses import replace
 from perdure.controller.clouds.base.protocol import Instance, InstanceState, Owner
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.api.watch import Object
-from perdure.controller.clouds.kubernetes.cluster import SCALE_UP_S, Cluster
+from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.pods import anchors, names
 from perdure.controller.clouds.kubernetes.pods.anchors import RememberedEnd
 from perdure.controller.clouds.kubernetes.pods.launch import delete
@@ -165,9 +165,12 @@ def _status_of_waiting(cluster: Cluster, pod: Object, status: PodStatus) -> PodS
     limit_s = waiting_limit_s(pod)
     if waited_s < limit_s:
         return status
-    if reason == "Unschedulable" and waited_s < max(limit_s, SCALE_UP_S) and cluster.is_scaling_up(pod):
+    sign = cluster.scale_ups.sign_for(pod) if reason == "Unschedulable" else None
+    if sign is not None and sign.holds_at(cluster.now()):
         return status
     words = f"no node for {waited_s:.0f} s: {message}" if reason == "Unschedulable" else f"not admitted: {message}"
+    if sign is not None:
+        words += f"; the autoscaler: {sign.refusal}" if sign.refusal else "; the autoscaler has added none"
     return PodStatus(InstanceState.ENDING, PodEnd(Reason.NO_CAPACITY, words))
 
 

@@ -10,12 +10,19 @@ from typing import Any
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.kubernetes.nodes import markets
 from perdure.controller.clouds.kubernetes.nodes.accelerators import GPU_RESOURCES, LABELS
-from perdure.controller.clouds.kubernetes.nodes.node_view import GPU_TAINTS, NO_ZONE, SOON_GONE_TAINTS, ZONE, NodeView
+from perdure.controller.clouds.kubernetes.nodes.node_view import (
+    GPU_TAINTS,
+    INSTANCE_TYPE,
+    NO_ZONE,
+    SOON_GONE_TAINTS,
+    ZONE,
+    NodeView,
+)
 from perdure.controller.clouds.kubernetes.nodes.offers import resource_name
 from perdure.controller.clouds.kubernetes.nodes.quantities import parse_quantity
 from perdure.controller.clouds.kubernetes.nodes.slices import PodSize
-from perdure.controller.clouds.kubernetes.pods import names, pod_config
-from perdure.controller.clouds.kubernetes.pods.fabric import NO_FABRIC, PodFabric, fabric_of
+from perdure.controller.clouds.kubernetes.pods import fabrics, fuse, names, pod_config
+from perdure.controller.clouds.kubernetes.pods.fabric import NO_FABRIC, PodFabric, add_fabric
 from perdure.controller.clouds.kubernetes.settings import ContextSettings, PodOptions
 from perdure.recovery.market.view import Market
 
@@ -62,12 +69,43 @@ class PodTemplate:
     nodes: Sequence[NodeView]
     #: The namespace admits only pods that run without root (the Pod Security Standard `restricted`).
     is_restricted: bool = False
+    #: The cluster may give pods a user namespace, and the right to mount in it.
+    may_use_fuse: bool = True
+    #: The namespace admits pods with files and rights of their node.
+    may_use_host: bool = True
 
     @property
     def fabric(self) -> PodFabric:
-        """The fast network, if the task asks for it and every node has it."""
-        wants_it = self.request.network_tier == "best"
-        return fabric_of(self.nodes, self.size.accelerators) if wants_it else NO_FABRIC
+        """The fast network, if the task asks for it, every node has it, and the namespace admits it."""
+        if self.request.network_tier != "best":
+            return NO_FABRIC
+        found = fabrics.fabric_of(
+            self.nodes,
+            self.size.accelerators,
+            self.settings.rdma,
+            may_be_privileged=self.settings.privileged_network,
+        )
+        is_denied = found.needs_host and (self.is_restricted or not self.may_use_host)
+        return NO_FABRIC if is_denied else found
+
+    @property
+    def network_note(self) -> str | None:
+        """What became of `network_tier: best`, for the job's log."""
+        if self.request.network_tier != "best":
+            return None
+        if self.fabric != NO_FABRIC:
+            return f"network_tier best: {self.fabric.name}"
+        is_denied = self.is_restricted or not self.may_use_host
+        return fabrics.missing_note(self.nodes, self.size.accelerators, self.settings.rdma, denied=is_denied)
+
+    @property
+    def fuse_device(self) -> str | None:
+        """What the pods request to mount buckets; None if they do not, or get it from `pod_config`."""
+        modes = self.request.mount_modes
+        is_possible = self.may_use_fuse and self.settings.fuse and not self.is_restricted
+        if not modes or not is_possible or pod_config.grants_fuse(self.options.pod_config):
+            return None
+        return fuse.device_of(self.nodes, is_needed="MOUNT" in modes or self.request.num_nodes > 1)
 
     @property
     def grace_s(self) -> int:
@@ -84,6 +122,8 @@ class PodTemplate:
         amounts |= {name: parse_quantity(amount) for name, amount in self.fabric.resources.items()}
         if self.request.disk_gib:
             amounts["ephemeral-storage"] = self.request.disk_gib * 2.0**30
+        if (device := self.fuse_device) is not None:
+            amounts[device] = 1.0
         return amounts
 
 
@@ -91,6 +131,7 @@ def build_pod(template: PodTemplate, rank: int, anchor_uid: str) -> dict[str, An
     """The pod of a rank. Raises SectionError if `pod_config` does not fit."""
     owner, options = template.request.owner, template.options
     base = {"metadata": _metadata(template, rank), "spec": _spec(template, rank)}
+    add_fabric(template.fabric, base)
     pod: dict[str, Any] = pod_config.merged(base, options.pod_config)
     metadata = pod["metadata"]
     metadata["name"] = names.pod_name(owner, rank)
@@ -152,8 +193,8 @@ def _spec(template: PodTemplate, rank: int) -> dict[str, Any]:
         "containers": [container],
         "volumes": volumes,
     }
-    if template.fabric.capabilities:
-        container["securityContext"] = {"capabilities": {"add": list(template.fabric.capabilities)}}
+    if (device := template.fuse_device) is not None:
+        fuse.grant(spec, device)
     if options.service_account:
         spec["serviceAccountName"] = options.service_account
     if settings.agent_image:
@@ -171,6 +212,7 @@ def _image(template: PodTemplate) -> str:
 def _environment(template: PodTemplate, rank: int, anchor: str) -> list[dict[str, Any]]:
     env: list[dict[str, Any]] = [
         {"name": "PERDURE_BOOT", "valueFrom": {"secretKeyRef": {"name": anchor, "key": BOOT_KEY}}},
+        {"name": "PERDURE_INIT", "valueFrom": {"secretKeyRef": {"name": anchor, "key": INIT_KEY}}},
         {"name": "PERDURE_RANK", "value": str(rank)},
         {"name": "PERDURE_GRACE_S", "value": str(template.grace_s)},
         {"name": "PERDURE_NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -178,6 +220,8 @@ def _environment(template: PodTemplate, rank: int, anchor: str) -> list[dict[str
     if template.size.accelerators is None:
         env.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"})
     env += [{"name": name, "value": value} for name, value in template.fabric.env.items()]
+    if (note := template.network_note) is not None:
+        env.append({"name": "PERDURE_NOTE", "value": note})
     if template.is_restricted:
         env.append({"name": "HOME", "value": HOME_DIR})
     return env
@@ -212,7 +256,6 @@ def _affinity(template: PodTemplate) -> dict[str, Any]:
         }
     return affinity
 
-        {"name": "PERDURE_INIT", "valueFrom": {"secretKeyRef": {"name": anchor, "key": INIT_KEY}}},
 
 def _expressions(template: PodTemplate, node: NodeView) -> list[dict[str, Any]]:
     offer, settings = template.request.offer, template.settings
@@ -226,7 +269,9 @@ def _expressions(template: PodTemplate, node: NodeView) -> list[dict[str, Any]]:
         label = next((one.label for one in node.accelerators if one.name == template.size.accelerators[0]), None)
         if label is not None:
             entries.append({"key": label[0], "operator": "In", "values": [label[1]]})
-    if settings.allowed_names:
+    if node.is_possible and node.instance_type:
+        entries.append({"key": INSTANCE_TYPE, "operator": "In", "values": [node.instance_type]})
+    elif settings.allowed_names:
         entries.append({"key": "kubernetes.io/hostname", "operator": "In", "values": list(settings.allowed_names)})
     allowed = next(
         (one for one in settings.allowed_labels if all(node.labels.get(key) == one[key] for key in one)), None
