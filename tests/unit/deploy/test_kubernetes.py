@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,13 @@ from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
 from perdure.controller.runtime.config.settings import read_settings
 from support.fakes.kube.schemas import VERSIONS, is_available, schema_errors
 
+try:
+    import helm_python as helm
+except ImportError:  # there are no wheels for some machines
+    helm = None
+
 DEPLOY = Path(__file__).parents[3] / "deploy"
+CHART = DEPLOY / "helm/perdure"
 MANIFESTS = ("rbac.yaml", "controller.yaml")
 RELEASE = {"Name": "perdure", "Namespace": "training"}
 
@@ -25,24 +29,26 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
-def rendered(name: str) -> str:
-    """A template of the chart with the default values, in which its loops and conditions are empty."""
-    text = (DEPLOY / "helm/perdure/templates" / name).read_text()
-    values = yaml.safe_load((DEPLOY / "helm/perdure/values.yaml").read_text())
-    assert values["config"] == values["kubernetes"] == {}
-    assert values["storageClassName"] == ""
-    text = re.sub(r"\n *\{\{- (?:range|if) [^}]*\}\}.*?\{\{- end \}\}", "", text, flags=re.DOTALL)
-
-    def value(match: re.Match[str]) -> str:
-        kind, key, form = match[1], match[2], match[3]
-        found = RELEASE[key] if kind == "Release" else values[key]
-        return str(found) if form is None else json.dumps(found)
-
-    text = re.sub(r"\{\{ \.(Release|Values)\.(\w+)(?: \| (toJson|quote))? \}\}", value, text)
-    assert "{{" not in text
-    return text
+def rendered(name: str, **values: Any) -> str:
+    """A template of the chart as `helm template` renders it, with these values beside the default ones."""
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(values, name=RELEASE["Name"], namespace=RELEASE["Namespace"])
+        return texts[f"perdure/templates/{name}"]
 
 
+INFO = 1  # a severity of `helm lint`
+needs_helm = pytest.mark.skipif(helm is None, reason="helm-python-sdk is not installed")
+
+
+@needs_helm
+def test_chart__has_nothing_that_helm_complains_about() -> None:
+    found = helm.lint(CHART, strict=True)
+    assert found["total_charts_linted"] == 1
+    assert not found["errors"]
+    assert not [one for one in found["messages"] if one["severity"] > INFO]
+
+
+@needs_helm
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_chart__renders_the_manifests(name: str) -> None:
     plain = objects((DEPLOY / "kubernetes" / name).read_text())
@@ -58,6 +64,46 @@ def test_chart__renders_the_manifests(name: str) -> None:
 def test_manifests__are_valid(name: str) -> None:
     for one in objects((DEPLOY / "kubernetes" / name).read_text()):
         assert schema_errors(one, VERSIONS) == ""
+
+
+VALUES: dict[str, dict[str, Any]] = {
+    "without a policy": {"networkPolicy": {"enabled": False}},
+    "a storage class": {"storageClassName": "fast", "storage": "100Gi"},
+    "more configuration": {
+        "config": {"aws": {"regions": ["us-east-1"]}},
+        "kubernetes": {"kueue": {"local_queue_name": "spot"}, "pricing": {"cpu": 0.03}},
+    },
+}
+
+
+@needs_helm
+@pytest.mark.skipif(not is_available(), reason="kubernetes-validate is not installed")
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_chart__with_other_values_is_valid(values: dict[str, Any], tmp_path: Path) -> None:
+    listed = [one for name in MANIFESTS for one in objects(rendered(name, **values))]
+    for one in listed:
+        assert schema_errors(one, VERSIONS) == ""
+    has_policy = any(one["kind"] == "NetworkPolicy" for one in listed)
+    assert has_policy is ("networkPolicy" not in values)
+    config = next(one for one in listed if one["kind"] == "ConfigMap")["data"]["config.yaml"]
+    (tmp_path / "config.yaml").write_text(config)
+    sections = read_settings(tmp_path).sections
+    assert KubernetesSettings.from_mapping(sections["kubernetes"]).of_context("any").namespace == "training"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"imagee": "x"}, "imagee"),
+        ({"storage": "much"}, "storage"),
+        ({"config": {"listen": {"port": 1}}}, "config"),
+        ({"kubernetes": {"namespace": "x"}}, "kubernetes"),
+    ],
+)
+def test_values__that_the_chart_does_not_know_are_refused(values: dict[str, Any], words: str) -> None:
+    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError, match=words):
+        chart.validate_schema(values)
 
 
 def test_roles__grant_the_rights_in_use_and_no_others() -> None:
