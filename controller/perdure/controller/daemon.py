@@ -110,7 +110,7 @@ class Daemon:
         self._address = f"{'https' if tls else 'http'}://{settings.host}:{self.socket.getsockname()[1]}"
         endpoint = settings.advertise or self._address  # perhaps the URL of a load balancer
         speed = time_speed(settings.sections, settings.home)
-        self._member = member = membership.join(settings, wall_clock, database, self._address, speed=speed)
+        self._member = member = membership.join(settings, wall_clock, database, self._address, tls, speed=speed)
         clock, time_scale, keyring = member.clock, member.time_scale, member.keyring
 
         artifact_folder = (settings.local_home or settings.home) / "artifacts"
@@ -250,7 +250,7 @@ class Daemon:
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
         wake, me = self._notifications.wake, member.controller_id
         self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, cancel, cluster_service)
-        of_jobs = (submissions, one, cancel)
+        of_jobs = (self._ownership, submissions, one, cancel)
         self._services = services = build_services(settings, database, member, tls, *of_jobs, sessions, logs)
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)

@@ -16,6 +16,8 @@ from perdure.controller.api.access.permissions import authenticate_token
 from perdure.controller.api.auth import NodeIdentity, identify, identify_owned
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.request_precheck import NO_TOKEN, bearer, is_own_host
+from perdure.controller.api.serve.peer_streams import PATH as PEER_STREAMS
+from perdure.controller.api.serve.peer_streams import PeerStreams
 from perdure.controller.api.server.sockets import NodeSocket, StreamSocket
 from perdure.controller.api.tunnel.broker import StreamBroker, ends_stream
 from perdure.controller.runtime.batcher import Batcher
@@ -45,8 +47,10 @@ class WebSocketEndpoints:
         self._context = context
         self._hosts = frozenset(hosts) | {"localhost"}
         self._broker = broker = StreamBroker(context)
+        self._peers: PeerStreams | None = None
         if context.services is not None:
-            context.services.proxies.attach(broker.open_service, ends_stream)
+            self._peers = peers = _peer_streams(context, broker, context.services.sharing.owner)
+            context.services.proxies.attach(peers.open, ends_stream)
         self._specs: Batcher[Place, dict[str, Any] | None] = Batcher("specs", self._build_specs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +64,7 @@ class WebSocketEndpoints:
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         headers = Headers(scope=scope)  # not `socket.headers`, which would stay in memory
-        is_known = path in (CHANNEL, USER_STREAMS) or path.startswith(NODE_STREAMS)
+        is_known = path in (CHANNEL, USER_STREAMS, PEER_STREAMS) or path.startswith(NODE_STREAMS)
         if not is_known or not is_own_host(headers.get("host", ""), self._hosts):
             await NodeSocket(scope, receive, send).close(1008)
             return
@@ -69,6 +73,9 @@ class WebSocketEndpoints:
         if path == USER_STREAMS:
             client = scope.get("client")
             await self._serve_user(StreamSocket(scope, receive, send), token, str(client[0]) if client else "")
+            return
+        if path == PEER_STREAMS and self._peers is not None:
+            await self._peers.serve(StreamSocket(scope, receive, send), token)
             return
         node = await self._identify(token, rank)
         if node is None:
@@ -114,6 +121,20 @@ class WebSocketEndpoints:
         """The specs of nodes that have requested them at the same time, in one transaction."""
         with self._context.database.connect() as conn:
             return self._context.node_specs.build_all(conn, places)
+
+
+def _peer_streams(context: ApiContext, broker: StreamBroker, owner: str) -> PeerStreams:
+    """Streams to the replicas of services, whichever controller their nodes are connected to."""
+    return PeerStreams(
+        context.database,
+        context.clock,
+        context.keyring,
+        owner,
+        context.time_scale.speed,
+        local=broker.open_service,
+        is_local=broker.is_connected,
+        ends_stream=ends_stream,
+    )
 
 
 async def _deny(socket: WebSocket, status: int, content: dict[str, Any]) -> None:

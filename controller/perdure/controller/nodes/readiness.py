@@ -36,6 +36,14 @@ class NodeReadiness:
         if self._newest.pop(place[0], None) is not None:
             self.on_change(place[0][0])
 
+    def all(self) -> dict[AttemptKey, Probe]:
+        """The newest report of each node that is connected here. From any thread."""
+        return dict(self._newest)
+
+    def has_report(self, job_id: int) -> bool:
+        """Whether a node of the job is connected here and has reported. From any thread."""
+        return any(key[0] == job_id for key in list(self._newest))
+
     def newest(self, key: AttemptKey) -> Probe | None:
         """The newest report of an attempt; None if its node is not connected, or has not reported. From any thread."""
         return self._newest.get(key)

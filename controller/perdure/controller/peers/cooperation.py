@@ -76,6 +76,7 @@ class PeerCooperation:
                 self._updates.publish_log(job_id)
             return
         own = [job_id for job_id in jobs if self._inbox.view(job_id) is not None]
+        self._wake_services(topic, jobs)
         match topic:
             case Topic.JOB:
                 for job_id in jobs:
@@ -90,3 +91,9 @@ class PeerCooperation:
                     self._signal.wake(own)
             case Topic.CLAIM:
                 self._ownership.tick()
+
+    def _wake_services(self, topic: Topic, jobs: Sequence[int]) -> None:
+        """The jobs may be replicas, whose nodes are connected to another daemon."""
+        if topic in (Topic.JOB, Topic.NODE_LOST):
+            for job_id in jobs:
+                self._sessions.readiness.on_change(job_id)

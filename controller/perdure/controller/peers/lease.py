@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, Float, bindparam, delete, func, inser
 
 from perdure.controller.runtime.clock import Clock, since_boot
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.security.peer_address import PeerAddress
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, database_now, head_revision
 from perdure.controller.store.engine.pg_notify import Topic
@@ -50,7 +51,9 @@ class Lease:
         duration_s: float = DEFAULT_DURATION_S,
         monotonic: Callable[[], float] = since_boot,
         speed: float = 1.0,
+        peer: PeerAddress | None = None,
     ) -> None:
+        """`peer`: how the other daemons reach this one."""
         self.owner = uuid.uuid4().hex
         self.duration_s = duration_s
         self.monotonic = monotonic
@@ -58,6 +61,7 @@ class Lease:
         self._clock = clock
         self._alone = alone
         self._speed = speed
+        self._peer = peer
         self._endpoint = ""
         self._held_until = 0.0
 
@@ -87,7 +91,8 @@ class Lease:
                 now = database_now(conn, self._clock.now())
                 row = {"id": self.owner, "endpoint": self._endpoint, "schema_revision": head_revision()}
                 times = {"started_at": now, "lease_until": now + duration_s}
-                conn.execute(insert(Controllers).values(**row, **times))
+                peer = {"peer_url": self._peer.url, "peer_certificate": self._peer.certificate} if self._peer else {}
+                conn.execute(insert(Controllers).values(**row, **times, **peer))
         failpoint("lease.renewed")
         return requested_at
 

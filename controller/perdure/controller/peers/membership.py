@@ -17,6 +17,8 @@ from perdure.controller.peers.time_scale import load_time_scale
 from perdure.controller.runtime.clock import REAL_TIME, Clock, ScaledClock, TimeScale
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.runtime.security.peer_address import peer_address
+from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.records import facts, incarnations
 
 
@@ -37,11 +39,19 @@ class Membership:
         return self.lease.owner
 
 
-def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, *, speed: float | None) -> Membership:
+def join(
+    settings: Settings,
+    wall_clock: Clock,
+    database: Engine,
+    address: str,
+    tls: Tls | None = None,
+    *,
+    speed: float | None,
+) -> Membership:
     """Join the controllers of `database`, and take over the lease that a dead process left in this home.
 
-    `database_check` has checked the database. `address`: where this process listens. `speed`: of the controller's
-    time, if config.yaml asks for one. Raises SettingsError, and what the database raises.
+    `database_check` has checked the database. `address`: where this process listens, with this certificate.
+    `speed`: of the controller's time, if config.yaml asks for one. Raises SettingsError, and what the database raises.
     """
     with database.begin() as conn:
         controller_id = facts.get_or_create(conn, "controller", uuid.uuid4().hex[:12])
@@ -52,7 +62,8 @@ def join(settings: Settings, wall_clock: Clock, database: Engine, address: str, 
     record.save(settings.home)
     clock = wall_clock if time_scale == REAL_TIME else ScaledClock(time_scale, wall_clock.now)
     alone = settings.is_single_controller
-    lease = Lease(database, clock, alone=alone, duration_s=settings.lease_duration_s, speed=time_scale.speed)
+    peer = None if alone else peer_address(settings.host, int(address.rpartition(":")[2]), tls, database.url)
+    lease = Lease(database, clock, alone=alone, duration_s=settings.lease_duration_s, speed=time_scale.speed, peer=peer)
     others_live = not alone and lease.live_peers() > 0
     with database.begin() as conn:
         folder = settings.keyring_directory

@@ -52,6 +52,9 @@ class ControllerRow(SQLModel, table=True):
     endpoint: str = ""
     #: The newest schema revision that the daemon's code was written for.
     schema_revision: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    #: Where the other controllers reach it, and its certificate (PEM), if it has one.
+    peer_url: str | None = None
+    peer_certificate: str | None = None
 
 
 class JobRow(SQLModel, table=True):
@@ -326,6 +329,8 @@ class AgentConnectionRow(SQLModel, table=True):
     controller: str = Field(index=True)
     session_id: str
     since: float
+    #: The newest readiness report of a replica of a service, where several controllers share the database.
+    probe: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
 
 
 class LogHeadRow(SQLModel, table=True):

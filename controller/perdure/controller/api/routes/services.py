@@ -31,6 +31,7 @@ from perdure.sdk.serve import types
 router = APIRouter(prefix="/api/v1", tags=["services"], responses=error_responses(400, 401, 503))
 
 _MAX_NUMBER = 2**31 - 1
+_MISDIRECTED = 421
 _MAX_TLS_CHARS, _MAX_LINES = 100_000, 100_000
 Name = Annotated[str, Path(max_length=200, description="the service's name")]
 Number = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="the replica's number")]
@@ -130,10 +131,12 @@ def terminate_replica(caller: Runner, name: Name, number: Number) -> dict[str, A
     return _describe(caller, service_id)
 
 
-@router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404))
+@router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404, 421))
 def proxy_log(caller: Reader, name: Name, tail: Annotated[int, Query(ge=1, le=_MAX_LINES)] = 1000) -> dict[str, Any]:
     """The last lines of the log of a service's proxy. It has no headers and no queries of requests."""
-    path = _services(caller.context).proxies.log_path(_visible(caller, name))
+    service_id = _visible(caller, name)
+    _require_here(caller.context, name, service_id)
+    path = _services(caller.context).proxies.log_path(service_id)
     if not path.exists():
         return {"text": ""}
     with path.open("rb") as file:
@@ -152,6 +155,17 @@ def _visible(caller: Caller, name: str) -> int:
     if row is None:
         raise no_such_service(name)
     return int(row.id)
+
+
+def _require_here(context: ApiContext, name: str, service_id: int) -> None:
+    """Raises RequestRejected (421) if another controller runs the proxy of a service, and has its log."""
+    with context.database.connect() as conn:
+        row = records.get(conn, service_id)
+        owner = _services(context).sharing.address_of(conn, row) if row is not None else ""
+    if owner:
+        message = f"the log of the proxy of {name} is on another controller, {owner}"
+        fix = "call again: the load balancer must be able to choose another controller for every connection"
+        raise RequestRejected(message, where="name", fix=fix, status=_MISDIRECTED)
 
 
 def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:
@@ -187,9 +201,10 @@ def _access(context: ApiContext, service_id: int) -> dict[str, str]:
     with context.database.connect() as conn:
         row = records.get(conn, service_id)
         section = records.version(conn, service_id, row.version).section if row is not None else {}
-    if row is None or row.port is None:
+        endpoint = services.listing.url_of(conn, row, section) if row is not None else None
+    if row is None or endpoint is None:
         raise RequestRejected("the service is down", where="name", fix="see `perdure serve status`", status=404)
-    return {"endpoint": services.listing.url_of(row, section) or "", "token": services.requests.endpoint_of(row).token}
+    return {"endpoint": endpoint, "token": services.requests.endpoint_of(row).token}
 
 
 def _matches(name: str, patterns: list[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
+from perdure.controller.maintenance.serve.sharing import ServiceSharing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP, StoredReplica
@@ -22,18 +23,26 @@ MAX_ENDED = 10
 
 @dataclass(frozen=True)
 class ServiceListing:
-    """Describes services. `endpoint_url`: of a port, and whether it has a certificate of its own."""
+    """Describes services.
+
+    `endpoint_url`: of a port, whether it has a certificate of its own, and where the controller is that listens there
+    ("": here). `note`: what users of any service that answers should know.
+    """
 
     reader: ServiceReader
-    endpoint_url: Callable[[int, bool], str]
+    endpoint_url: Callable[[int, bool, str], str]
+    sharing: ServiceSharing
+    note: str = ""
 
     def describe(self, conn: Connection, rows: Sequence[Row[Any]], now: float) -> list[dict[str, Any]]:
         """The API's Service objects, in the order of `rows` (of the table `service`)."""
         return [self._service(conn, service, now) for service in self.reader.load(conn, rows)]
 
-    def url_of(self, row: Row[Any], section: Mapping[str, Any]) -> str | None:
+    def url_of(self, conn: Connection, row: Row[Any], section: Mapping[str, Any]) -> str | None:
         """The endpoint of a service; None once it is down."""
-        return None if row.port is None else self.endpoint_url(row.port, "tls" in section)
+        if row.port is None:
+            return None
+        return self.endpoint_url(row.port, "tls" in section, self.sharing.address_of(conn, row))
 
     def _service(self, conn: Connection, service: ReadService, now: float) -> dict[str, Any]:
         row, newest = service.row, service.newest
@@ -55,7 +64,7 @@ class ServiceListing:
             "message": self._message(conn, service, status),
             "uptime_s": None if since is None else max(0.0, now - since),
             "created_at": iso(row.created_at),
-            "endpoint": self.url_of(row, section),
+            "endpoint": self.url_of(conn, row, section),
             "has_token": row.secrets is not None,
             "ready_replicas": sum(view.is_ready for view in views),
             "target_replicas": row.target if row.wanted == UP else 0,
@@ -77,7 +86,7 @@ class ServiceListing:
             is_held = service.view.has_failed and status is ServiceStatus.READY
             return f"the update has failed, and the earlier version goes on; {text}" if is_held else text
         if status is ServiceStatus.READY:
-            return ""
+            return self.note
         waiting = [one.view for one in service.replicas if not one.view.is_ready and not one.view.is_ending]
         return next((text for view in waiting if (text := _why_not_ready(view))), "")
 

@@ -22,8 +22,9 @@ from typing import Any, TypeVar
 import structlog
 
 from perdure.controller.api.serve.haproxy_config import BACKEND, HOLD, server_name
+from perdure.controller.api.serve.peer_streams import OpenStream
 from perdure.controller.api.serve.proxy_process import ProxyProcess, find_haproxy, listen
-from perdure.controller.api.serve.upstreams import OpenStream, Upstreams
+from perdure.controller.api.serve.upstreams import Upstreams
 from perdure.controller.maintenance.serve.proxy_state import ProxyReport, ProxySettings, ProxyState, ProxyTarget
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.market.services.scale import WINDOW_S, Traffic

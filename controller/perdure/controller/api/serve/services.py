@@ -12,9 +12,11 @@ from sqlalchemy import Engine
 
 from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
+from perdure.controller.maintenance.serve.sharing import ServiceSharing
 from perdure.controller.maintenance.serve.watch import ServiceWatch
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.membership import Membership
+from perdure.controller.peers.ownership import JobOwnership
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.logs.protocol import LogStore
@@ -23,7 +25,14 @@ from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
 from perdure.sdk.connection.installation import installed_clouds
 
-SHARED = "services need a controller of their own: one with an embedded database, which no other controller uses"
+_SHARED_HINT = (
+    "have the load balancer at {host} pass the port of the endpoint on to all controllers: the one that runs the "
+    "service's proxy listens there, and another one after its death"
+)
+_MOVES_HINT = (
+    "the endpoint is on the computer of the controller that runs the service's proxy: its address changes if that "
+    "controller dies; set listen.advertise to the address of a load balancer"
+)
 _LOCAL_HINT = (
     "the machines of the local cloud share this computer's network, so no two replicas can listen at the same port of "
     "all addresses: have the program listen at $SKYPILOT_NODE_IPS"
@@ -40,6 +49,7 @@ class Services:
     watch: ServiceWatch
     proxies: ServiceProxies
     listing: ServiceListing
+    sharing: ServiceSharing
 
 
 def build_services(
@@ -47,6 +57,7 @@ def build_services(
     database: Engine,
     member: Membership,
     tls: Tls | None,
+    ownership: JobOwnership,
     submissions: SubmissionService,
     accept: Callable[[Submission], Accepted],
     cancel: Callable[[Sequence[int], float | None], None],
@@ -56,6 +67,15 @@ def build_services(
     """The services of a daemon. Its watch is not started. `tls`: the daemon's certificate, also of endpoints."""
     clock, keyring, readiness = member.clock, member.keyring, nodes.readiness
     proxies = ServiceProxies(settings.home, settings.host)
+    sharing = ServiceSharing(
+        database,
+        clock,
+        readiness,
+        member.owner,
+        alone=settings.is_single_controller,
+        may_claim=lambda: ownership.may_claim,
+        why_no_proxy=proxies.unsupported,
+    )
     requests = ServiceRequests(
         database,
         clock,
@@ -64,9 +84,10 @@ def build_services(
         renew=submissions.renew,
         accept=accept,
         find_port=proxies.find_port,
-        unsupported=partial(unsupported, settings, proxies),
+        unsupported=proxies.unsupported,
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
-        hints=lambda count: (_LOCAL_HINT,) if count > 1 and _is_local_only(settings) else (),
+        owner=member.owner,
+        hints=partial(hints, settings),
         wait_open=proxies.wait_open,
         certificate=(tls.key.read_text(), tls.cert.read_text()) if tls is not None else None,
     )
@@ -76,20 +97,17 @@ def build_services(
         requests,
         proxies,
         readiness,
+        sharing,
         cancel=cancel,
         last_lines=lambda job_id: last_lines(database, logs, job_id),
     )
     readiness.on_change = watch.job_changed
 
-    def url(port: int, has_certificate: bool) -> str:
-        return _url(settings, port, tls=has_certificate or tls is not None)
+    def url(port: int, has_certificate: bool, owner: str) -> str:
+        return _url(settings, port, owner, tls=has_certificate or tls is not None)
 
-    return Services(requests, watch, proxies, ServiceListing(watch.reader, url))
-
-
-def unsupported(settings: Settings, proxies: ServiceProxies) -> str | None:
-    """Why there can be no services here, and what to do; None if there can."""
-    return proxies.unsupported() if settings.is_single_controller else SHARED
+    note = "" if settings.is_single_controller or settings.advertise else _MOVES_HINT
+    return Services(requests, watch, proxies, ServiceListing(watch.reader, url, sharing, note), sharing)
 
 
 def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
@@ -109,14 +127,23 @@ def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
     return " | ".join("".join(c for c in line if c.isprintable()) for line in lines[-_MAX_TAIL_LINES:])
 
 
+def hints(settings: Settings, num_replicas: int) -> tuple[str, ...]:
+    """What the user who starts a service should know."""
+    found = [_LOCAL_HINT] if num_replicas > 1 and _is_local_only(settings) else []
+    if not settings.is_single_controller:
+        host = urlsplit(settings.advertise).hostname
+        found.append(_SHARED_HINT.format(host=host) if host else _MOVES_HINT)
+    return tuple(found)
+
+
 def _is_local_only(settings: Settings) -> bool:
     """Whether replicas can only be on the local cloud."""
     return settings.local_home is not None and not settings.sections.keys() & (set(installed_clouds()) - {"local"})
 
 
-def _url(settings: Settings, port: int, *, tls: bool) -> str:
-    """The endpoint at a port, as callers reach it."""
-    host = urlsplit(settings.advertise).hostname or settings.host
+def _url(settings: Settings, port: int, owner: str, *, tls: bool) -> str:
+    """The endpoint at a port, as callers reach it. `owner`: the address of another controller that listens there."""
+    host = urlsplit(settings.advertise).hostname or urlsplit(owner).hostname or settings.host
     if host in _ANY_HOST:
         host = socket.gethostname()
     shown = f"[{host}]" if ":" in host else host

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,10 +19,9 @@ import structlog
 from starlette.websockets import WebSocketDisconnect
 
 from perdure.controller.api.serve.haproxy_config import HOLD, socket_name
-from perdure.controller.api.server.sockets import StreamSocket
+from perdure.controller.api.serve.peer_streams import NodeStream, OpenStream
 from perdure.controller.maintenance.serve.proxy_state import ProxyTarget
 from perdure.controller.nodes.frames import InvalidFrame
-from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.submit.errors import RequestRejected
 
 log = structlog.get_logger(__name__)
@@ -32,8 +30,6 @@ HOLD_S, MAX_HELD = 600.0, 1000
 READ_BYTES = 32 * 1024
 _STREAM_LOST = (OSError, WebSocketDisconnect, RuntimeError, TimeoutError)
 
-OpenStream = Callable[[Place, int, asyncio.Future[None]], AbstractAsyncContextManager[StreamSocket]]
-"""Opens a stream to a port of a node, unless the future is done first. Raises RequestRejected, OSError."""
 Parse = Callable[[str], Any]
 """Parses a control frame of a node; raises InvalidFrame."""
 
@@ -229,7 +225,7 @@ async def _listen(path: Path, serve: Callable[[Any, asyncio.StreamWriter], Await
 
 
 async def _relay(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: StreamSocket, ends_stream: Callable[[str], bool]
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: NodeStream, ends_stream: Callable[[str], bool]
 ) -> bool:
     """Copy in both directions until one side ends. Whether the program on the node has closed its side."""
     from_node = asyncio.ensure_future(_copy_answer(node, writer, ends_stream))
@@ -247,12 +243,12 @@ async def _relay(
         await asyncio.gather(*both, return_exceptions=True)
 
 
-async def _copy_request(reader: asyncio.StreamReader, node: StreamSocket) -> None:
+async def _copy_request(reader: asyncio.StreamReader, node: NodeStream) -> None:
     while data := await reader.read(READ_BYTES):
         await node.send_bytes(data)
 
 
-async def _copy_answer(node: StreamSocket, writer: asyncio.StreamWriter, ends_stream: Callable[[str], bool]) -> bool:
+async def _copy_answer(node: NodeStream, writer: asyncio.StreamWriter, ends_stream: Callable[[str], bool]) -> bool:
     """True when the program has closed the connection; False if the node was lost."""
     while True:
         message = await node.receive()

@@ -147,6 +147,10 @@ class StreamBroker:
         with self._context.database.connect() as conn:
             return names.resolve(conn, name, user)
 
+    def is_connected(self, place: Place) -> bool:
+        """Whether a node is connected to this daemon. On the event loop."""
+        return any(one.place == place for one in self._context.sessions.connections())
+
     @contextlib.asynccontextmanager
     async def open_service(self, place: Place, port: int, gone: asyncio.Future[None]) -> AsyncIterator[StreamSocket]:
         """A stream to the port of a replica. `gone`: done when the caller has gone. Raises RequestRejected, OSError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from perdure.controller.store.services import records
 from perdure.controller.store.services.records import StoredReplica
 from perdure.controller.submit.serve.replica_tasks import spec_of
 from perdure.recovery.market.services.plan import ServiceView, UpdateMode
-from perdure.recovery.market.services.replicas import Replica, ReplicaStatus
+from perdure.recovery.market.services.replicas import Probe, Replica, ReplicaStatus
 from perdure.recovery.market.services.scale import ScaleState
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, Status
@@ -58,17 +58,22 @@ class ServiceReader:
     """Reads services of this daemon. From any thread."""
 
     readiness: NodeReadiness
-    report: Callable[[int], ProxyReport]  # of the proxy of a service
+    #: What the proxies of services report.
+    reports: Callable[[Connection, Sequence[Row[Any]]], Mapping[int, ProxyReport]]
+    #: What nodes report that are connected to other controllers, of these jobs.
+    probes: Callable[[Connection, Collection[int]], Mapping[AttemptKey, Probe]]
 
     def load(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[ReadService]:
         """The services of these rows."""
         ids = [row.id for row in rows]
         if not ids:
             return []
-        versions, stored = records.versions(conn, ids), records.replicas(conn, ids)
-        return [self._service(conn, row, versions, stored.get(row.id, ())) for row in rows]
+        versions, stored, reports = records.versions(conn, ids), records.replicas(conn, ids), self.reports(conn, rows)
+        jobs = [one.row.job_id for of_one in stored.values() for one in of_one if one.row.job_id is not None]
+        elsewhere = self.probes(conn, jobs)
+        return [self._service(conn, row, versions, stored.get(row.id, ()), reports[row.id], elsewhere) for row in rows]
 
-    def replica(self, stored: StoredReplica, in_flight: int = 0) -> ReadReplica:
+    def _replica(self, stored: StoredReplica, in_flight: int, elsewhere: Mapping[AttemptKey, Probe]) -> ReadReplica:
         """A replica with what its node reports."""
         row, attempt = stored.row, stored.attempt
         key = None if attempt is None else (attempt.job_id, _TASK, attempt.generation)
@@ -83,7 +88,7 @@ class ServiceReader:
             message=row.job_message or "",
             attempt_state=AttemptState(attempt.state) if attempt is not None else None,
             running_at=attempt.running_at if attempt is not None else None,
-            probe=self.readiness.newest(key) if key is not None else None,
+            probe=(self.readiness.newest(key) or elsewhere.get(key)) if key is not None else None,
             was_ready=row.ready_at is not None,
             retired_as=ReplicaStatus(row.retired_as) if row.retired_as else None,
             in_flight=in_flight,
@@ -98,11 +103,12 @@ class ServiceReader:
         row: Row[Any],
         versions: Mapping[tuple[int, int], Row[Any]],
         stored: Sequence[StoredReplica],
+        report: ProxyReport,
+        elsewhere: Mapping[AttemptKey, Probe],
     ) -> ReadService:
-        report = self.report(row.id)
         own = {number: version for (service_id, number), version in versions.items() if service_id == row.id}
         newest = own[row.version]
-        read = [self.replica(one, report.in_flight.get(one.row.number, 0)) for one in stored]
+        read = [self._replica(one, report.in_flight.get(one.row.number, 0), elsewhere) for one in stored]
         since = newest.ready_at if newest.ready_at is not None else newest.created_at
         failures, failed_at = records.failures(conn, row.id, row.version, since)
         view = ServiceView(

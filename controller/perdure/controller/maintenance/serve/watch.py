@@ -7,12 +7,13 @@ decided is written down before it is done, so that an evaluation completes what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, Row
 
 from perdure.controller.maintenance.serve.proxy_state import (
     Proxies,
@@ -22,12 +23,13 @@ from perdure.controller.maintenance.serve.proxy_state import (
     ProxyTarget,
 )
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
+from perdure.controller.maintenance.serve.sharing import ServiceSharing
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.services import records
-from perdure.controller.store.services.records import UP
+from perdure.controller.store.services.records import UP, ServiceLost
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.recovery.market.services.plan import ServicePlan, decide
@@ -61,6 +63,7 @@ class ServiceWatch:
         requests: ServiceRequests,
         proxies: Proxies,
         readiness: NodeReadiness,
+        sharing: ServiceSharing,
         *,
         cancel: Callable[[Sequence[int], float | None], None],
         last_lines: Callable[[int], str],
@@ -71,7 +74,8 @@ class ServiceWatch:
         self._proxies = proxies
         self._cancel = cancel
         self._last_lines = last_lines
-        self.reader = ServiceReader(readiness, self._report)
+        self._sharing = sharing
+        self.reader = ServiceReader(readiness, self._read_reports, sharing.probes)
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
         self._renewed_at: dict[int, float] = {}  # when the uploads of a service were last renewed
@@ -95,7 +99,7 @@ class ServiceWatch:
 
     def job_changed(self, job_id: int) -> None:
         """Evaluate now if the job is a replica. From any thread."""
-        if job_id in self._jobs:
+        if job_id in self._jobs or self._sharing.publishes(job_id):
             self._woken.set()
 
     def wake(self) -> None:
@@ -119,8 +123,10 @@ class ServiceWatch:
 
     def evaluate(self) -> None:
         """Evaluate every service once. Raises what the database raises."""
+        self._sharing.claim()
+        self._sharing.publish_probes()
         with self._database.connect() as conn:
-            rows = records.unsettled(conn)
+            rows = [row for row in records.unsettled(conn) if self._sharing.owns(row)]
             now = self._clock.now()
             self._reports = {row.id: self._proxies.report(row.id, now) for row in rows if row.wanted == UP}
             services = self.reader.load(conn, rows)
@@ -137,12 +143,19 @@ class ServiceWatch:
                 states += self._evaluate(service, now)
             except RequestRejected as error:
                 log.warning("service.not_settled", service=service.row.name, error=str(error))
+            except ServiceLost:  # the next evaluation does not read it any more
+                log.info("service.lost", service=service.row.name)
         self._proxies.apply(states)
+        with suppress(ServiceLost):
+            self._sharing.publish_reports({one: self._report(one) for one in self._reports})
 
     def _renew_uploads(self, service: ReadService, now: float) -> None:
         if service.row.wanted == UP and now - self._renewed_at.get(service.row.id, 0.0) >= RENEW_INTERVAL_S:
             self._renewed_at[service.row.id] = now
             self._requests.renew_uploads(service.row, service.newest)
+
+    def _read_reports(self, conn: Connection, rows: Sequence[Row[Any]]) -> Mapping[int, ProxyReport]:
+        return self._sharing.reports(conn, rows, self._report)
 
     def _report(self, service_id: int) -> ProxyReport:
         """The newest report of a proxy. Whether it runs is what is true now."""
@@ -170,7 +183,7 @@ class ServiceWatch:
         new = [one for one in ready if not one.view.was_ready]
         if not new and (service.row.ready_since is not None) == bool(ready):
             return
-        with self._database.begin() as conn:
+        with self._sharing.writing(service.row.id) as conn:
             for one in new:
                 records.change_replica(conn, service.row.id, one.view.number, ready_at=now)
                 records.change_version(conn, service.row.id, one.view.version, ready_at=now)
@@ -191,7 +204,7 @@ class ServiceWatch:
             if row.finalized:
                 columns |= {"ended_at": now, "final_status": row.retired_as or str(view.final_status)}
             if columns:
-                with self._database.begin() as conn:
+                with self._sharing.writing(service.row.id) as conn:
                     records.change_replica(conn, service.row.id, view.number, **columns)
                     records.forget_ended(conn, service.row.id, MAX_KEPT)
                 log.info("replica.over", service=service.row.name, replica=view.number, **columns)
@@ -212,7 +225,7 @@ class ServiceWatch:
         if scale == known and not plan.launches and not plan.retirements:
             return
         causes = {one.number: self._cause(by_number[one.number], one.status, one.message) for one in plan.retirements}
-        with self._database.begin() as conn:
+        with self._sharing.writing(service.row.id) as conn:
             if scale != known:
                 state = {"target": scale.target, "above_since": scale.above_since, "below_since": scale.below_since}
                 records.change(conn, service.row.id, **state)
@@ -237,7 +250,7 @@ class ServiceWatch:
                 self._jobs.add(self._requests.launch_replica(service.row, version, row.number, is_spot=row.is_spot))
             except RequestRejected as error:
                 columns = {"retired_at": self._clock.now(), "retired_as": str(ReplicaStatus.FAILED_PROVISION)}
-                with self._database.begin() as conn:
+                with self._sharing.writing(service.row.id) as conn:
                     records.change_replica(conn, service.row.id, row.number, **columns, message=str(error))
 
     def _retire_all(self, service: ReadService, now: float) -> None:
@@ -245,7 +258,7 @@ class ServiceWatch:
         if not left:
             return
         columns = {"retired_at": now - MAX_DRAIN_S, "retired_as": str(ReplicaStatus.TERMINATED), "message": ""}
-        with self._database.begin() as conn:
+        with self._sharing.writing(service.row.id) as conn:
             for number in left:
                 records.change_replica(conn, service.row.id, number, **columns)
         self._woken.set()
@@ -258,7 +271,7 @@ class ServiceWatch:
             if row.retired_at is None or row.outcome is not None or row.cancel_at is not None:
                 continue
             if row.job_id is None:
-                with self._database.begin() as conn:
+                with self._sharing.writing(service.row.id) as conn:
                     columns = {"ended_at": now, "final_status": row.retired_as}
                     records.change_replica(conn, service.row.id, row.number, **columns)
                 continue

@@ -21,6 +21,11 @@ class Tls:
     fingerprint: str  # SHA-256 of the certificate, lower-case hexadecimal
     pin: str | None  # the fingerprint that nodes trust instead of an authority; None: an authority signed it
 
+    @property
+    def certificate(self) -> str:
+        """The certificate itself (PEM), without its authority's. Raises OSError."""
+        return _first_certificate(self.cert.read_text())
+
 
 def load_tls(listen: ListenConfig, *, host: str, clock: Clock) -> Tls | None:
     """The certificate of the daemon, generated first if it is the daemon's own; None for plain HTTP.

@@ -5,12 +5,13 @@ A node is disconnected if no live daemon has a row for it, whichever daemon owns
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, or_, select, update
 
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, insert_for
 from perdure.controller.store.engine.pg_notify import Topic
@@ -57,6 +58,25 @@ _LOCK = (
 )
 _RELEASE = delete(AgentConnections).where(*_ENDED).returning(AgentConnections.c.job_id, AgentConnections.c.session_id)
 
+_PROBES = (
+    select(AgentConnections.c.job_id, AgentConnections.c.task_index, AgentConnections.c.generation)
+    .add_columns(AgentConnections.c.probe)
+    .where(AgentConnections.c.job_id.in_(bindparam("job_ids", expanding=True)), AgentConnections.c.rank == 0)
+    .where(AgentConnections.c.controller.in_(_LIVE_CONTROLLERS), AgentConnections.c.probe.is_not(None))
+)
+_SET_PROBE = (
+    update(AgentConnections)
+    .where(*(AgentConnections.c[name] == bindparam(f"of_{name}") for name in _PLACE))
+    .where(AgentConnections.c.controller == bindparam("of_controller"))
+    .values(probe=bindparam("newest"))
+)
+_HOLDER = (
+    select(Controller.c.id, Controller.c.peer_url, Controller.c.peer_certificate)
+    .join(AgentConnections, AgentConnections.c.controller == Controller.c.id)
+    .where(*(AgentConnections.c[name] == bindparam(f"of_{name}") for name in _PLACE))
+    .where(Controller.c.lease_until >= DATABASE_NOW)
+)
+
 _OF_PLACE = tuple(Node.c[name] == bindparam(f"of_{name}") for name in _PLACE)
 _TRADE = (
     update(Node)
@@ -72,9 +92,7 @@ def trade_boot_token(conn: Connection, place: Place, nonce: str) -> bool:
 
     False if somebody else has traded it before, or if there is no such machine.
     """
-    (job_id, task_index, generation), rank = place
-    keys = {"of_job_id": job_id, "of_task_index": task_index, "of_generation": generation, "of_rank": rank}
-    return conn.execute(_TRADE, {**keys, "nonce": nonce}).rowcount == 1
+    return conn.execute(_TRADE, {**_of_place(place), "nonce": nonce}).rowcount == 1
 
 
 """An attempt and a rank in it."""
@@ -106,7 +124,8 @@ def record_all(conn: Connection, sessions: Sequence[tuple[Place, str]], *, contr
 @cache
 def _hold(dialect: str) -> Any:
     new = insert_for(dialect, AgentConnections)
-    columns = {name: new.excluded[name] for name in ("controller", "session_id", "since")}
+    # The probe of another connection says nothing of this one: it is not inserted, so it becomes NULL.
+    columns = {name: new.excluded[name] for name in ("controller", "session_id", "since", "probe")}
     return new.on_conflict_do_update(index_elements=list(_PLACE), set_=columns)
 
 
@@ -145,6 +164,32 @@ def connected_nodes(conn: Connection, job_ids: Iterable[int], now: float) -> set
     """The nodes of these jobs that are connected to a live controller."""
     query = _CONNECTED.where(AgentConnections.c.job_id.in_(list(job_ids)))
     return {((r.job_id, r.task_index, r.generation), r.rank) for r in conn.execute(query, as_of(now))}
+
+
+def holder(conn: Connection, place: Place, now: float) -> Any:
+    """The live controller (`id`, `peer_url`, `peer_certificate`) that holds a node's connection; None if none does."""
+    return conn.execute(_HOLDER, {**_of_place(place), **as_of(now)}).first()
+
+
+def set_probes(conn: Connection, probes: Mapping[Place, Mapping[str, Any]], controller: str) -> None:
+    """Record what nodes that are connected to `controller` report of their replicas, and notify the others."""
+    rows = [
+        {**_of_place(place), "of_controller": controller, "newest": probe} for place, probe in sorted(probes.items())
+    ]
+    if rows:
+        conn.execute(_SET_PROBE, rows)
+        pg_notify.notify_all(conn, Topic.JOB, sorted({place[0][0] for place in probes}))
+
+
+def probes(conn: Connection, job_ids: Collection[int], now: float) -> dict[AttemptKey, dict[str, Any]]:
+    """What the nodes of these jobs report, whichever live controller they are connected to."""
+    rows = conn.execute(_PROBES, {"job_ids": list(job_ids), **as_of(now)}) if job_ids else ()
+    return {(row.job_id, row.task_index, row.generation): row.probe for row in rows}
+
+
+def _of_place(place: Place) -> dict[str, int]:
+    (job_id, task_index, generation), rank = place
+    return {"of_job_id": job_id, "of_task_index": task_index, "of_generation": generation, "of_rank": rank}
 
 
 def missing_nodes(conn: Connection, owner: str, now: float, job_ids: Collection[int] | None = None) -> list[Place]:

@@ -8,7 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
+from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.records.jobs import Attempt, Job, Task
+from perdure.controller.store.records.ownership_guard import Controller
 from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
 
 Services = ServiceRow.__table__  # type: ignore[attr-defined]
@@ -18,6 +20,9 @@ Replicas = ReplicaRow.__table__  # type: ignore[attr-defined]
 UP, DOWN = "UP", "DOWN"
 """What a user requests of a service (`service.wanted`)."""
 
+_UNSETTLED = Services.c.active_name.is_not(None) | exists().where(
+    Replicas.c.service_id == Services.c.id, Replicas.c.ended_at.is_(None)
+)
 _OF_SERVICES = Replicas.c.service_id.in_(bindparam("service_ids", expanding=True))
 _REPLICAS = (
     select(Replicas, Job.c.finalized, Job.c.cancel_at, Task.c.status, Task.c.state, Task.c.outcome)
@@ -76,6 +81,35 @@ def insert_replica(conn: Connection, service_id: int, version: int, *, is_spot: 
     row = {"service_id": service_id, "number": number, "version": version, "is_spot": is_spot, "created_at": now}
     conn.execute(insert(Replicas).values(**row, message=""))
     return number
+
+
+class ServiceLost(Exception):
+    """Another controller owns this service now: touch nothing of it."""
+
+
+def require_owner(conn: Connection, service_id: int, owner: str) -> None:
+    """Keep the service this controller's until the transaction ends. Raises ServiceLost."""
+    query = select(Services.c.owner).where(Services.c.id == service_id).with_for_update()
+    if conn.execute(query).scalar() != owner:
+        raise ServiceLost(f"service {service_id}")
+
+
+def claim(conn: Connection, owner: str, now: float) -> list[int]:
+    """Make `owner` the owner of each service that is not settled and that no live controller owns. Returns the ids."""
+    live = select(Controller.c.id).where(Controller.c.lease_until >= database_now(conn, now))
+    is_free = Services.c.owner.is_(None) | Services.c.owner.not_in(live)
+    free = select(Services.c.id).where(_UNSETTLED, is_free).with_for_update(skip_locked=True)
+    ids = list(conn.execute(free).scalars())
+    if ids:
+        conn.execute(update(Services).where(Services.c.id.in_(ids)).values(owner=owner, report=None))
+    return ids
+
+
+def live_controllers(conn: Connection, now: float) -> dict[str, str]:
+    """The controllers that hold their lease: where the others reach them, by id."""
+    is_live = Controller.c.lease_until >= database_now(conn, now)
+    query = select(Controller.c.id, Controller.c.endpoint, Controller.c.peer_url).where(is_live)
+    return {row.id: row.peer_url or row.endpoint for row in conn.execute(query)}
 
 
 def change(conn: Connection, service_id: int, **columns: Any) -> None:
@@ -137,8 +171,7 @@ def active(conn: Connection) -> list[Row[Any]]:
 
 def unsettled(conn: Connection) -> list[Row[Any]]:
     """Every service that is not down, and those that are down but have replicas that are not over."""
-    left = exists().where(Replicas.c.service_id == Services.c.id, Replicas.c.ended_at.is_(None))
-    return list(conn.execute(select(Services).where(Services.c.active_name.is_not(None) | left)))
+    return list(conn.execute(select(Services).where(_UNSETTLED)))
 
 
 def ports(conn: Connection) -> set[int]:

@@ -37,6 +37,10 @@ class ServiceRow(SQLModel, table=True):
     #: When a replica was first ready, since the service is up or has lost all of them.
     ready_since: float | None = None
     idempotency_key: str | None = Field(default=None, unique=True)
+    #: The controller that decides about it and runs its proxy; None: none does yet.
+    owner: str | None = None
+    #: What the proxy reports, where several controllers share the database: see `maintenance.serve.sharing`.
+    report: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
 
 
 class ServiceVersionRow(SQLModel, table=True):

@@ -75,6 +75,7 @@ class ServiceRequests:
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
     changed: Callable[[], None]  # called when a service has been changed
+    owner: str  # this controller, which owns the services that it starts
     hints: Callable[[int], tuple[str, ...]] = lambda _count: ()  # what users of so many replicas should know
     certificate: tuple[str, str] | None = None  # key and certificate (PEM) of endpoints that have none of their own
     wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
@@ -276,6 +277,7 @@ class ServiceRequests:
                 "version": 1,
                 "mode": str(UpdateMode.ROLLING),
                 "next_replica": 1,
+                "owner": self.owner,
             }
             try:
                 with self.database.begin() as conn:

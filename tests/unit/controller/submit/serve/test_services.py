@@ -61,11 +61,19 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Controlle
     daemon.close()
 
 
-def test_up__is_refused_where_several_controllers_may_be(alone: Controller) -> None:
+def test_up__of_several_controllers_says_where_the_endpoint_is(alone: Controller) -> None:
     shared = replace(alone.daemon.settings, database_url="postgresql://db/perdure")
-    own = proxies.ServiceProxies(shared.home, "127.0.0.1")
-    assert services.unsupported(shared, own) == services.SHARED
-    assert services.unsupported(alone.daemon.settings, own) is None
+    (hint,) = services.hints(shared, 1)
+    assert "set listen.advertise" in hint
+    (hint,) = services.hints(replace(shared, advertise="https://perdure.lan:8080"), 1)
+    assert "load balancer at perdure.lan" in hint
+    assert services.hints(alone.daemon.settings, 1) == ()
+
+
+def test_services__belong_to_the_controller_that_starts_them(alone: Controller) -> None:
+    alone.up()
+    (row,) = alone.rows(records.Services)
+    assert row.owner == alone.daemon.api_context.services.sharing.owner  # type: ignore[union-attr]
 
 
 def test_up__says_what_to_install(alone: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
