@@ -162,7 +162,11 @@ class Agent:
         outbox = Outbox(
             Report(ip=self._node_ip()),
             notices=[file.state.notice] if file.state.notice else [],
-            sizes=lambda: {"logs": {"size": logs.size()}, "checkpoints": {"seq": checkpoints.newest_seq()}},
+            sizes=lambda: {
+                "logs": {"size": logs.size()},
+                "checkpoints": {"seq": checkpoints.newest_seq()},
+                "serves": spec.probe is not None,
+            },
         )
         host = self._slot_host(spec, outbox)
         own_streams: list[SlotHost | ReadinessStream] = [] if host is None else [host]

@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from perdure.sdk import serve
 from support.helpers.services import Caller, ServiceHost, service_task
+from support.helpers.timing import scaled
 
 pytestmark = pytest.mark.slow
 
 NUM_CALLERS, EVENTS, TOKEN_S = 12, 20, "0.1"
-NAME = "model"
+NAME, NO_ANSWER = "model", "none"
 
 
 @dataclass
 class Load:
-    """Callers that stream one answer after the other. `cut`: by replica, the answers that did not end."""
+    """Callers that stream one answer after the other.
+
+    `cut`: by replica, the answers that did not end; `told`: those of them in which an event says so; `silent_s`: from
+    their last event until the caller knew.
+    """
 
     caller: Caller
     stopped: threading.Event = field(default_factory=threading.Event)
     whole: Counter[str] = field(default_factory=Counter)
     cut: Counter[str] = field(default_factory=Counter)
+    told: Counter[str] = field(default_factory=Counter)
+    silent_s: list[float] = field(default_factory=lambda: [0.0])
+    events: int = EVENTS
 
     def run(self) -> None:
         while not self.stopped.is_set():
-            events, replica = 0, "none"
+            events, replica, last_at = 0, NO_ANSWER, time.monotonic()
             with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
-                for event in self.caller.stream(EVENTS):
-                    events, replica = events + 1, event["replica"]
-            (self.whole if events == EVENTS else self.cut)[replica] += 1
+                for event in self.caller.stream(self.events):
+                    if "error" in event:
+                        self.told[replica] += 1
+                        self.silent_s.append(time.monotonic() - last_at)
+                    else:
+                        events, replica, last_at = events + 1, event["replica"], time.monotonic()
+            (self.whole if events == self.events else self.cut)[replica] += 1
 
 
 @contextlib.contextmanager
-def load(caller: Caller, count: int = NUM_CALLERS) -> Iterator[Load]:
-    running = Load(caller)
+def load(caller: Caller, count: int = NUM_CALLERS, **more: Any) -> Iterator[Load]:
+    running = Load(caller, **more)
     threads = [threading.Thread(target=running.run, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
@@ -79,16 +94,42 @@ def test_preemption__with_a_notice_cuts_no_stream(sky: ServiceHost, caller: Call
 
 
 def test_preemption__without_a_notice_cuts_only_its_own_streams(sky: ServiceHost, caller: Caller) -> None:
-    lost = sky.until_ready(NAME, 2)["replicas"]
-    victim = sky.ready(NAME)[0]
+    sky.until_ready(NAME, 2)
+    lost = sky.ready(NAME)[0]
+    victim = str(lost["number"])
     with load(caller) as running:
-        sky.controller.until(lambda: running.whole[str(victim["number"])], "answers of the replica that is lost")
-        sky.client.preempt(victim["job_id"] or 0)
-        sky.until(NAME, lambda one: str(victim["number"]) not in numbers(sky), "one replica less")
+        sky.controller.until(lambda: running.whole[victim], "answers of the replica that is lost")
+        sky.client.preempt(lost["job_id"] or 0)
+        sky.until(NAME, lambda one: victim not in numbers(sky), "one replica less")
         sky.until_ready(NAME, 2)
-    assert lost
-    assert set(running.cut) <= {str(victim["number"])}
+    assert running.cut[victim], "it answered some streams"
+    assert running.told[victim] == running.cut[victim], "an event tells each of them"
+    assert set(running.cut) <= {victim, NO_ANSWER}
     assert running.cut.total() <= NUM_CALLERS
+    assert max(running.silent_s) < scaled(1), "no caller waits for an answer that does not come"
+
+
+def test_frozen_machine__loses_its_streams_alone(sky: ServiceHost, caller: Caller) -> None:
+    sky.until_ready(NAME, 2)
+    victim, other = (str(one["number"]) for one in sky.ready(NAME))
+    with load(caller) as running:
+        sky.controller.until(lambda: running.whole[victim], "answers of the machine that freezes")
+        sky.signal_machine(int(victim), signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        try:
+            sky.until(NAME, lambda one: victim not in numbers(sky), "one replica less")
+            out_after_s = time.monotonic() - frozen_at
+            sky.controller.until(lambda: running.told[victim], "an event in a stream that was cut")
+            told_after_s = time.monotonic() - frozen_at
+            before = running.whole[other]
+            sky.controller.until(lambda: running.whole[other] > before + NUM_CALLERS, "answers of the other replica")
+        finally:
+            sky.signal_machine(int(victim), signal.SIGCONT)
+        sky.until(NAME, lambda one: victim in numbers(sky), "the machine that runs again")
+    print(f"\nout of the rotation after {out_after_s:.1f} s, its streams ended after {told_after_s:.1f} s")
+    assert told_after_s < scaled(10)
+    assert set(running.cut) <= {victim, NO_ANSWER}
+    assert running.told[victim] == running.cut[victim]
 
 
 def test_update__rolls_without_a_failed_request(sky: ServiceHost, caller: Caller) -> None:
@@ -168,3 +209,16 @@ def test_load__scales_from_zero_and_back(sky: ServiceHost) -> None:
     sky.until("elastic", lambda one: one["status"] == "NO_REPLICA" and not one["ready_replicas"], "no replica")
     sky.controller.until(sky.no_machines, "the end of every machine")
     sky.controller.perdure("serve", "down", "elastic", "--yes")
+
+
+def test_preemption__with_a_notice_fails_none_of_200_callers(sky: ServiceHost) -> None:
+    task = service_task({"replicas": 3}, envs={"TOKEN_S": "1"}, resources={"use_spot": True})
+    caller = sky.up("busy", task, ready=3)
+    leaving = sky.ready("busy")[0]
+    with load(caller, 200, events=8) as running:
+        sky.controller.until(lambda: running.whole.total() >= 200, "an answer for each")
+        sky.client.preempt(leaving["job_id"] or 0, notice_s=30)
+        sky.until("busy", lambda _: sky.ready("busy")[-1]["number"] > 3, "a replacement")
+        sky.controller.until(lambda: running.whole["4"], "answers of the replacement")
+    assert running.cut == {}
+    sky.controller.perdure("serve", "down", "busy", "--yes")

@@ -86,11 +86,36 @@ class ServiceHost:
                     return int(process.name)
         raise AssertionError(f"no proxy of {name} runs")
 
+    def signal_machine(self, number: int, signal_: signal.Signals) -> None:
+        """Send a signal to every process of a replica's local machine, such as SIGSTOP: then it is only silent."""
+        children: dict[int, list[int]] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(process.name))
+        for state in self.controller.home.glob("local/instances/*/state.json"):
+            machine = [json.loads(state.read_text()).get("pid", 0)]
+            for pid in machine:
+                machine += children.get(pid, [])
+            if any(_environ_has(pid, f"SKYPILOT_SERVE_REPLICA_ID={number}") for pid in machine):
+                for pid in machine:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal_)
+                return
+        raise AssertionError(f"no machine of replica {number} runs")
+
     def kill_daemon(self) -> None:
         os.kill(json.loads((self.controller.home / "controller.json").read_text())["pid"], signal.SIGKILL)
 
     def no_machines(self) -> bool:
         return not list(self.controller.home.glob("local/instances/*/machine"))
+
+
+def _environ_has(pid: int, entry: str) -> bool:
+    try:
+        return entry.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

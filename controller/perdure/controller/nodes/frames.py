@@ -142,6 +142,7 @@ class HelloFrame:
     logs: LogSize = LogSize()
     checkpoints: CheckpointCount = CheckpointCount()
     agent: Word = ""  # its version
+    serves: bool = False  # it is a replica of a service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)

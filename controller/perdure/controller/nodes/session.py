@@ -58,6 +58,7 @@ from perdure.recovery.statuses import NodePhase
 log = structlog.get_logger(__name__)
 
 _MISSED_HEARTBEATS = 3
+REPLICA_HEARTBEAT_S = 1.0  # callers wait for a replica that is silent
 _FINAL_REPORT_WAIT_S = 60.0
 _HELD_LOG_RETRY_S = 10.0  # after which a node sends again what was not stored because the disk is nearly full
 _MAX_REMEMBERED = 10_000
@@ -324,7 +325,8 @@ class NodeSessions:
         connection.received_seq = state.checkpoint_seq
         welcome = {"type": "welcome", "log_offset": connection.stored_bytes, "checkpoint_seq": state.checkpoint_seq}
         nodes = max(len(self._connections), self._inbox.num_jobs())
-        connection.heartbeat_interval_s = heartbeats.heartbeat_interval_s(nodes, self._heartbeat_interval_s)
+        base_s = min(self._heartbeat_interval_s, REPLICA_HEARTBEAT_S) if frame.serves else self._heartbeat_interval_s
+        connection.heartbeat_interval_s = heartbeats.heartbeat_interval_s(nodes, base_s)
         welcome |= {
             "heartbeat_interval_s": connection.heartbeat_interval_s,
             "heartbeat": "ping",

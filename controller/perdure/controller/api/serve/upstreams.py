@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocketDisconnect
 
+from perdure.controller.api.serve.answer_framing import AnswerFraming, error_event
 from perdure.controller.api.serve.haproxy_config import HOLD, socket_name
 from perdure.controller.api.serve.peer_streams import NodeStream, OpenStream
 from perdure.controller.maintenance.serve.proxy_state import ProxyTarget
@@ -27,6 +28,7 @@ from perdure.controller.submit.errors import RequestRejected
 log = structlog.get_logger(__name__)
 
 HOLD_S, MAX_HELD = 600.0, 1000
+EVENT_LINGER_S = 0.2
 READ_BYTES = 32 * 1024
 _STREAM_LOST = (OSError, WebSocketDisconnect, RuntimeError, TimeoutError)
 
@@ -44,6 +46,7 @@ class _Carried:
     task: asyncio.Task[None]
     was_held: bool
     number: int | None = None
+    answers: AnswerFraming = field(default_factory=AnswerFraming)
 
 
 @dataclass
@@ -65,6 +68,7 @@ class Upstreams:
     _refusal: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, by each change
     _carried: set[_Carried] = field(default_factory=set)
+    _openings: dict[asyncio.Future[None], int] = field(default_factory=dict)  # streams that are not open yet → replica
     _hold: asyncio.Server | None = None
     _num_held: int = 0
 
@@ -84,6 +88,10 @@ class Upstreams:
         for one in list(self._carried):
             if one.number is not None and one.number not in self._targets:
                 one.task.cancel()
+        in_rotation = {target.number for target in targets.values() if target.in_rotation}
+        for leaves, number in list(self._openings.items()):
+            if number not in in_rotation:
+                _finish(leaves)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -142,9 +150,12 @@ class Upstreams:
             log.exception("upstream.failed", service=self.name)
         finally:
             self._carried.discard(carried)
-            if not is_whole:
+            if carried.answers.is_between_events and not reader.gone.done():
+                _end_with_event(writer, f"replica {carried.number} of {self.name} was lost while it answered")
+            elif not is_whole:
                 writer.transport.abort()  # the caller must see that its answer is cut
-            writer.close()
+            else:
+                writer.close()
 
     async def _carry(
         self, reader: _RequestReader, writer: asyncio.StreamWriter, carried: _Carried, number: int | None
@@ -160,14 +171,29 @@ class Upstreams:
                     await _refuse(writer, why)
                     return True
                 continue
+            leaves = self._when_target_leaves(target.number, reader.gone)
             try:
-                async with self.open_stream((target.attempt, 0), target.port, reader.gone) as node:
+                async with self.open_stream((target.attempt, 0), target.port, leaves) as node:
+                    del self._openings[leaves]
                     carried.number = target.number
-                    return await _relay(reader, writer, node, self.ends_stream)
+                    return await _relay(reader, writer, node, partial(self._copy_answer, carried.answers))
             except RequestRejected as rejected:
                 log.info("upstream.not_opened", service=self.name, replica=target.number, why=rejected.message)
                 refused.add(target.number)
+            except OSError:
+                if carried.number is not None or reader.gone.done():
+                    raise
+                refused.add(target.number)  # it has left the rotation before the stream was open
+            finally:
+                self._openings.pop(leaves, None)
         return False
+
+    def _when_target_leaves(self, number: int, gone: asyncio.Future[None]) -> asyncio.Future[None]:
+        """Done when the caller has gone, or when the replica gets no more requests: then another one is tried."""
+        leaves: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.add_done_callback(lambda _: _finish(leaves))
+        self._openings[leaves] = number
+        return leaves
 
     def _choose(self, number: int | None, refused: set[int]) -> ProxyTarget | None:
         """The replica for a connection: the one that the proxy chose, or another one that could not be reached yet."""
@@ -176,6 +202,19 @@ class Upstreams:
             return chosen
         others = [one for one in self._targets.values() if one.in_rotation and one.number not in refused]
         return min(others, key=lambda one: self.num_connections(one.number), default=None)
+
+    async def _copy_answer(self, answers: AnswerFraming, node: NodeStream, writer: asyncio.StreamWriter) -> bool:
+        """True when the program has closed the connection; False if the node was lost."""
+        while True:
+            message = await node.receive()
+            if message["type"] == "websocket.disconnect":
+                return False
+            if (data := message.get("bytes")) is not None:
+                answers.feed(data)
+                writer.write(data)
+                await writer.drain()
+            elif self.ends_stream(message["text"]):
+                return True
 
     async def _wait_for_target(self, give_up_at: float, gone: asyncio.Future[None]) -> str:
         """Wait until a replica may be tried. Returns why the request is refused instead; "" if it is not."""
@@ -213,8 +252,12 @@ class _RequestReader(asyncio.StreamReader):
         self._close()
 
     def _close(self) -> None:
-        if not self.gone.done():
-            self.gone.set_result(None)
+        _finish(self.gone)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _listen(path: Path, serve: Callable[[Any, asyncio.StreamWriter], Awaitable[None]]) -> asyncio.Server:
@@ -225,10 +268,13 @@ async def _listen(path: Path, serve: Callable[[Any, asyncio.StreamWriter], Await
 
 
 async def _relay(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: NodeStream, ends_stream: Callable[[str], bool]
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    node: NodeStream,
+    copy_answer: Callable[[NodeStream, asyncio.StreamWriter], Coroutine[Any, Any, bool]],
 ) -> bool:
     """Copy in both directions until one side ends. Whether the program on the node has closed its side."""
-    from_node = asyncio.ensure_future(_copy_answer(node, writer, ends_stream))
+    from_node = asyncio.ensure_future(copy_answer(node, writer))
     from_proxy = asyncio.ensure_future(_copy_request(reader, node))
     both = {from_node, from_proxy}
     try:
@@ -248,17 +294,13 @@ async def _copy_request(reader: asyncio.StreamReader, node: NodeStream) -> None:
         await node.send_bytes(data)
 
 
-async def _copy_answer(node: NodeStream, writer: asyncio.StreamWriter, ends_stream: Callable[[str], bool]) -> bool:
-    """True when the program has closed the connection; False if the node was lost."""
-    while True:
-        message = await node.receive()
-        if message["type"] == "websocket.disconnect":
-            return False
-        if (data := message.get("bytes")) is not None:
-            writer.write(data)
-            await writer.drain()
-        elif ends_stream(message["text"]):
-            return True
+def _end_with_event(writer: asyncio.StreamWriter, why: str) -> None:
+    """End a stream of events with an error, and cut it: it is not whole.
+
+    The proxy throws away what it has not passed on when it sees the end, so that comes a moment later.
+    """
+    writer.write(error_event(why, "replica_lost"))
+    asyncio.get_running_loop().call_later(EVENT_LINGER_S, writer.close)
 
 
 async def _refuse(writer: asyncio.StreamWriter, why: str) -> None:

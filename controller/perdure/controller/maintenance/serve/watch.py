@@ -27,6 +27,7 @@ from perdure.controller.maintenance.serve.sharing import ServiceSharing
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP, ServiceLost
@@ -45,6 +46,8 @@ MIN_PAUSE_S = 0.02
 RENEW_INTERVAL_S = 3600.0
 MIN_DRAIN_S, MAX_DRAIN_S = 1.0, 600.0
 """How long a replica that is retired answers its requests: at least until the proxy knows, at most so long."""
+LOST_S = 3.0
+"""How long the node of a replica may be disconnected before its streams end: its agent may just be started again."""
 MAX_KEPT = 100
 """So many replicas that are over are remembered of each service."""
 _SLOTS_STEP = 16
@@ -78,6 +81,7 @@ class ServiceWatch:
         self.reader = ServiceReader(readiness, self._read_reports, sharing.probes)
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
+        self._silent_since: dict[AttemptKey, float] = {}  # of replicas whose nodes are disconnected
         self._renewed_at: dict[int, float] = {}  # when the uploads of a service were last renewed
         self._woken = threading.Event()
         self._ended = threading.Event()
@@ -145,6 +149,8 @@ class ServiceWatch:
                 log.warning("service.not_settled", service=service.row.name, error=str(error))
             except ServiceLost:  # the next evaluation does not read it any more
                 log.info("service.lost", service=service.row.name)
+        known = {one.attempt for service in services for one in service.replicas}
+        self._silent_since = {key: since for key, since in self._silent_since.items() if key in known}
         self._proxies.apply(states)
         with suppress(ServiceLost):
             self._sharing.publish_reports({one: self._report(one) for one in self._reports})
@@ -296,11 +302,19 @@ class ServiceWatch:
         key, state = one.attempt, one.view.attempt_state
         if key is None or (not one.view.was_ready and not one.view.is_ready):
             return None
-        if state is None or state in _OVER or one.stored.row.finalized:
+        if state is None or state in _OVER or one.stored.row.finalized or self._is_lost(one, key):
             return None
         version = service.versions[one.view.version]
         is_serving = one.view.number in plan.serving
         return ProxyTarget(one.view.number, key, version.app_port, is_serving, _weight(service, one))
+
+    def _is_lost(self, one: ReadReplica, key: AttemptKey) -> bool:
+        """Whether its node has been disconnected for so long that its streams are over: nothing comes from it."""
+        if one.view.probe is not None:
+            self._silent_since.pop(key, None)
+            return False
+        now = self._clock.now()
+        return now - self._silent_since.setdefault(key, now) >= LOST_S
 
     def _settings(self, service: ReadService) -> ProxySettings:
         section, endpoint = service.newest.section, self._requests.endpoint_of(service.row)

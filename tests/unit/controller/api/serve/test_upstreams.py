@@ -24,14 +24,17 @@ REQUEST = b"POST / HTTP/1.1\r\n\r\n"
 class Node:
     """The stream of a replica, which answers each piece with its name and what it has received."""
 
-    def __init__(self, name: int) -> None:
+    def __init__(self, name: int, answer: bytes = b"") -> None:
+        """`answer`: what it answers instead."""
         self.name = name
+        self.answer = answer
         self.received: list[bytes] = []
         self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def send_bytes(self, data: bytes) -> None:
         self.received.append(data)
-        self.messages.put_nowait({"type": "websocket.receive", "bytes": b"%d:" % self.name + data})
+        answer = self.answer or b"%d:" % self.name + data
+        self.messages.put_nowait({"type": "websocket.receive", "bytes": answer})
 
     async def receive(self) -> dict[str, Any]:
         return await self.messages.get()
@@ -44,18 +47,24 @@ class Node:
 
 
 class Agents:
-    """Opens streams. `unreachable`: the jobs of replicas to which no stream can be opened."""
+    """Opens streams. `unreachable`: the jobs of replicas to which no stream can be opened; `silent`: those whose nodes
+    do not answer."""
 
     def __init__(self) -> None:
         self.unreachable: set[int] = set()
+        self.silent: set[int] = set()
+        self.answer = b""
         self.nodes: list[Node] = []
 
     @contextlib.asynccontextmanager
-    async def open(self, place: Place, port: int, _gone: asyncio.Future[None]) -> AsyncIterator[Any]:
+    async def open(self, place: Place, port: int, gone: asyncio.Future[None]) -> AsyncIterator[Any]:
         assert port == 8080
         if place[0][0] in self.unreachable:
             raise RequestRejected("not connected")
-        node = Node(place[0][0])
+        if place[0][0] in self.silent:
+            await gone
+            raise OSError("the user has gone")
+        node = Node(place[0][0], self.answer)
         self.nodes.append(node)
         yield node
 
@@ -205,5 +214,44 @@ def test_upstreams__close_idle_connections_but_none_that_was_held(folder: Path) 
             await idle.read()
         writer.write(b"on")
         assert await held.readexactly(4) == b"5:on"
+
+    play(folder, scene)
+
+
+EVENTS = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\na\r\ndata: {}\n\n\r\n"
+)
+
+
+@pytest.mark.parametrize("how", ["its node is lost", "it is gone", "it has crashed"])
+def test_upstreams__end_a_stream_of_events_with_an_error(folder: Path, how: str) -> None:
+    async def scene(upstreams: Upstreams, agents: Agents) -> None:
+        agents.answer = EVENTS
+        await upstreams.apply({0: target(5)}, "")
+        reader, _ = await connect(folder, "s0")
+        await reader.readexactly(len(EVENTS))
+        if how == "its node is lost":
+            agents.nodes[0].lose()
+        elif how == "it is gone":
+            await upstreams.apply({}, "")
+        else:
+            agents.nodes[0].end()
+        rest = await reader.read()
+        assert b"event: error\ndata: " in rest
+        assert b"replica 5 of model was lost" in rest
+        assert not rest.endswith(b"0\r\n\r\n"), "the proxy must see that the answer is not whole"
+
+    play(folder, scene)
+
+
+def test_upstreams__take_another_replica_when_a_silent_one_leaves(folder: Path) -> None:
+    async def scene(upstreams: Upstreams, agents: Agents) -> None:
+        agents.silent = {5}
+        await upstreams.apply({0: target(5), 1: target(6)}, "")
+        reader, _ = await connect(folder, "s0")
+        while not upstreams._openings:
+            await asyncio.sleep(0)
+        await upstreams.apply({0: target(5, in_rotation=False), 1: target(6)}, "")
+        assert await reader.readexactly(2) == b"6:"
 
     play(folder, scene)
