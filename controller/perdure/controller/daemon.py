@@ -39,6 +39,7 @@ from perdure.controller.maintenance.notify.channels import build_channels
 from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.periodic_jobs import PeriodicJobs
 from perdure.controller.nodes.connection_records import ConnectionRecords
+from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
@@ -244,14 +245,15 @@ class Daemon:
         self._sweep = orphan_sweep.OrphanSweep(machines, member.controller_id, database, *of_inbox, unknown_machines)
         self._retention = history_expiry.HistoryExpiry(settings.retention, database, clock, logs, blobs)
         accept = partial(accept_and_adopt, submissions, inbox, member.watermark.record_job)
-        grace_s, speed = settings.timeouts.drain_timeout_s, time_scale.speed
+        grace_s, speed, one = settings.timeouts.drain_timeout_s, time_scale.speed, partial(accept_one, accept)
         cancel = JobCancellation(database, clock, self._peer_inbox, grace_s, speed).cancel
-        one = partial(accept_one, accept)
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
         wake, me = self._notifications.wake, member.controller_id
-        self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, cancel, cluster_service)
-        of_jobs = (self._ownership, submissions, one, cancel)
-        self._services = services = build_services(settings, database, member, tls, *of_jobs, sessions, logs)
+        of_jobs, of_nodes = (self._ownership, submissions, one, cancel), (sessions, logs, metrics)
+        timeline = ServiceTimeline(notify, me, wake)
+        self._services = services = build_services(settings, database, member, tls, timeline, *of_jobs, *of_nodes)
+        of_user = (cancel, cluster_service, services.requests)
+        self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, *of_user)
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)

@@ -6,7 +6,9 @@ import click
 
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.output import text
 from perdure.recovery.statuses import EXIT_NOT_FINISHED, EXIT_NOT_FOUND
+from perdure.sdk.serve import types
 
 
 @click.command(
@@ -15,6 +17,7 @@ Examples:
   perdure serve logs mymodel 1               a replica, followed until it ends
   perdure serve logs mymodel 1 --no-follow --tail 100
   perdure serve logs mymodel --load-balancer the requests that the proxy has answered
+  perdure serve logs mymodel --controller    what was decided, and what has happened
 """
 )
 @click.argument("name", shell_complete=suggestions.services)
@@ -22,17 +25,19 @@ Examples:
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Follow the log until the replica ends.")
 @click.option("--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines.")
 @click.option("--load-balancer", is_flag=True, help="Show the log of the proxy: it has no headers and no queries.")
-@click.option("--controller", is_flag=True, hidden=True)
+@click.option("--controller", is_flag=True, help="Show what has happened to the service, and what was decided.")
 def logs(name: str, replica_id: int | None, follow: bool, tail: int, load_balancer: bool, controller: bool) -> None:
     """Show the log of a replica, also after it has ended. Ctrl-C leaves it running."""
     from perdure.cli.client import connect
     from perdure.sdk import serve
 
-    if controller:
-        raise Failure("the controller has one log\n  see `perdure controller logs`", EXIT_WRONG_INPUT)
-    if load_balancer == (replica_id is not None):
-        raise Failure("give the number of a replica, or --load-balancer", EXIT_WRONG_INPUT)
+    if (replica_id is not None) + load_balancer + controller != 1:
+        raise Failure("give the number of a replica, --load-balancer or --controller", EXIT_WRONG_INPUT)
     client = connect()
+    if controller:
+        for entry in serve.timeline(name, limit=tail or None, client=client):
+            click.echo(_line(entry))
+        return None
     if replica_id is None:
         return click.echo(serve.proxy_log(name, tail=tail or None, client=client), nl=False)
     try:
@@ -43,3 +48,11 @@ def logs(name: str, replica_id: int | None, follow: bool, tail: int, load_balanc
     if code == EXIT_NOT_FOUND:
         raise Failure(f"{name} has no log of a replica {replica_id}\n  see `perdure serve status {name} -a`", code)
     raise SystemExit(code)
+
+
+def _line(entry: types.ServiceTimelineEntry) -> str:
+    """An entry of the timeline."""
+    of = [f"version {entry['version']}"] if entry["version"] is not None else []
+    of += [f"replica {entry['replica']}"] if entry["replica"] is not None else []
+    words = [text.local_time(entry["at"]), entry["kind"].removeprefix("service."), *of]
+    return "  ".join(words) + (f": {text.one_line(entry['message'])}" if entry["message"] else "")

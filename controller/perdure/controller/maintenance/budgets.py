@@ -23,8 +23,10 @@ from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.queries import search
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.store.records import clusters, notifications
+from perdure.controller.store.services import records as service_records
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.serve.services import ServiceRequests
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +46,7 @@ class BudgetWatch:
     wake: Callable[[], None]  # is called after something was queued for sending
     cancel: Callable[[Sequence[int], float | None], None]
     clusters: ClusterService
+    services: ServiceRequests
     timer: Callable[[], float] = monotonic
     _rest_until: float = float("-inf")
 
@@ -116,10 +119,12 @@ class BudgetWatch:
         notifications.add_all(conn, [{**columns, "channel": channel} for channel in channels])
 
     def _end_all(self, user: str) -> None:
-        """Cancel the unfinished jobs of a user, with the usual time to save, and stop the user's clusters."""
+        """Cancel the unfinished jobs of a user, with the usual time to save, stop the user's clusters, and end the
+        user's services."""
         with self.database.connect() as conn:
             job_ids = search.find_ids(conn, Filter(limit=None, skip_finished=True, user=user))
             names = [row.name for row in clusters.active(conn) if row.user == user and row.wanted == clusters.UP]
+            serving = [row.name for row in service_records.active(conn) if row.user == user]
         if job_ids:
             self.cancel(job_ids, None)
         for name in names:
@@ -127,3 +132,8 @@ class BudgetWatch:
                 self.clusters.stop(name, cause="budget", of=user)
             except RequestRejected as error:  # the user has taken it down meanwhile
                 log.info("budget.cluster_gone", cluster=name, error=str(error))
+        for name in serving:
+            try:
+                self.services.down(name, of=user)
+            except RequestRejected as error:
+                log.info("budget.service_gone", service=name, error=str(error))

@@ -15,7 +15,7 @@ from sqlmodel import Field, SQLModel
 from perdure.controller.store.access.tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
 from perdure.controller.store.clusters.tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
 from perdure.controller.store.message_tables import NotificationRow, PeerMessageRow
-from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
+from perdure.controller.store.services.tables import ReplicaRow, ServiceEventRow, ServiceRow, ServiceVersionRow
 
 # With the tables below: importing this module imports the whole schema.
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "NotificationRow",
     "PeerMessageRow",
     "ReplicaRow",
+    "ServiceEventRow",
     "ServiceRow",
     "ServiceVersionRow",
     "TokenRow",

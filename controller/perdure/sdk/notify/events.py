@@ -14,6 +14,11 @@ EVENTS = {
     "job.late": "the deadline can no longer be met",
     "job.stuck": "the job makes no progress",
     "job.budget_warning": "80 % of `max_cost` are spent",
+    "service.ready": "a version of a service is ready for the first time",
+    "service.failed": "a service cannot start: a replica has failed before any was ready",
+    "service.update_failed": "a new version of a service has failed, and the earlier one goes on",
+    "service.replica_preempted": "a replica of a service has lost its machine, and is replaced",
+    "service.replica_failed": "a replica of a service has failed",
     "user.budget_warning": "a user's machines have cost 80 % of the user's budget for this month",
     "user.budget_spent": "they have cost all of it: new jobs of the user are refused",
     "job.cancelling": "a user cancels the job",
@@ -27,6 +32,7 @@ EVENTS = {
 
 DEFAULT_EVENTS = (
     *("job.succeeded", "job.failed", "job.waiting", "job.late", "job.stuck", "job.budget_warning"),
+    *("service.failed", "service.update_failed"),
     *("user.budget_warning", "user.budget_spent"),
 )
 """Where no `when` is given."""

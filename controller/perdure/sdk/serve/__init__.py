@@ -142,6 +142,15 @@ def proxy_log(service_name: str, *, tail: int | None = None, client: Client | No
     return found["text"]
 
 
+def timeline(
+    service_name: str, *, limit: int | None = None, client: Client | None = None
+) -> list[types.ServiceTimelineEntry]:
+    """What has happened to a service, oldest first: the newest entries. Raises ServiceNotFound."""
+    query = {"limit": limit}
+    found: types.ServiceTimeline = _call(client, types.ServiceTimeline, "GET", service_name, "/timeline", query=query)
+    return found["entries"]
+
+
 def job_of(service_name: str, replica_id: int, *, client: Client | None = None) -> int | None:
     """The job that a replica is; None if there is no such replica, or its job is not submitted yet."""
     found = get(service_name, client=client)["replicas"]

@@ -43,6 +43,7 @@ class Service(TypedDict):
     autoscaling_policy: str
     load_balancing_policy: str
     requested_resources: str
+    price_per_hour: float  # of its machines now, in USD
     replicas: list[ServiceReplica]
 
 
@@ -73,3 +74,17 @@ class StartedService(TypedDict):
     endpoint: str
     token: str
     warnings: list[str]
+
+
+class ServiceTimelineEntry(TypedDict):
+    """What has happened to a service."""
+
+    at: str
+    kind: str
+    version: int | None
+    replica: int | None
+    message: str
+
+
+class ServiceTimeline(TypedDict):
+    entries: list[ServiceTimelineEntry]

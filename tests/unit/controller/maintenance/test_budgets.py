@@ -20,6 +20,7 @@ from perdure.controller.store.access.roles import Role
 from perdure.controller.store.records.clusters import Cluster
 from perdure.controller.store.records.jobs import Attempt, Node, Task, insert_batch
 from perdure.controller.store.records.notifications import Notifications
+from perdure.controller.store.services import records as service_records
 
 HOUR_S = 3600.0
 NOVEMBER = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
@@ -72,7 +73,8 @@ class Setting:
         service: Any = SimpleNamespace(stop=lambda name, **_options: self.stopped.append(name))
         notify = NotifyConfig(rules=rules or (NotifyRule(("user.*",), ("ops",)),))
         # Tests look as often as they like.
-        return BudgetWatch(self.database, self.clock, notify, "c", wake, cancel, service, timer=lambda: 0.0)
+        serving: Any = SimpleNamespace(down=lambda name, **_options: self.stopped.append(name))
+        return BudgetWatch(self.database, self.clock, notify, "c", wake, cancel, service, serving, timer=lambda: 0.0)
 
     def sent(self) -> list[tuple[str, str]]:
         """(event, message) of what was queued."""
@@ -168,9 +170,12 @@ def test_budget__ends_what_runs_if_it_says_so(setting: Setting) -> None:
             kept = {"autostop_down": False, "recover": False, "next_job": 1, "config": {}, "starts": 1}
             texts = {"name": name, "active_name": name, "user": user, "wanted": "UP", "cause": "", "resources": ""}
             conn.execute(insert(Cluster).values(**texts, **times, **kept, command=""))
+            served = {"name": f"api-of-{user}", "active_name": f"api-of-{user}", "user": user, "wanted": "UP"}
+            counted = {"version": 1, "mode": "rolling", "next_replica": 1, "target": 1}
+            service_records.insert_service(conn, {**served, **counted, "created_at": now})
     setting.watch().tick()
     setting.watch().tick()
-    assert (setting.cancelled, setting.stopped) == ([running], ["dev"])
+    assert (setting.cancelled, setting.stopped) == ([running], ["dev", "api-of-ada"])
     assert "running ones save their work and end" in setting.sent()[-1][1]
 
 

@@ -22,7 +22,7 @@ from perdure.controller.api.serve.services import Services
 from perdure.controller.store.queries import globs
 from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
-from perdure.controller.store.services import records
+from perdure.controller.store.services import events, records
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.serve.services import StartedService, no_such_service
 from perdure.recovery.market.services.plan import UpdateMode
@@ -129,6 +129,21 @@ def terminate_replica(caller: Runner, name: Name, number: Number) -> dict[str, A
     service_id = _record(caller, "service.terminate_replica", name, replica=number)
     _services(caller.context).requests.terminate_replica(name, number, caller.changes)
     return _describe(caller, service_id)
+
+
+@router.get("/services/{name}/timeline", responses=json_response(types.ServiceTimeline) | error_responses(404))
+def timeline(
+    caller: Reader, name: Name, limit: Annotated[int, Query(ge=1, le=events.MAX_KEPT)] = 100
+) -> dict[str, Any]:
+    """What has happened to a service, oldest first: the newest entries."""
+    service_id = _visible(caller, name)
+    with caller.context.database.connect() as conn:
+        rows = events.newest(conn, service_id, limit)
+    entries = [
+        {"at": iso(r.at), "kind": r.kind, "version": r.version, "replica": r.replica, "message": r.message}
+        for r in rows
+    ]
+    return {"entries": entries}
 
 
 @router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404, 421))

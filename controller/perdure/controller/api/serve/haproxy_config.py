@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perdure.controller.maintenance.serve.proxy_state import ProxySettings
 
-BACKEND, HOLD = "replicas", "hold"
+FRONTEND, BACKEND, HOLD = "endpoint", "replicas", "hold"
 HARD_STOP_S = 3600  # how long a proxy that is replaced may answer its last requests
 HOLD_TIMEOUT_S = 3600  # of a held request with its answer; `upstreams` ends the wait itself
 _REJECTION = ("this service needs its token: Authorization: Bearer TOKEN", "authentication_error")
@@ -22,9 +22,9 @@ _ERRORS = {
     503: ("no replica can be reached", "service_unavailable"),
     504: ("the replica did not answer in time", "timeout"),
 }
-# Time, client, method, path (without the query, which may hold secrets), status, bytes, milliseconds, server, how it
-# ended. No header is ever logged.
-_LOG_FORMAT = "%t %ci %HM %HPO %ST %B %Ta %s %tsc"
+# Time, client, method, path (without the query, which may hold secrets), status, bytes, milliseconds in all and until
+# the first byte of the answer, server, how it ended. No header is ever logged. `proxy_log` reads it.
+LOG_FIELDS = ("%t", "%ci", "%HM", "%HPO", "%ST", "%B", "%Ta", "%Tr", "%s", "%tsc")
 
 _TEMPLATE = """\
 global
@@ -55,7 +55,7 @@ defaults
     timeout tunnel 1h
 {errors}
 
-frontend endpoint
+frontend {frontend}
     bind fd@{listener}{tls}
 {authorization}
     acl is_repeatable method GET HEAD OPTIONS PUT DELETE TRACE
@@ -91,7 +91,7 @@ def render(settings: ProxySettings, folder: Path, admin: Path, listener: int, we
         admin=admin,
         hard_stop_s=HARD_STOP_S,
         maxconn=4096,
-        log_format=_LOG_FORMAT,
+        log_format=" ".join(LOG_FIELDS),
         client_ms=stream_ms + 10_000,
         server_ms=stream_ms,
         errors="\n".join(_error(status, *texts) for status, texts in _ERRORS.items()),
@@ -100,6 +100,7 @@ def render(settings: ProxySettings, folder: Path, admin: Path, listener: int, we
         authorization=_authorization(settings.token),
         balance="roundrobin" if settings.round_robin else "leastconn",
         servers="\n".join(_server(folder, slot, weights) for slot in range(settings.max_targets)),
+        frontend=FRONTEND,
         backend=BACKEND,
         hold=HOLD,
         hold_s=HOLD_TIMEOUT_S,

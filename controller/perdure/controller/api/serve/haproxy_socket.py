@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 TIMEOUT_S = 2.0
 _CHUNK = 64 * 1024
+_DIGITS = "12345"
 
 
 class CommandFailed(Exception):
@@ -18,12 +19,17 @@ class CommandFailed(Exception):
 
 @dataclass(frozen=True)
 class ServerCounts:
-    """Of one server, or of a whole backend (`server` is BACKEND): requests under way, and all so far."""
+    """Of one server, of a whole backend (`server` is BACKEND), or of the endpoint (FRONTEND).
+
+    Requests under way, all so far, those that wait for a server, and the answers so far by their status' first digit.
+    """
 
     backend: str
     server: str
     current: int
     total: int
+    queued: int = 0
+    answers: Mapping[str, int] = field(default_factory=dict)
 
 
 def run(admin: Path, command: str) -> str:
@@ -48,12 +54,14 @@ def change(admin: Path, command: str) -> None:
 
 
 def counts(admin: Path) -> list[ServerCounts]:
-    """The load of all servers and backends. Raises CommandFailed."""
-    return list(_parse(run(admin, "show stat -1 6 -1")))
+    """The load of all servers and backends, and of the endpoint. Raises CommandFailed."""
+    return list(_parse(run(admin, "show stat -1 7 -1")))
 
 
 def _parse(text: str) -> Iterator[ServerCounts]:
     if not text.startswith("# "):
         raise CommandFailed(f"show stat: {text[:200]}")
     for row in csv.DictReader(text[2:].splitlines()):
-        yield ServerCounts(row["pxname"], row["svname"], int(row["scur"] or 0), int(row["stot"] or 0))
+        numbers = {name: int(row.get(name) or 0) for name in ("scur", "stot", "qcur")}
+        answers = {digit: count for digit in _DIGITS if (count := int(row.get(f"hrsp_{digit}xx") or 0))}
+        yield ServerCounts(row["pxname"], row["svname"], numbers["scur"], numbers["stot"], numbers["qcur"], answers)

@@ -73,6 +73,7 @@ class ServiceListing:
             "autoscaling_policy": _policy_text(service.view.spec.policy),
             "load_balancing_policy": section.get("load_balancing_policy", schema_service.LEAST_LOAD),
             "requested_resources": newest.resources,
+            "price_per_hour": round(sum(service.prices().values()), 4),
             "replicas": sorted(replicas, key=lambda one: one["number"]),
         }
 

@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 
 import structlog
 
-from perdure.controller.api.serve.haproxy_config import BACKEND, HOLD, server_name
+from perdure.controller.api.serve.haproxy_config import BACKEND, FRONTEND, HOLD, server_name
+from perdure.controller.api.serve.haproxy_socket import ServerCounts
 from perdure.controller.api.serve.peer_streams import OpenStream
+from perdure.controller.api.serve.proxy_log import ProxyLogFile
 from perdure.controller.api.serve.proxy_process import ProxyProcess, find_haproxy, listen
 from perdure.controller.api.serve.upstreams import Upstreams
 from perdure.controller.maintenance.serve.proxy_state import ProxyReport, ProxySettings, ProxyState, ProxyTarget
@@ -45,9 +47,11 @@ class _Proxy:
     process: ProxyProcess
     upstreams: Upstreams
     folder: Path
+    log: ProxyLogFile
     slots: dict[int, int] = field(default_factory=dict)  # number of a replica → its slot
     arrivals: deque[tuple[float, int]] = field(default_factory=deque)  # (time, requests since the one before)
     total: int = 0  # requests that HAProxy has counted
+    answers: Mapping[str, int] = field(default_factory=dict)  # that it has counted, by the first digit of the status
     #: Those with other settings that still take requests, and those that only answer their last ones.
     replaced: list[ProxyProcess] = field(default_factory=list)
     retired: list[ProxyProcess] = field(default_factory=list)
@@ -173,7 +177,7 @@ class ServiceProxies:
         if proxy is None:
             return ProxyReport(problem=self.problem(service_id))
         counts = proxy.process.counts()
-        proxy.process.trim_log()
+        proxy.log.trim()
         totals = {(one.backend, one.server): one for one in counts}
         arrived = sum(one.total for one in counts if one.server == "BACKEND" and one.backend in (BACKEND, HOLD))
         if arrived:
@@ -192,9 +196,11 @@ class ServiceProxies:
             in_flight = {number: max(count, connections[number]) for number, count in in_flight.items()}
         else:
             self._close_idle(proxy, in_flight, now)
-        of_backends = [totals[name, "BACKEND"].current for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
-        traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(of_backends))
-        return ProxyReport(traffic, in_flight, proxy.problem)
+        backends = [totals[name, "BACKEND"] for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
+        traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(one.current for one in backends))
+        queued = proxy.upstreams.num_held + sum(one.queued for one in backends)
+        answers = _new_answers(proxy, totals)
+        return ProxyReport(traffic, in_flight, proxy.problem, queued, answers, proxy.log.read_new())
 
     def _close_idle(self, proxy: _Proxy, in_flight: Mapping[int, int], now: float) -> None:
         """Have the agents of replicas that got their last request some time ago see that nobody calls any more."""
@@ -245,7 +251,7 @@ class ServiceProxies:
         self._on_loop(upstreams.apply({}, ""))
         process = ProxyProcess(program, settings, folder, listener, self.log_path(settings.service_id))
         process.start()
-        return _Proxy(process, upstreams, folder)
+        return _Proxy(process, upstreams, folder, ProxyLogFile(self.log_path(settings.service_id)))
 
     def _replace(self, proxy: _Proxy, settings: ProxySettings) -> None:
         """Start a HAProxy with other settings. The present one ends when it has answered its requests."""
@@ -256,7 +262,7 @@ class ServiceProxies:
         proxy.process = ProxyProcess(program, settings, proxy.folder, listener, log_path, number=number)
         proxy.process.serve(old.serving)
         proxy.process.start()
-        proxy.total = 0
+        proxy.total, proxy.answers = 0, {}
         proxy.replaced.append(old)
 
     def _retire_replaced(self, proxy: _Proxy) -> None:
@@ -287,6 +293,17 @@ class ServiceProxies:
         if self._problems.get(settings.service_id) != problem:
             log.error("proxy.failed", service=settings.name, why=problem)
         self._problems[settings.service_id] = problem
+
+
+def _new_answers(proxy: _Proxy, totals: Mapping[tuple[str, str], ServerCounts]) -> dict[str, int]:
+    """The answers since the last time, by the first digit of the status. A proxy that was started again counts anew."""
+    endpoint = totals.get((FRONTEND, "FRONTEND"))
+    if endpoint is None:
+        return {}
+    before, proxy.answers = proxy.answers, endpoint.answers
+    is_new = any(endpoint.answers.get(digit, 0) < count for digit, count in before.items())
+    known = {} if is_new else before
+    return {digit: new for digit, count in endpoint.answers.items() if (new := count - known.get(digit, 0))}
 
 
 def _assign(known: dict[int, int], targets: Sequence[ProxyTarget], max_targets: int) -> dict[int, ProxyTarget]:

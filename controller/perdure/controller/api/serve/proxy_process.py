@@ -29,7 +29,6 @@ BACKLOG = 1024
 START_TIMEOUT_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
 LASTING_S = 5.0  # a process that has lived for so long is started again at once
-MAX_LOG_BYTES = 8 * 1024 * 1024
 _POLL_S = 0.01
 _SEARCH_PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -129,13 +128,6 @@ class ProxyProcess:
         except CommandFailed as error:
             log.info("proxy.no_answer", service=self.settings.name, error=str(error))
             return []
-
-    def trim_log(self) -> None:
-        """Keep the log bounded: the older half is in a second file."""
-        with suppress(OSError):
-            if self._log_path.stat().st_size > MAX_LOG_BYTES:
-                shutil.copyfile(self._log_path, self._log_path.with_suffix(".log.1"))
-                os.truncate(self._log_path, 0)  # it is opened for appending
 
     def _sync(self) -> None:
         """Tell HAProxy what has changed. Call with the lock. What fails is done when it has started again."""

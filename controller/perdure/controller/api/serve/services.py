@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -12,12 +12,15 @@ from sqlalchemy import Engine
 
 from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
+from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.sharing import ServiceSharing
+from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.maintenance.serve.watch import ServiceWatch
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.membership import Membership
 from perdure.controller.peers.ownership import JobOwnership
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
@@ -57,12 +60,14 @@ def build_services(
     database: Engine,
     member: Membership,
     tls: Tls | None,
+    timeline: ServiceTimeline,
     ownership: JobOwnership,
     submissions: SubmissionService,
     accept: Callable[[Submission], Accepted],
     cancel: Callable[[Sequence[int], float | None], None],
     nodes: NodeSessions,
     logs: LogStore,
+    metrics: DaemonMetrics,
 ) -> Services:
     """The services of a daemon. Its watch is not started. `tls`: the daemon's certificate, also of endpoints."""
     clock, keyring, readiness = member.clock, member.keyring, nodes.readiness
@@ -98,6 +103,8 @@ def build_services(
         proxies,
         readiness,
         sharing,
+        replace(timeline, config_of=requests.config_of),
+        ServiceMetrics(metrics),
         cancel=cancel,
         last_lines=lambda job_id: last_lines(database, logs, job_id),
     )

@@ -23,6 +23,11 @@ _TITLES = {
     "job.late": "will miss its deadline",
     "job.stuck": "is stuck",
     "job.budget_warning": "has spent most of its budget",
+    "service.ready": "is ready",
+    "service.failed": "cannot start",
+    "service.update_failed": "keeps its earlier version: the new one has failed",
+    "service.replica_preempted": "has lost a replica to a preemption",
+    "service.replica_failed": "has a replica that failed",
     "user.budget_warning": "has spent most of the budget of this month",
     "user.budget_spent": "has spent the budget of this month",
     "job.cancelling": "is being cancelled",
@@ -46,6 +51,8 @@ def title_of(body: dict[str, Any]) -> str:
     what = _TITLES.get(str(body.get("type")), str(body.get("type")))
     if _is_of_user(body):
         return f"User {data.get('user')} {what}"
+    if _is_of_service(body):
+        return f"Service {data.get('service')} {what}"
     return f"Job {data.get('job_id')} ({data.get('job_name')}) {what}"
 
 
@@ -53,7 +60,13 @@ def _is_of_user(body: dict[str, Any]) -> bool:
     return str(body.get("type")).startswith("user.")
 
 
+def _is_of_service(body: dict[str, Any]) -> bool:
+    return str(body.get("type")).startswith("service.")
+
+
 def _thread(data: dict[str, Any]) -> str:
+    if data.get("service_id"):
+        return f"service-{data['service_id']}"
     return f"job-{data['job_id']}" if data.get("job_id") else f"user-{data.get('user', '')}"
 
 
@@ -85,5 +98,15 @@ def _text(body: dict[str, Any]) -> str:
             lines.append(f"{name}: {data[field]}")
     if data.get("recovery_count"):
         lines.append(f"recoveries: {data['recovery_count']}")
-    lines.append("perdure users list" if _is_of_user(body) else f"perdure jobs show {data.get('job_id')}")
+    lines.append(_command(body))
     return "\n".join(line for line in lines if line)
+
+
+def _command(body: dict[str, Any]) -> str:
+    """What shows more."""
+    data = body.get("data", {})
+    if _is_of_user(body):
+        return "perdure users list"
+    if _is_of_service(body):
+        return f"perdure serve logs {data.get('service')} --controller"
+    return f"perdure jobs show {data.get('job_id')}"

@@ -46,12 +46,27 @@ class ProxyState:
 
 
 @dataclass(frozen=True)
+class RequestTimes:
+    """How long a request took, in seconds, and until its answer began; None if there was no answer of a replica."""
+
+    total_s: float
+    first_byte_s: float | None
+
+
+@dataclass(frozen=True)
 class ProxyReport:
-    """What a proxy reports. `problem`: why it does not run; "" if it does. `in_flight`: requests by replica."""
+    """What a proxy reports. `problem`: why it does not run; "" if it does. `in_flight`: requests by replica.
+
+    `queued`: requests that wait for a replica. `answers`: since the last report, by the first digit of the status.
+    `times`: of requests that have ended since then, perhaps not of all.
+    """
 
     traffic: Traffic = field(default_factory=Traffic)
     in_flight: Mapping[int, int] = field(default_factory=dict)
     problem: str = ""
+    queued: int = 0
+    answers: Mapping[str, int] = field(default_factory=dict)
+    times: Sequence[RequestTimes] = ()
 
 
 class Proxies(Protocol):

@@ -21,6 +21,7 @@ from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, Status
 
 _TASK = 0  # a replica has one task
+_WITHOUT_MACHINE = (AttemptState.REQUESTED, AttemptState.GONE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,15 @@ class ReadService:
     replicas: Sequence[ReadReplica]
     view: ServiceView
     report: ProxyReport
+
+    def prices(self) -> dict[str, float]:
+        """What its machines cost now, in USD per hour, by market."""
+        found: dict[str, float] = {}
+        for one in self.replicas:
+            offer = one.stored.offer
+            if offer and one.view.attempt_state not in _WITHOUT_MACHINE:
+                found[offer["market"]] = found.get(offer["market"], 0.0) + offer["price_per_hour"]
+        return found
 
     @property
     def newest(self) -> Row[Any]:

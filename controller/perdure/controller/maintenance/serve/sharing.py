@@ -20,7 +20,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records import agent_connections
 from perdure.controller.store.records.agent_connections import Place
-from perdure.controller.store.services import records
+from perdure.controller.store.services import events, records
 from perdure.recovery.market.services.replicas import Probe
 from perdure.recovery.market.services.scale import Traffic
 
@@ -67,6 +67,8 @@ class ServiceSharing:
             return
         with self._database.begin() as conn:
             claimed = records.claim(conn, self.owner, self._clock.now())
+            for service_id in claimed:
+                events.add(conn, service_id, "service.taken_over", self._clock.now())
         if claimed:
             log.info("services.claimed", services=claimed)
 

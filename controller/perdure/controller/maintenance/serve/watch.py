@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Engine, Row
 
+from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.proxy_state import (
     Proxies,
     ProxyReport,
@@ -24,6 +25,7 @@ from perdure.controller.maintenance.serve.proxy_state import (
 )
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
 from perdure.controller.maintenance.serve.sharing import ServiceSharing
+from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
@@ -67,6 +69,8 @@ class ServiceWatch:
         proxies: Proxies,
         readiness: NodeReadiness,
         sharing: ServiceSharing,
+        timeline: ServiceTimeline,
+        metrics: ServiceMetrics,
         *,
         cancel: Callable[[Sequence[int], float | None], None],
         last_lines: Callable[[int], str],
@@ -78,6 +82,8 @@ class ServiceWatch:
         self._cancel = cancel
         self._last_lines = last_lines
         self._sharing = sharing
+        self._timeline = timeline
+        self._metrics = metrics
         self.reader = ServiceReader(readiness, self._read_reports, sharing.probes)
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
@@ -134,6 +140,7 @@ class ServiceWatch:
             now = self._clock.now()
             self._reports = {row.id: self._proxies.report(row.id, now) for row in rows if row.wanted == UP}
             services = self.reader.load(conn, rows)
+        self._metrics.observe(services)
         self._jobs = {
             one.stored.row.job_id
             for service in services
@@ -194,6 +201,10 @@ class ServiceWatch:
                 records.change_replica(conn, service.row.id, one.view.number, ready_at=now)
                 records.change_version(conn, service.row.id, one.view.version, ready_at=now)
                 log.info("replica.ready", service=service.row.name, replica=one.view.number)
+                of_one = {"version": one.view.version, "replica": one.view.number}
+                self._timeline.tell(conn, service, "service.replica_ready", now, **of_one)
+            if ready and not service.view.was_ready and any(one.view.version == service.row.version for one in ready):
+                self._timeline.tell(conn, service, "service.ready", now, version=service.row.version)
             if ready and service.row.ready_since is None:
                 records.change(conn, service.row.id, ready_since=now)
         if new:
@@ -213,6 +224,12 @@ class ServiceWatch:
                 with self._sharing.writing(service.row.id) as conn:
                     records.change_replica(conn, service.row.id, view.number, **columns)
                     records.forget_ended(conn, service.row.id, MAX_KEPT)
+                    if "retired_as" in columns:
+                        self._timeline.tell_end(
+                            conn, service, view, ReplicaStatus(columns["retired_as"]), columns["message"], now
+                        )
+                if row.finalized:
+                    self._metrics.ended(service.row.id, columns["final_status"])
                 log.info("replica.over", service=service.row.name, replica=view.number, **columns)
                 self._woken.set()
 
@@ -235,13 +252,19 @@ class ServiceWatch:
             if scale != known:
                 state = {"target": scale.target, "above_since": scale.above_since, "below_since": scale.below_since}
                 records.change(conn, service.row.id, **state)
+            if scale.target != known.target:
+                message = f"from {known.target} to {scale.target} replicas"
+                self._timeline.tell(conn, service, "service.scaled", now, message=message)
             for one in plan.retirements:
                 columns = {"retired_at": now, "retired_as": str(one.status), "message": causes[one.number]}
                 records.change_replica(conn, service.row.id, one.number, **columns)
                 log.info("replica.retired", service=service.row.name, replica=one.number, **columns)
+                self._timeline.tell_end(conn, service, by_number[one.number].view, one.status, causes[one.number], now)
             for is_spot in plan.launches:
                 number = records.insert_replica(conn, service.row.id, service.row.version, is_spot=is_spot, now=now)
                 log.info("replica.wanted", service=service.row.name, replica=number, spot=is_spot)
+                of_one = {"version": service.row.version, "replica": number, "message": "spot" if is_spot else ""}
+                self._timeline.tell(conn, service, "service.replica_launched", now, **of_one)
         failpoint("service.decided")
         self._woken.set()  # the next evaluation reads what was written, and does it
 
@@ -255,9 +278,11 @@ class ServiceWatch:
                 version = service.versions[row.version]
                 self._jobs.add(self._requests.launch_replica(service.row, version, row.number, is_spot=row.is_spot))
             except RequestRejected as error:
-                columns = {"retired_at": self._clock.now(), "retired_as": str(ReplicaStatus.FAILED_PROVISION)}
+                now, status = self._clock.now(), ReplicaStatus.FAILED_PROVISION
+                columns = {"retired_at": now, "retired_as": str(status), "message": str(error)}
                 with self._sharing.writing(service.row.id) as conn:
-                    records.change_replica(conn, service.row.id, row.number, **columns, message=str(error))
+                    records.change_replica(conn, service.row.id, row.number, **columns)
+                    self._timeline.tell_end(conn, service, one.view, status, str(error), now)
 
     def _retire_all(self, service: ReadService, now: float) -> None:
         left = [one.view.number for one in service.replicas if one.view.retired_as is None]

@@ -30,6 +30,7 @@ _TASKS = (
         Job.c.id.label("job_id"),
         Job.c.name.label("job_name"),
         Job.c.user,
+        Job.c.service_id,
         Task.c.index.label("task_index"),
         Task.c.name.label("task_name"),
         Task.c.task_id,
@@ -103,14 +104,15 @@ class NotificationOutbox:
         return bool(rows)
 
     def _channels(self, kind: str, row: Any) -> list[str]:
-        """Where the event goes: by the rules, by the task, and to the task's own callback."""
+        """Where the event goes: by the rules, by the task, and to the task's own callback.
+
+        Of a replica, only to the last: its service has events of its own (`maintenance.serve.timeline`).
+        """
+        rules = self.config.rules if row.service_id is None else ()
         channels = dict.fromkeys(
-            channel
-            for rule in self.config.rules
-            if rule.matches(kind, user=row.user, name=row.job_name)
-            for channel in rule.to
+            channel for rule in rules if rule.matches(kind, user=row.user, name=row.job_name) for channel in rule.to
         )
-        own = row.notify or {}
+        own = (row.notify if row.service_id is None else None) or {}
         if any(fnmatchcase(kind, pattern) for pattern in own.get("when") or DEFAULT_EVENTS):
             channels |= dict.fromkeys(channel for channel in own.get("to", ()) if channel in self.config.channels)
         if row.event_callback and self.config.runs_callbacks and kind in CALLBACK_STATUSES:

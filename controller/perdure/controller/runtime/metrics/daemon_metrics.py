@@ -11,6 +11,7 @@ from perdure.recovery.market.slot_queue import SLOT_CLOUD
 DURATIONS_S = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 LAGS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 REQUESTS_S = (0.005, 0.025, 0.1, 0.5, 2.5, 10)
+SERVICES_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 CHECKPOINTS_S = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400)
 # An offer has five labels; a large account buys in some dozens of zones.
 _MAX_OFFERS = 300
@@ -83,6 +84,28 @@ class DaemonMetrics:
             "perdure_cost_on_demand_dollars", "What the same machines cost on demand.", "cloud", "market"
         )
         self.spend = gauge("perdure_spend_dollars_per_hour", "Price of the machines that exist.", "cloud", "market")
+
+        self.services = gauge("perdure_services", "Services that are not down.", "status")
+        self.service_replicas = gauge("perdure_service_replicas", "Replicas that are not over.", "service", "status")
+        self.service_replicas_ended = counter(
+            "perdure_service_replicas_ended", "Replicas that are over, by how they ended.", "service", "status"
+        )
+        self.service_requests = counter(
+            "perdure_service_requests", "Answers of endpoints, by the class of their status.", "service", "code"
+        )
+        self.service_in_flight = gauge(
+            "perdure_service_in_flight_requests", "Requests that are answered or held.", "service"
+        )
+        self.service_queue = gauge("perdure_service_queued_requests", "Requests that wait for a replica.", "service")
+        self.service_first_byte = histogram(
+            "perdure_service_first_byte_seconds", "From a request to its answer's first byte.", SERVICES_S, "service"
+        )
+        self.service_seconds = histogram(
+            "perdure_service_request_seconds", "Duration of requests with their answers.", SERVICES_S, "service"
+        )
+        self.service_spend = gauge(
+            "perdure_service_spend_dollars_per_hour", "Price of the machines of a service.", "service", "market"
+        )
 
         self.queue_depth = gauge("perdure_queue_depth", "Events that wait for a decision.")
         self.queue_lag = gauge("perdure_queue_lag_seconds", "How long the next event has waited for a decision.")

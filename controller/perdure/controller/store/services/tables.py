@@ -82,3 +82,18 @@ class ReplicaRow(SQLModel, table=True):
     #: The last status, once nothing of it is left.
     final_status: str | None = None
     ended_at: float | None = None
+
+
+class ServiceEventRow(SQLModel, table=True):
+    """An entry of the timeline of a service."""
+
+    __tablename__ = "service_event"
+    __table_args__ = (Index("ix_service_event_service", "service_id", "id"), {"sqlite_autoincrement": True})
+    id: int | None = Field(default=None, primary_key=True)
+    service_id: int
+    at: float
+    #: One of `maintenance.serve.timeline.KINDS`.
+    kind: str
+    version: int | None = None
+    replica: int | None = None
+    message: str = Field(default="", sa_column=Column(Text, nullable=False))

@@ -20,7 +20,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import mask_secrets
-from perdure.controller.store.services import records
+from perdure.controller.store.services import events, records
 from perdure.controller.store.services.records import DOWN, UP
 from perdure.controller.submit.compiler import parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
@@ -138,6 +138,7 @@ class ServiceRequests:
             with self.database.begin() as conn:
                 records.insert_version(conn, columns)
                 records.change(conn, service.id, **changes)
+                events.add(conn, service.id, "service.updated", self.clock.now(), version=version, message=str(mode))
         except IntegrityError as error:
             message = f"the service {name} is being updated by another request"
             raise RequestRejected(message, fix="try again", status=409) from error
@@ -155,6 +156,7 @@ class ServiceRequests:
             with self.database.begin() as conn:
                 columns = {"wanted": DOWN, "active_name": None, "port": None, "secrets": None, "ready_since": None}
                 records.change(conn, service.id, **columns)
+                events.add(conn, service.id, "service.down", self.clock.now())
             failpoint("service.downed")
             self.changed()
         return int(service.id)
@@ -283,6 +285,9 @@ class ServiceRequests:
                 with self.database.begin() as conn:
                     service_id = records.insert_service(conn, columns)
                     records.insert_version(conn, self._version_columns(service_id, 1, config, task, by, None))
+                    events.add(
+                        conn, service_id, "service.started", self.clock.now(), version=1, message=f"by {by.user}"
+                    )
                 return service_id
             except IntegrityError:  # another request has taken the name, the port or the key a moment ago
                 self._require_free(name, by.of)

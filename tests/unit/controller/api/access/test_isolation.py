@@ -50,6 +50,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("GET", "/services/{name}"): None,
     ("GET", "/service-ids/{service_id}"): None,
     ("GET", "/services/{name}/token"): None,
+    ("GET", "/services/{name}/timeline"): None,
     ("GET", "/services/{name}/proxy-log"): None,
     ("POST", "/services/{name}/update"): {"task": SERVICE_TASK, "key": "k"},
     ("POST", "/services/{name}/down"): {},

@@ -11,7 +11,14 @@ import pytest
 from perdure.controller.api.serve import haproxy_socket
 from perdure.controller.api.serve.haproxy_socket import CommandFailed, ServerCounts
 
-STAT = "# pxname,svname,qcur,scur,stot,\nreplicas,s0,0,3,40,\nreplicas,BACKEND,0,3,41,\nhold,BACKEND,0,0,0,\n\n"
+STAT = """\
+# pxname,svname,qcur,scur,stot,hrsp_1xx,hrsp_2xx,hrsp_4xx,
+endpoint,FRONTEND,,4,50,0,38,9,
+replicas,s0,0,3,40,,,,
+replicas,BACKEND,2,3,41,0,38,0,
+hold,BACKEND,0,0,0,0,0,0,
+
+"""
 
 
 def answering(path: Path, answer: str) -> None:
@@ -32,8 +39,9 @@ def answering(path: Path, answer: str) -> None:
 def test_counts__reads_the_table(tmp_path: Path) -> None:
     answering(tmp_path / "s", STAT)
     assert haproxy_socket.counts(tmp_path / "s") == [
+        ServerCounts("endpoint", "FRONTEND", 4, 50, 0, {"2": 38, "4": 9}),
         ServerCounts("replicas", "s0", 3, 40),
-        ServerCounts("replicas", "BACKEND", 3, 41),
+        ServerCounts("replicas", "BACKEND", 3, 41, 2, {"2": 38}),
         ServerCounts("hold", "BACKEND", 0, 0),
     ]
 

@@ -209,6 +209,33 @@ def test_down__cancels_the_jobs_of_all_replicas(alone: Controller) -> None:
 
 
 def test_requests__name_a_service_that_does_not_exist(alone: Controller) -> None:
-    for method, path in (("GET", "/services/x"), ("POST", "/services/x/down"), ("GET", "/services/x/proxy-log")):
+    for method, path in (("GET", "/services/x"), ("POST", "/services/x/down"), ("GET", "/services/x/timeline")):
         answer = alone.call(method, path)
         assert (answer.status_code, answer.json()["error"]["where"]) == (404, "name")
+
+
+def test_timeline__says_what_was_wanted_and_decided(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    alone.call("POST", "/services/model/replicas/1/terminate")
+    alone.call("POST", "/services/model/down")
+    entries = alone.call("GET", "/services/model/timeline").json()["entries"]
+    assert [(one["kind"], one["version"], one["replica"]) for one in entries] == [
+        ("service.started", 1, None),
+        ("service.replica_launched", 1, 1),
+        ("service.replica_launched", 1, 2),
+        ("service.down", None, None),
+    ]
+    newest = alone.call("GET", "/services/model/timeline?limit=1").json()["entries"]
+    assert [one["kind"] for one in newest] == ["service.down"]
+
+
+def test_metrics__show_services_by_their_ids(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    text = alone.daemon.api_context.metrics.registry.render()
+    assert 'perdure_services{status="REPLICA_INIT"} 1' in text
+    assert 'perdure_service_replicas{service="1",status="PENDING"} 2' in text
+    assert "model" not in text
