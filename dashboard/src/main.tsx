@@ -13,6 +13,7 @@ import { LaunchPage } from "./pages/launch";
 import { MarketPage } from "./pages/market";
 import { NodesPage } from "./pages/nodes";
 import { SavingsPage } from "./pages/savings";
+import { ServicePage, ServicesPage } from "./pages/services";
 import { UsersPage } from "./pages/users";
 import { Empty } from "./parts/basics";
 import { Shell, SignInPage } from "./parts/shell";
@@ -26,6 +27,7 @@ const PAGES = {
   "/nodes": ["Nodes", NodesPage],
   "/controllers": ["Controllers", ControllersPage],
   "/clusters": ["Clusters", ClustersPage],
+  "/services": ["Services", ServicesPage],
   "/users": ["Users", UsersPage],
 } as const;
 
@@ -35,11 +37,13 @@ function App() {
   const { path } = address.value;
   const job = /^\/jobs\/(\d+)$/.exec(path);
   const cluster = /^\/clusters\/([^/]+)$/.exec(path)?.[1];
+  const service = /^\/services\/([^/]+)$/.exec(path)?.[1];
   const page = PAGES[path as keyof typeof PAGES];
+  const named = cluster ?? service;
   useEffect(() => {
     if (page) document.title = `${page[0]} · Perdure`;
-    else if (cluster) document.title = `${decodeURIComponent(cluster)} · Perdure`;
-  }, [page, cluster]);
+    else if (named) document.title = `${decodeURIComponent(named)} · Perdure`;
+  }, [page, named]);
   if (signedIn.value === false) return <SignInPage problem={problem} />;
   const Page = page?.[1];
   return (
@@ -48,6 +52,8 @@ function App() {
         <JobPage key={path} id={Number(job[1])} />
       ) : cluster ? (
         <ClusterPage key={path} name={decodeURIComponent(cluster)} />
+      ) : service ? (
+        <ServicePage key={path} name={decodeURIComponent(service)} />
       ) : Page ? (
         <Page />
       ) : (

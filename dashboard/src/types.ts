@@ -289,3 +289,54 @@ export interface ClusterQueue {
   cluster: Cluster;
   jobs: ClusterJob[];
 }
+
+export interface ServiceReplica {
+  service_name: string;
+  number: number;
+  version: number;
+  status: string;
+  message: string;
+  is_spot: boolean;
+  job_id: number | null;
+  infra: string;
+  resources: string;
+  requests: number;
+  launched_at: string;
+  ready_at: string | null;
+  ended_at: string | null;
+}
+
+export interface Service {
+  name: string;
+  service_id: number;
+  user: string;
+  version: number;
+  status: string;
+  message: string;
+  uptime_s: number | null;
+  created_at: string;
+  endpoint: string | null;
+  has_token: boolean;
+  ready_replicas: number;
+  target_replicas: number;
+  requests: number;
+  recent_requests: number;
+  autoscaling_policy: string;
+  load_balancing_policy: string;
+  requested_resources: string;
+  price_per_hour: number;
+  replicas: ServiceReplica[];
+}
+
+export interface ServiceList {
+  now: string;
+  services: Service[];
+}
+
+export interface ServiceEvent {
+  at: string;
+  kind: string;
+  version: number | null;
+  replica: number | null;
+  message: string;
+}
