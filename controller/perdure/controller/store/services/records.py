@@ -129,6 +129,13 @@ def change_replica(conn: Connection, service_id: int, number: int, **columns: An
     )
 
 
+def adopt(conn: Connection, service_id: int, earlier: int, version: int) -> None:
+    """Make the replicas of an earlier version that are wanted replicas of another one."""
+    is_wanted = (Replicas.c.retired_at.is_(None), Replicas.c.ended_at.is_(None))
+    of_earlier = (Replicas.c.service_id == service_id, Replicas.c.version == earlier)
+    conn.execute(update(Replicas).where(*of_earlier, *is_wanted).values(version=version))
+
+
 def get(conn: Connection, service_id: int) -> Row[Any] | None:
     return conn.execute(select(Services).where(Services.c.id == service_id)).first()
 

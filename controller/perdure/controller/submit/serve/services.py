@@ -136,9 +136,16 @@ class ServiceRequests:
         changes = {"version": version, "mode": str(mode), "target": target, "above_since": None, "below_since": None}
         try:
             with self.database.begin() as conn:
+                earlier = records.version(conn, service.id, service.version)
+                keeps = _runs_the_same(self.config_of(earlier), config, uses_spot=_uses_spot(task))
+                if keeps:
+                    columns["ready_at"] = earlier.ready_at
                 records.insert_version(conn, columns)
                 records.change(conn, service.id, **changes)
-                events.add(conn, service.id, "service.updated", self.clock.now(), version=version, message=str(mode))
+                if keeps:
+                    records.adopt(conn, service.id, service.version, version)
+                how = "its replicas are kept: only `service` has changed" if keeps else str(mode)
+                events.add(conn, service.id, "service.updated", self.clock.now(), version=version, message=how)
         except IntegrityError as error:
             message = f"the service {name} is being updated by another request"
             raise RequestRejected(message, fix="try again", status=409) from error
@@ -328,6 +335,19 @@ def _checked(config: Mapping[str, Any]) -> Task:
     if problems := schema_service.check_service(task.to_yaml_config()):
         raise rejection_of(TaskError(problems))
     return task
+
+
+def _runs_the_same(earlier: Mapping[str, Any], config: Mapping[str, Any], *, uses_spot: bool) -> bool:
+    """Whether replicas of an earlier task can go on as those of a new one: they run, and are probed, in the same way.
+
+    Files are compared by the digests of what was uploaded.
+    """
+
+    def of_replicas(one: Mapping[str, Any]) -> tuple[Any, ...]:
+        port = schema_service.service_port(one)
+        return replica_config(one, 0, is_spot=True, uses_spot=uses_spot), port, probe_of(one["service"], port)
+
+    return of_replicas(earlier) == of_replicas(config)
 
 
 def _uses_spot(task: Task) -> bool:

@@ -184,6 +184,32 @@ def test_update__makes_one_version_for_each_key(alone: Controller) -> None:
     assert alone.call("GET", "/services/model").json()["target_replicas"] == 3
 
 
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        ({"service": {"readiness_probe": "/up", "replicas": 2, "load_balancing_policy": "round_robin"}}, True),
+        ({"service": {"readiness_probe": {"path": "/up", "initial_delay_seconds": 5}, "replicas": 2}}, True),
+        ({"service": {"readiness_probe": "/other", "replicas": 2}}, False),
+        ({"run": "serve --better $SKYPILOT_NODE_IPS"}, False),
+        ({"envs": {"MODEL": "larger"}}, False),
+        ({"resources": {"ports": 8081}}, False),
+        ({"resources": {"ports": 8080, "cpus": 2}}, False),
+    ],
+)
+def test_update__of_the_service_section_alone_keeps_the_replicas(
+    alone: Controller, change: dict[str, Any], is_kept: bool
+) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    assert alone.call("POST", "/services/model/update", task={**SERVICE, **change}, key="u").status_code == 201
+    for _ in range(3):
+        alone.evaluate()
+    wanted = [(row.number, row.version) for row in alone.rows(Replicas) if row.retired_as is None]
+    assert (wanted == [(1, 2), (2, 2)]) is is_kept
+    assert (len(alone.rows(Job)) == 2) is is_kept
+
+
 def test_terminate_replica__is_replaced_by_another_number(alone: Controller) -> None:
     alone.up()
     alone.evaluate()
