@@ -35,6 +35,7 @@ _MEANING = {
     404: "There is no such thing, or it is another user's",
     409: "It cannot be done now",
     413: "It is too large",
+    421: "another controller has this",
     429: "The user has reached a limit: nothing was changed",
     503: "The database or the disk is unavailable: nothing was changed, try again",
 }

@@ -140,7 +140,8 @@ class PeerStreams:
     async def _call(self, peer: Peer, place: Place, port: int, gone: asyncio.Future[None]) -> ClientConnection:
         """A connection to another controller that has opened the stream. Raises RequestRejected, OSError."""
         opening = asyncio.ensure_future(self._open_at(peer, place, port))
-        await asyncio.wait([opening, gone], timeout=2 * OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        awaited: list[asyncio.Future[Any]] = [opening, gone]
+        await asyncio.wait(awaited, timeout=2 * OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done() or opening.cancelled():
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)

@@ -201,7 +201,7 @@ class ServiceWatch:
                 records.change_replica(conn, service.row.id, one.view.number, ready_at=now)
                 records.change_version(conn, service.row.id, one.view.version, ready_at=now)
                 log.info("replica.ready", service=service.row.name, replica=one.view.number)
-                of_one = {"version": one.view.version, "replica": one.view.number}
+                of_one: dict[str, Any] = {"version": one.view.version, "replica": one.view.number}
                 self._timeline.tell(conn, service, "service.replica_ready", now, **of_one)
             if ready and not service.view.was_ready and any(one.view.version == service.row.version for one in ready):
                 self._timeline.tell(conn, service, "service.ready", now, version=service.row.version)

@@ -20,7 +20,7 @@ from perdure.controller.api.gate import bearer
 from perdure.controller.api.serve.peer_streams import VALID_S, Peer, PeerStreams
 from perdure.controller.api.server.http import Server
 from perdure.controller.api.server.sockets import StreamSocket
-from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.clock import ManualClock, SystemClock
 from perdure.controller.runtime.config.listen import Certificate, ListenConfig
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.tls import Tls, load_tls
@@ -135,7 +135,7 @@ def test_peer__passes_both_directions_and_the_end() -> None:
 
 def certificate(folder: Path) -> Tls:
     made = Certificate(folder / "cert.pem", folder / "key.pem", generated=True)
-    tls = load_tls(ListenConfig(made), host="127.0.0.1", clock=ManualClock())
+    tls = load_tls(ListenConfig(made), host="127.0.0.1", clock=SystemClock())
     assert tls is not None
     return tls
 

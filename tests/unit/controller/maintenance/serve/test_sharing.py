@@ -51,7 +51,7 @@ class Peer:
 
     def owned(self) -> list[str]:
         with self.database.connect() as conn:
-            return [row.name for row in records.unsettled(conn) if self.sharing.owns(row)]
+            return sorted(row.name for row in records.unsettled(conn) if self.sharing.owns(row))
 
     def report_of(self, service_id: int) -> ProxyReport:
         with self.database.connect() as conn:
@@ -134,10 +134,10 @@ def test_probes__are_seen_by_the_others_until_the_connection_moves(
     place = (KEY, 0)
     with database.begin() as conn:
         agent_connections.record(conn, place, controller="b", session_id="1", now=clock.now())
-    b.readiness.on_report(place, ReadinessFrame(ready=True, failing_s=None, message=""))
+    b.readiness.on_report(place, ReadinessFrame(type="readiness", ready=True, failing_s=None, message=""))
     b.sharing.publish_probes()
     assert a.probes() == {KEY: Probe(ready=True)}
-    b.readiness.on_report(place, ReadinessFrame(ready=False, failing_s=3.0, message="503"))
+    b.readiness.on_report(place, ReadinessFrame(type="readiness", ready=False, failing_s=3.0, message="503"))
     b.sharing.publish_probes()
     assert a.probes() == {KEY: Probe(ready=False, failing_since=clock.now() - 3, message="503")}
     with database.begin() as conn:  # the node has reconnected to `a`, and has not reported yet
@@ -150,7 +150,7 @@ def test_probes__are_seen_by_the_others_until_the_connection_moves(
 def test_probes__of_a_dead_controller_do_not_count(database: Engine, a: Peer, b: Peer, clock: ManualClock) -> None:
     with database.begin() as conn:
         agent_connections.record(conn, (KEY, 0), controller="b", session_id="1", now=clock.now())
-    b.readiness.on_report((KEY, 0), ReadinessFrame(ready=True, failing_s=None, message=""))
+    b.readiness.on_report((KEY, 0), ReadinessFrame(type="readiness", ready=True, failing_s=None, message=""))
     b.sharing.publish_probes()
     end_lease(database, "b")
     assert a.probes() == {}

@@ -39,7 +39,7 @@ def start(database: Engine, tmp_path: Path) -> Start:
         settings = settings_of(tmp_path / name, database)
         with database.connect() as conn:
             database_check.check(settings, conn)
-        return membership.join(settings, SystemClock(), database, "http://here", speed=None)
+        return membership.join(settings, SystemClock(), database, "http://here:1", speed=None)
 
     return call
 
