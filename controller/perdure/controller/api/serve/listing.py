@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
-from perdure.controller.maintenance.serve.sharing import ServiceSharing
+from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP, StoredReplica

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
 from perdure.controller.maintenance.serve.metrics import ServiceMetrics
-from perdure.controller.maintenance.serve.sharing import ServiceSharing
+from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.maintenance.serve.watch import ServiceWatch
 from perdure.controller.nodes.session import NodeSessions

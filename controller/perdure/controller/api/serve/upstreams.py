@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from starlette.websockets import WebSocketDisconnect
 
-from perdure.controller.api.serve.answer_framing import AnswerFraming, error_event
+from perdure.controller.api.serve.answer_frames import AnswerFraming, error_event
 from perdure.controller.api.serve.haproxy_config import HOLD, socket_name
 from perdure.controller.api.serve.peer_streams import NodeStream, OpenStream
 from perdure.controller.maintenance.serve.proxy_state import ProxyTarget

@@ -52,7 +52,7 @@ class ServiceTimeline:
     wake: Callable[[], None]
     config_of: Callable[[Row[Any]], Mapping[str, Any]] = lambda _version: {}
 
-    def tell(
+    def record(
         self,
         conn: Connection,
         service: ReadService,
@@ -91,18 +91,18 @@ class ServiceTimeline:
         notifications.add_all(conn, [{**columns, "channel": channel} for channel in channels])
         self.wake()
 
-    def tell_end(
+    def record_end(
         self, conn: Connection, service: ReadService, view: Replica, status: ReplicaStatus, message: str, now: float
     ) -> None:
-        """Tell that a replica ends, and what that means for its service."""
+        """Record that a replica ends, and what that means for its service."""
         kind = _ENDS.get(status, "service.replica_failed")
         text = f"{status}: {message}" if message else str(status)
-        self.tell(conn, service, kind, now, version=view.version, replica=view.number, message=text)
+        self.record(conn, service, kind, now, version=view.version, replica=view.number, message=text)
         is_first = view.version == service.row.version and not service.view.was_ready and not service.view.failures
         if status in FAILURES and is_first:
             goes_on = any(one.view.is_ready for one in service.replicas if one.view.version != view.version)
             kind = "service.update_failed" if goes_on else "service.failed"
-            self.tell(conn, service, kind, now, version=view.version, message=text)
+            self.record(conn, service, kind, now, version=view.version, message=text)
 
     def _channels(self, kind: str, service: Row[Any], given: Any) -> list[str]:
         """Where an event goes: by the rules, and by `notify` of the task."""

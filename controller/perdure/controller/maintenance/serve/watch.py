@@ -24,7 +24,7 @@ from perdure.controller.maintenance.serve.proxy_state import (
     ProxyTarget,
 )
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
-from perdure.controller.maintenance.serve.sharing import ServiceSharing
+from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import Clock
@@ -202,9 +202,9 @@ class ServiceWatch:
                 records.change_version(conn, service.row.id, one.view.version, ready_at=now)
                 log.info("replica.ready", service=service.row.name, replica=one.view.number)
                 of_one: dict[str, Any] = {"version": one.view.version, "replica": one.view.number}
-                self._timeline.tell(conn, service, "service.replica_ready", now, **of_one)
+                self._timeline.record(conn, service, "service.replica_ready", now, **of_one)
             if ready and not service.view.was_ready and any(one.view.version == service.row.version for one in ready):
-                self._timeline.tell(conn, service, "service.ready", now, version=service.row.version)
+                self._timeline.record(conn, service, "service.ready", now, version=service.row.version)
             if ready and service.row.ready_since is None:
                 records.change(conn, service.row.id, ready_since=now)
         if new:
@@ -225,7 +225,7 @@ class ServiceWatch:
                     records.change_replica(conn, service.row.id, view.number, **columns)
                     records.forget_ended(conn, service.row.id, MAX_KEPT)
                     if "retired_as" in columns:
-                        self._timeline.tell_end(
+                        self._timeline.record_end(
                             conn, service, view, ReplicaStatus(columns["retired_as"]), columns["message"], now
                         )
                 if row.finalized:
@@ -254,17 +254,19 @@ class ServiceWatch:
                 records.change(conn, service.row.id, **state)
             if scale.target != known.target:
                 message = f"from {known.target} to {scale.target} replicas"
-                self._timeline.tell(conn, service, "service.scaled", now, message=message)
+                self._timeline.record(conn, service, "service.scaled", now, message=message)
             for one in plan.retirements:
                 columns = {"retired_at": now, "retired_as": str(one.status), "message": causes[one.number]}
                 records.change_replica(conn, service.row.id, one.number, **columns)
                 log.info("replica.retired", service=service.row.name, replica=one.number, **columns)
-                self._timeline.tell_end(conn, service, by_number[one.number].view, one.status, causes[one.number], now)
+                self._timeline.record_end(
+                    conn, service, by_number[one.number].view, one.status, causes[one.number], now
+                )
             for is_spot in plan.launches:
                 number = records.insert_replica(conn, service.row.id, service.row.version, is_spot=is_spot, now=now)
                 log.info("replica.wanted", service=service.row.name, replica=number, spot=is_spot)
                 of_one = {"version": service.row.version, "replica": number, "message": "spot" if is_spot else ""}
-                self._timeline.tell(conn, service, "service.replica_launched", now, **of_one)
+                self._timeline.record(conn, service, "service.replica_launched", now, **of_one)
         failpoint("service.decided")
         self._woken.set()  # the next evaluation reads what was written, and does it
 
@@ -282,7 +284,7 @@ class ServiceWatch:
                 columns = {"retired_at": now, "retired_as": str(status), "message": str(error)}
                 with self._sharing.writing(service.row.id) as conn:
                     records.change_replica(conn, service.row.id, row.number, **columns)
-                    self._timeline.tell_end(conn, service, one.view, status, str(error), now)
+                    self._timeline.record_end(conn, service, one.view, status, str(error), now)
 
     def _retire_all(self, service: ReadService, now: float) -> None:
         left = [one.view.number for one in service.replicas if one.view.retired_as is None]

@@ -39,7 +39,7 @@ class ServiceRow(SQLModel, table=True):
     idempotency_key: str | None = Field(default=None, unique=True)
     #: The controller that decides about it and runs its proxy; None: none does yet.
     owner: str | None = None
-    #: What the proxy reports, where several controllers share the database: see `maintenance.serve.sharing`.
+    #: What the proxy reports, where several controllers share the database: see `maintenance.serve.shared_state`.
     report: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True), nullable=True))
 
 

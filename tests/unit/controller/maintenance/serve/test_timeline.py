@@ -44,7 +44,7 @@ class Setting:
     def end(self, of: Any, status: ReplicaStatus, number: int = 1, version: int = 1) -> None:
         view = Replica(number, version, is_spot=True, created_at=0.0)
         with self.database.begin() as conn:
-            self.timeline.tell_end(conn, of, view, status, "why", 0.0)
+            self.timeline.record_end(conn, of, view, status, "why", 0.0)
 
     def kinds(self) -> list[str]:
         with self.database.connect() as conn:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from perdure.controller.api.serve.answer_framing import AnswerFraming, error_event
+from perdure.controller.api.serve.answer_frames import AnswerFraming, error_event
 
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

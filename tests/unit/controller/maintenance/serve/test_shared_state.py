@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from perdure.controller.maintenance.serve.proxy_state import ProxyReport
-from perdure.controller.maintenance.serve.sharing import NO_OWNER, ServiceSharing
+from perdure.controller.maintenance.serve.shared_state import NO_OWNER, ServiceSharing
 from perdure.controller.nodes.frames import ReadinessFrame
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import REAL_TIME, ManualClock
