@@ -38,8 +38,8 @@ from perdure.controller.maintenance.notify.callback_channel import CallbackChann
 from perdure.controller.maintenance.notify.channels import build_channels
 from perdure.controller.maintenance.notify.sender import NotificationSender
 from perdure.controller.maintenance.periodic_jobs import PeriodicJobs
-from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
+from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder

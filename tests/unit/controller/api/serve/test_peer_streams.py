@@ -16,7 +16,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from perdure.controller.api.gate import bearer
+from perdure.controller.api.request_precheck import bearer
 from perdure.controller.api.serve.peer_streams import VALID_S, Peer, PeerStreams
 from perdure.controller.api.server.http import Server
 from perdure.controller.api.server.sockets import StreamSocket
