@@ -112,6 +112,7 @@ TIMELINE_KINDS = frozenset(
         "task.stuck",
         "task.waiting",
         "task.work_estimated",
+        "task.work_lost",
         "terminate.retry",
     }
 )
