@@ -83,10 +83,15 @@ class Losses:
 
     def rate(self, prior: float, advised: float | None = None) -> float:
         """Losses per expected loss, shrunk towards `prior` and, if given, towards the rate that the cloud advises."""
+        shape, weight = self.law(prior, advised)
+        return shape / weight
+
+    def law(self, prior: float, advised: float | None = None) -> tuple[float, float]:
+        """What is known of the rate: a gamma distribution, as its shape and its rate. Its mean is `rate`."""
         if advised is None:
-            return (_PRIOR_LOSSES * prior + self.lost) / (_PRIOR_LOSSES + self.expected)
+            return _PRIOR_LOSSES * prior + self.lost, _PRIOR_LOSSES + self.expected
         known = _PRIOR_LOSSES * prior + _ADVISED_LOSSES * advised
-        return (known + self.lost) / (_PRIOR_LOSSES + _ADVISED_LOSSES + self.expected)
+        return known + self.lost, _PRIOR_LOSSES + _ADVISED_LOSSES + self.expected
 
 
 _NO_LOSSES = Losses()
@@ -193,10 +198,15 @@ class History:
         rate = region.losses.rate(1.0) if region else 1.0
         if region and now - region.lost_at < _SHOCK_S:
             rate *= _SHOCK
-        track, advice = self.tracks.get(key), self.advice.get(key)
-        if advice is not None and now - advice.at < _ADVICE_S:
-            return (track.losses if track else _NO_LOSSES).rate(rate, advice.rate)
+        track, advised = self.tracks.get(key), self.advised_rate(key, now)
+        if advised is not None:
+            return (track.losses if track else _NO_LOSSES).rate(rate, advised)
         return track.losses.rate(rate) if track else rate
+
+    def advised_rate(self, key: OfferKey, now: float) -> float | None:
+        """How often `key` loses machines by its cloud's advice, as a multiple; None without recent advice."""
+        advice = self.advice.get(key)
+        return advice.rate if advice is not None and now - advice.at < _ADVICE_S else None
 
     def life_s(self, key: OfferKey, now: float) -> float:
         """The mean time that a machine of `key`, held now or launched now, will last."""

@@ -3,18 +3,21 @@
 The simulator's own world on random markets: how long each offer stays available follows the law that the policies use,
 with what this controller has observed of each offer; how long it is unavailable follows the recordings. Offers are
 drawn independently of each other: that zones of one region are often lost together is left out.
+
+How volatile offers are is not known exactly, so each run draws that, too, from what the history leaves open. Otherwise
+forecasts would be too narrow (`python -m benchmarks.forecasts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, gamma
+from math import erfc, exp, gamma, log, prod
 from random import Random
 
 from perdure.recovery.job import JobView, TaskView
 from perdure.recovery.market.fit import fitting_offers
-from perdure.recovery.market.history import History, OfferTrack, RegionTrack
+from perdure.recovery.market.history import History, Losses, OfferTrack, RegionTrack
 from perdure.recovery.market.offers import Market, Offer, OfferKey
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.survival import SCALE_S, SHAPE
@@ -28,14 +31,23 @@ from perdure.recovery.simulate.world import World
 _AWAY_MEDIAN_S = 2800.0
 _AWAY_SIGMA = 1.35
 
+# Markets differ in how long offers are away: the medians of V100s and H100s were 0.49 h and 0.17 h, whose logarithms
+# have this standard deviation.
+_AWAY_MARKET_SIGMA = 0.75
+
 # An observation older than this says next to nothing about the present.
 _OBSERVATION_MAX_AGE_S = 3600.0
 
 # A task is assumed to save every half hour: a loss costs a quarter of an hour on average.
 CHECKPOINT_EVERY_S = 1800.0
 
+# A gamma distribution yields numbers that are too small to divide by.
+_MIN_VOLATILITY = 1e-3
+
 _TICK_S = 300
 _MAX_OFFERS = 8
+# A value is drawn again until it agrees with what is known, but no more often than this.
+_MAX_DRAWS = 200
 # A run is simulated for at least this many times the work, and at least this long after the work or the deadline.
 _HORIZON_FACTOR = 3.0
 _MIN_HORIZON_S = 24 * 3600.0
@@ -77,9 +89,8 @@ def draw_runs(task: TaskView, market: MarketView, now: float, *, seed: int = 0) 
     history = _renamed(market.history, [offer for _, offer in offers])
     startup_times = market.history.startup_times
     while True:
-        zones = tuple(
-            _draw_zone(o, price, market, now, horizon_s, task.num_nodes, random) for o, price in _machines(offers)
-        )
+        laws = _Laws(market, now, random)
+        zones = tuple(_draw_zone(o, price, laws, horizon_s, task.num_nodes) for o, price in _machines(offers))
         scenario = Scenario(
             zones,
             work_s=max(1, round(work_s)),
@@ -110,7 +121,8 @@ def summarize_runs(runs: Sequence[Run], deadline_s: float | None) -> Forecast:
 
 def _spread(values: Sequence[float]) -> Spread:
     ordered = sorted(values)
-    tail = len(ordered) // 10
+    # One of n + 1 equally likely values lies below each of the n, so a tenth of them below this one.
+    tail = max(0, round(0.1 * (len(ordered) + 1)) - 1)
     return Spread(sum(ordered) / len(ordered), ordered[tail], ordered[-1 - tail])
 
 
@@ -163,17 +175,64 @@ def _renamed(history: History, offers: Sequence[Offer]) -> History:
     return History(tracks, regions, history.startup_times)
 
 
-def _draw_zone(
-    offer: Offer, on_demand: float, market: MarketView, now: float, horizon_s: float, nodes: int, random: Random
-) -> ZoneTrace:
+class _Laws:
+    """The laws of one random market: how volatile each offer is, and how long offers are away."""
+
+    def __init__(self, market: MarketView, now: float, random: Random) -> None:
+        self.market, self.now, self.random = market, now, random
+        self.away_median_s = self._away_median_s()
+        self._regions: dict[tuple[str, str], float] = {}
+
+    def volatility(self, key: OfferKey) -> float:
+        """Drawn from what the history leaves open; the same in the mean as `History.volatility` long after a loss."""
+        history, place = self.market.history, (key.cloud, key.region)
+        if place not in self._regions:
+            region = history.regions.get(place)
+            self._regions[place] = self._rate((region.losses if region else Losses()).law(1.0))
+        track, advised = history.tracks.get(key), history.advised_rate(key, self.now)
+        if track is None and advised is None:
+            return self._regions[place]
+        return self._rate((track.losses if track else Losses()).law(self._regions[place], advised))
+
+    def _rate(self, law: tuple[float, float]) -> float:
+        shape, weight = law
+        return max(_MIN_VOLATILITY, self.random.gammavariate(shape, 1 / weight))
+
+    def away_for_s(self, key: OfferKey) -> float | None:
+        """For how long the offer is known to have been away; None unless it was away when it was seen last."""
+        track = self.market.history.tracks.get(key)
+        is_away = track is not None and not track.available and self.now - track.seen_at < _OBSERVATION_MAX_AGE_S
+        return self.now - track.since if track is not None and is_away else None
+
+    def away_s(self, already_s: float = 0.0) -> float:
+        """For how long an offer stays away, that has been away for `already_s`."""
+        for _ in range(_MAX_DRAWS):
+            seconds = self.away_median_s * self.random.lognormvariate(0.0, _AWAY_SIGMA)
+            if seconds > already_s:
+                return seconds - already_s
+        return already_s
+
+    def _away_median_s(self) -> float:
+        """Drawn from what is open after the offers that are away now have been away for as long as they have."""
+        known = [self.away_for_s(key) for key in self.market.history.tracks]
+        ages_s = sorted((s for s in known if s), reverse=True)[:_MAX_OFFERS]
+        for _ in range(_MAX_DRAWS):
+            median_s = _AWAY_MEDIAN_S * self.random.lognormvariate(0.0, _AWAY_MARKET_SIGMA)
+            likelihood = prod(erfc(log(age_s / median_s) / _AWAY_SIGMA / 2**0.5) / 2 for age_s in ages_s)
+            if self.random.random() < likelihood:
+                break
+        return median_s
+
+
+def _draw_zone(offer: Offer, on_demand: float, laws: _Laws, horizon_s: float, nodes: int) -> ZoneTrace:
     region, zone = _zone_name(offer.key)
     ticks = int(horizon_s // _TICK_S) + 1
-    available = _availability(offer, market, now, ticks, random) if offer.market is Market.SPOT else [0] * ticks
+    available = _availability(offer, laws, ticks) if offer.market is Market.SPOT else [0] * ticks
     return ZoneTrace(
         zone=zone,
         region=region,
         instance_type=offer.instance_type,
-        start_at=now,
+        start_at=laws.now,
         gap_s=_TICK_S,
         counts=tuple(nodes * is_available for is_available in available),
         prices=(offer.price_per_hour,) * ticks,
@@ -181,34 +240,33 @@ def _draw_zone(
     )
 
 
-def _availability(offer: Offer, market: MarketView, now: float, ticks: int, random: Random) -> list[int]:
+def _availability(offer: Offer, laws: _Laws, ticks: int) -> list[int]:
     """By tick: 1 if the offer is available, else 0."""
-    volatility = market.history.volatility(offer.key, now)
-    is_available, age_s = _initial_state(offer, market, now, volatility, random)
+    volatility = laws.volatility(offer.key)
+    is_available, age_s = _initial_state(offer, laws, volatility)
     result: list[int] = []
     while len(result) < ticks:
-        length_s = _life_s(age_s, volatility, random) if is_available else _away_s(random)
+        length_s = _life_s(age_s, volatility, laws.random) if is_available else laws.away_s(age_s)
         result += [int(is_available)] * max(1, round(min(length_s, ticks * _TICK_S) / _TICK_S))
         is_available, age_s = not is_available, 0.0
     return result[:ticks]
 
 
-def _initial_state(
-    offer: Offer, market: MarketView, now: float, volatility: float, random: Random
-) -> tuple[bool, float]:
-    """Whether the offer is available at the start, and its age then."""
+def _initial_state(offer: Offer, laws: _Laws, volatility: float) -> tuple[bool, float]:
+    """Whether the offer is available at the start, and since how many seconds that has been so."""
+    market, now = laws.market, laws.now
+    if (away_s := laws.away_for_s(offer.key)) is not None:
+        return False, away_s
     if any(r.until > now and r.covers(offer) for r in market.unavailable):
         return False, 0.0
     track = market.history.tracks.get(offer.key)
     if track is not None and now - track.seen_at < _OBSERVATION_MAX_AGE_S:
         return track.available, track.age_s(now)
     available_s = SCALE_S * volatility ** (-1 / SHAPE) * gamma(1 + 1 / SHAPE)
-    away_s = _AWAY_MEDIAN_S * exp(_AWAY_SIGMA**2 / 2)
-    return random.random() < available_s / (available_s + away_s), track.age_s(now) if track else _OBSERVATION_MAX_AGE_S
-
-
-def _away_s(random: Random) -> float:
-    return _AWAY_MEDIAN_S * random.lognormvariate(0.0, _AWAY_SIGMA)
+    mean_away_s = laws.away_median_s * exp(_AWAY_SIGMA**2 / 2)
+    if laws.random.random() >= available_s / (available_s + mean_away_s):
+        return False, 0.0
+    return True, track.age_s(now) if track else _OBSERVATION_MAX_AGE_S
 
 
 def _life_s(age_s: float, volatility: float, random: Random) -> float:

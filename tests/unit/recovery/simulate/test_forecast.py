@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import islice
+from random import Random
+from statistics import mean, stdev
 
 import pytest
 
@@ -12,7 +14,8 @@ from perdure.recovery.market.offers import Market, Offer
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView
-from perdure.recovery.simulate.forecast import Forecast, draw_runs, summarize_runs
+from perdure.recovery.simulate import Run
+from perdure.recovery.simulate.forecast import Forecast, _Laws, draw_runs, summarize_runs
 
 NOW = 1_800_000_000.0
 HOUR_S = 3600.0
@@ -89,6 +92,44 @@ def test_forecast__starts_without_unavailable_offers() -> None:
         draw_runs(TaskView(0, (MachineRequirement(),), recovery=recovery), MarketView(MARKET, refused), NOW), 5
     ):
         assert min(stay.launched_at for stay in run.stays) > NOW
+
+
+def seen_away(for_s: float) -> MarketView:
+    """All spot offers were refused for so long, most recently a minute ago."""
+    history = History()
+    for o in MARKET:
+        for at in (NOW - for_s, NOW - 60) if o.market is Market.SPOT else ():
+            history = with_observation(history, OfferObservation(o.key, at, available=False))
+    return MarketView(MARKET, history=history)
+
+
+def test_forecast__offers_that_are_away_for_long_stay_away_longer() -> None:
+    first_starts = []
+    for for_s in (120.0, 20 * HOUR_S):
+        task = TaskView(0, (MachineRequirement(),), recovery=Recovery("CHEAPEST", work_s=HOUR_S))
+        runs = islice(draw_runs(task, seen_away(for_s), NOW), 12)
+        first_starts.append(mean(min((s.launched_at for s in run.stays), default=NOW + 40 * HOUR_S) for run in runs))
+    assert first_starts[1] - NOW > 2 * (first_starts[0] - NOW) > 0
+
+
+def test_forecast__draws_volatility_around_what_is_known() -> None:
+    history, key = History(), MARKET[0].key
+    for i in range(12):
+        at = NOW - (20 - i) * HOUR_S
+        history = with_observation(history, OfferObservation(key, at, available=True))
+        history = with_observation(history, OfferObservation(key, at + 600, available=False, held_since=at))
+    market, random = MarketView(MARKET, history=history), Random(3)
+    drawn = [_Laws(market, NOW, random).volatility(key) for _ in range(1000)]
+    assert mean(drawn) == pytest.approx(history.volatility(key, NOW), rel=0.05)
+    assert 0.15 < stdev(drawn) / mean(drawn) < 0.5
+
+
+@pytest.mark.parametrize(("runs", "low", "high"), [(40, 3, 36), (99, 9, 89), (4, 0, 3)])
+def test_summarize_runs__a_tenth_of_further_runs_lie_below_and_above(runs: int, low: int, high: int) -> None:
+    """Of 40 runs and another one, each place in their order is equally likely for the other one."""
+    results = [Run(NOW, float(i), float(i), {market: 0.0 for market in Market}) for i in range(runs)]
+    cost = summarize_runs(results, None).cost
+    assert (cost.low, cost.high) == (low, high)
 
 
 def test_forecast__impossible_deadline_is_missed_in_every_run() -> None:
