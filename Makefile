@@ -79,6 +79,7 @@ wheels: $(INSTALLED) ## the wheels `perdure` and `perdure-checkpoint` (the libra
 bench: $(INSTALLED) fuse ## how fast things are, and what policies cost, against their targets
 	@$(BIN)/python -m benchmarks.latency
 	@$(BIN)/python -m benchmarks.policies
+	@$(BIN)/python -m benchmarks.services
 
 bench-exec: $(INSTALLED) ## how long `perdure exec` takes to its first output, on a cluster of the local cloud
 	@$(BIN)/python -m benchmarks.cluster_exec

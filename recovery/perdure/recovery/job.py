@@ -49,6 +49,7 @@ class Recovery:
     restart_when_stuck_s: float | None = None  # the same, before it is restarted
     max_duration_s: float | None = None  # how long after the first start of `run` it ends
     max_cost: float | None = None  # USD that its machines may cost
+    taken_zones: tuple[str, ...] = ()  # SPREAD tries them last: others of a service are there
 
     @cached
     def has_limits(self) -> bool:

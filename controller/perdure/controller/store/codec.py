@@ -73,7 +73,8 @@ def encode_recovery(recovery: Recovery) -> dict[str, Any]:
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:
-    return Recovery(**{**data, "recover_on_exit_codes": frozenset(data["recover_on_exit_codes"])})
+    codes, zones = frozenset(data["recover_on_exit_codes"]), tuple(data.get("taken_zones", ()))
+    return Recovery(**{**data, "recover_on_exit_codes": codes, "taken_zones": zones})
 
 
 def _column(value: object) -> object:

@@ -14,7 +14,8 @@ _RECENT_S = 3600.0
 
 
 def spread(task: TaskView, market: MarketView, now: float) -> Choice:
-    """Prefers offers that were last seen available, then those that no job used within the hour; cheapest first.
+    """Prefers offers that were last seen available, then zones without another replica of the task's service, then
+    offers that no job used within the hour; cheapest first.
 
     The idea is SpotHedge's: a preemption in one zone leaves the machines in other zones alone. While fewer than two
     offers were last seen available, all are treated alike.
@@ -24,9 +25,10 @@ def spread(task: TaskView, market: MarketView, now: float) -> Choice:
     has_reliable = sum(1 for _ in islice(reliable, 2)) == 2
 
     def reluctance(offer: Offer) -> tuple[bool, ...]:
-        track = tracks.get(offer.key)
+        track, is_taken = tracks.get(offer.key), offer.zone in task.recovery.taken_zones
         if track is None:
-            return False, False
-        return has_reliable and not track.available, track.available and now - track.seen_at < _RECENT_S
+            return False, is_taken, False
+        is_recent = track.available and now - track.seen_at < _RECENT_S
+        return has_reliable and not track.available, is_taken, is_recent
 
     return choose(task, market, now, reluctance)

@@ -25,6 +25,7 @@ ALL_SET = Recovery(
     restart_when_stuck_s=8.0,
     max_duration_s=9.0,
     max_cost=10.0,
+    taken_zones=("east-1a", "west-1a"),
 )
 # The fields that the first controllers know, which refuse any other.
 FIRST_FIELDS = {

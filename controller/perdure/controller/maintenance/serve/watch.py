@@ -277,8 +277,11 @@ class ServiceWatch:
             if row.job_id is not None or row.retired_as is not None:
                 continue
             try:
-                version = service.versions[row.version]
-                self._jobs.add(self._requests.launch_replica(service.row, version, row.number, is_spot=row.is_spot))
+                version, zones = service.versions[row.version], {one.view.zone or "" for one in service.replicas} - {""}
+                launched = self._requests.launch_replica(
+                    service.row, version, row.number, is_spot=row.is_spot, taken_zones=zones
+                )
+                self._jobs.add(launched)
             except RequestRejected as error:
                 now, status = self._clock.now(), ReplicaStatus.FAILED_PROVISION
                 columns = {"retired_at": now, "retired_as": str(status), "message": str(error)}

@@ -25,6 +25,7 @@ class OfService:
     probe: Mapping[str, Any]  # as in the node spec
     secrets: Mapping[str, str]  # of the task: they are not stored in the probe
     spreads: bool = False
+    taken_zones: tuple[str, ...] = ()  # where the service's other replicas are
 
     def adapt(self, compiled: CompiledJob) -> CompiledJob:
         """The submission's job, compiled for the service: a machine that is lost ends it."""
@@ -33,7 +34,7 @@ class OfService:
     def _adapt(self, task: NewTask) -> NewTask:
         recovery = replace_value(task.view.recovery, recovers=False)
         if self.spreads:
-            recovery = replace_value(recovery, strategy=SPREAD)
+            recovery = replace_value(recovery, strategy=SPREAD, taken_zones=self.taken_zones)
         spec = {**task.spec, "probe": mask_secrets(dict(self.probe), self.secrets)}
         return replace(task, view=replace_value(task.view, recovery=recovery), spec=spec)
 

@@ -193,10 +193,17 @@ class ServiceRequests:
 
     # --- for the watch ------------------------------------------------------------------------------------
 
-    def launch_replica(self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool) -> int:
-        """Submit the job of a replica, unless it was submitted before. Returns its id."""
+    def launch_replica(
+        self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool, taken_zones: Collection[str] = ()
+    ) -> int:
+        """Submit the job of a replica, unless it was submitted before. Returns its id.
+
+        `taken_zones`: where the service's other replicas are, and those that are about to be lost.
+        """
         config = self.config_of(version)
         replica = self._submission(service.name, service.user, config, service.id, number, is_spot)
+        if replica.service is not None:
+            replica = replace(replica, service=replace(replica.service, taken_zones=tuple(sorted(taken_zones))))
         accepted = self.accept(replace(replica, may_run_callbacks=self._may_run_callbacks(version)))
         with self.database.begin() as conn:
             records.change_replica(conn, service.id, number, job_id=accepted.job_id)

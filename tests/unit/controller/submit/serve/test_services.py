@@ -265,3 +265,16 @@ def test_metrics__show_services_by_their_ids(alone: Controller) -> None:
     assert 'perdure_services{status="REPLICA_INIT"} 1' in text
     assert 'perdure_service_replicas{service="1",status="PENDING"} 2' in text
     assert "model" not in text
+
+
+def test_spread_replica__knows_the_zones_of_the_others(alone: Controller) -> None:
+    policy = {"min_replicas": 1, "spot_placer": "dynamic_fallback"}
+    section = {"readiness_probe": "/up", "replica_policy": policy}
+    alone.up({**SERVICE, "service": section, "resources": {"ports": 8080, "use_spot": True}})
+    requests = alone.daemon.api_context.services.requests  # type: ignore[union-attr]
+    with alone.daemon.database.connect() as conn:
+        row, version = records.get(conn, 1), records.version(conn, 1, 1)
+    assert row is not None
+    requests.launch_replica(row, version, 1, is_spot=True, taken_zones={"west-1a", "east-1a"})
+    (task,) = alone.rows(Task)
+    assert (task.recovery["strategy"], task.recovery["taken_zones"]) == ("SPREAD", ["east-1a", "west-1a"])
