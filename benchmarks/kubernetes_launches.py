@@ -21,6 +21,7 @@ from benchmarks.machine import print_machine
 
 from support.fakes.kube import FakeKube
 from support.helpers.controllers import Controller, running_controller
+from support.helpers.ports import unused_port
 
 JOBS, TARGET_S = 1000, 60.0
 TIMEOUT_S = 600.0
@@ -50,7 +51,9 @@ def measure(folder: Path, jobs: int) -> tuple[float, int]:
             kube.add_node(f"n{number}", cpu=110, memory_gib=400)
         home = folder / "home"
         home.mkdir()
-        (home / "config.yaml").write_text(f"local: false\n{kube.config}")
+        port = unused_port()
+        kube.settings["controller_url"] = f"http://127.0.0.1:{port}"
+        (home / "config.yaml").write_text(f"local: false\nlisten: {{port: {port}}}\n{kube.config}")
         task = folder / "task.yaml"
         task.write_text(yaml.safe_dump({"name": "many", "run": "true", "resources": {"infra": "k8s", "cpus": 1}}))
         with running_controller(home, environ=kube.environ, timeout_s=TIMEOUT_S) as controller:
@@ -58,6 +61,8 @@ def measure(folder: Path, jobs: int) -> tuple[float, int]:
             submission = threading.Thread(target=_submit, args=(controller, task, jobs))
             submission.start()
             while _opened(kube) < jobs:
+                if not submission.is_alive() and not kube.calls:
+                    raise SystemExit("the jobs were not accepted")
                 if time.monotonic() - began > TIMEOUT_S:
                     raise SystemExit(f"only {_opened(kube)} of {jobs} pods after {TIMEOUT_S:.0f} s")
                 time.sleep(0.1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.fakes.kube import FakeKube
+from support.helpers.ports import unused_port
 from support.worlds.jobs_on_clouds import keys_in, running_jobs_on_clouds
 from support.worlds.migrating_job import MigratingJob
 
@@ -23,7 +24,10 @@ from support.worlds.migrating_job import MigratingJob
 def test_job__moves_from_aws_to_kubernetes_to_this_computer_and_loses_nothing(tmp_path: Path) -> None:
     with FakeKube(tmp_path / "kube") as kube:
         kube.add_node("spot", labels={"karpenter.sh/capacity-type": "spot"})
-        with running_jobs_on_clouds(tmp_path, "aws", config=kube.config, environ=kube.environ) as one:
+        port = unused_port()
+        kube.settings["controller_url"] = f"http://127.0.0.1:{port}"
+        config = f"listen: {{port: {port}}}\n{kube.config}"
+        with running_jobs_on_clouds(tmp_path, "aws", config=config, environ=kube.environ) as one:
             ec2 = one.fakes["aws"]
             wanderer = MigratingJob(one.controller, "wanderer-in-pods", partial(keys_in, ec2.s3), at="ckpt")
             job = wanderer.launch(

@@ -2,7 +2,8 @@
 
 So it receives SIGTERM as a container's first process does, reaps orphans, and all processes end with it. Its emptyDir
 volumes are folders, mounted where the pod mounts them, in a mount namespace of its own. Its /dev has what every
-container has; /dev/fuse only if the pod is privileged, or requests the device of a plugin.
+container has, and its host name is the pod's. It has /dev/fuse only if the pod is privileged, or requests the device of
+a plugin.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 Object = dict[str, Any]
 # This computer's, which an image without Python does not have.
 _PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
-_UNSHARE = ["unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc"]
+_UNSHARE = ["unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc", "--uts"]
 
 
 # What a container runtime gives to every container.
@@ -38,7 +39,7 @@ class ContainerProcess:
         bin_folder.mkdir()
         if has_python:
             (bin_folder / "python3").symlink_to(sys.executable)
-        mounts = [self._devices(has_fuse=_has_fuse(container))]
+        mounts = [f"hostname {shlex.quote(pod['metadata']['name'])}", self._devices(has_fuse=_has_fuse(container))]
         mounts += [self._mount(one, pod) for one in container.get("volumeMounts") or ()]
         self.termination_log = folder / "termination-log"
         self.termination_log.touch()
