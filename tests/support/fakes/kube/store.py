@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 import time
 import uuid
@@ -29,6 +30,7 @@ class Store:
         self.lock = threading.Condition(threading.RLock())
         self.version = 100
         self.objects: dict[Key, Object] = {}
+        self._keys: dict[str, list[Key]] = {}  # of each resource, in order, until one comes or goes
         self._history: deque[tuple[int, str, str, Object, Object | None]] = deque(maxlen=history)
         self._compacted = 100
         self.on_change: Callable[[], None] = lambda: None
@@ -40,11 +42,9 @@ class Store:
             raise Rejected(404, "NotFound", f'{resource} "{name}" not found') from None
 
     def all(self, resource: str, namespace: str | None = None) -> list[Object]:
-        return [
-            one
-            for (kind, place, _), one in sorted(self.objects.items())
-            if kind == resource and namespace in (None, place)
-        ]
+        if resource not in self._keys:
+            self._keys[resource] = sorted(key for key in self.objects if key[0] == resource)
+        return [self.objects[key] for key in self._keys[resource] if namespace in (None, key[1])]
 
     def create(self, resource: str, namespace: str, one: Object) -> Object:
         name = one["metadata"]["name"]
@@ -83,12 +83,15 @@ class Store:
 
     def events_since(self, version: int, resource: str) -> Iterator[tuple[int, str, Object, Object | None]]:
         """(version, type, object, the object before) of each later change."""
-        return iter([(v, kind, one, old) for v, kind, of, one, old in self._history if of == resource and v > version])
+        newer = itertools.takewhile(lambda entry: entry[0] > version, reversed(self._history))
+        return iter([(v, kind, one, old) for v, kind, of, one, old in newer if of == resource][::-1])
 
     def _store(self, kind: str, key: Key, one: Object) -> Object:
         self.version += 1
         one["metadata"]["resourceVersion"] = str(self.version)
         old = self.objects.get(key)
+        if old is None or kind == "DELETED":
+            self._keys.pop(key[0], None)
         if kind == "DELETED":
             self.objects.pop(key, None)
             self._remove_dependents(one)
