@@ -56,7 +56,7 @@ def test_without_fuse__an_s3_mount_fails_with_the_reason_and_a_copy_works(
     without_fuse: Controller, s3: S3Server, jobs: Jobs
 ) -> None:
     bucket = s3.new_bucket(one=b"1")
-    job = jobs.launch(without_fuse, f"/ckpt: {{name: {bucket}, store: s3, mode: MOUNT_CACHED}}", "echo never")
+    job = jobs.launch(without_fuse, f"/ckpt: {{name: {bucket}, store: s3, mode: MOUNT}}", "echo never")
     ended = jobs.until_ended(without_fuse, job)
     assert ended["status"] == "FAILED_PRECHECKS", jobs.explained(without_fuse, ended)
     assert "PERDURE_NO_FUSE" in ended["message"]

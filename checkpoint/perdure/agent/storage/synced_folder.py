@@ -114,10 +114,8 @@ class SyncedFolder:
     def mount(self) -> bool:
         """Copy the bucket's content, unless an earlier agent has, and start to upload. Raises MountError."""
         with self._lock:  # no pass may take what is not here yet for removed
-            was_ready = self._phase() == "ready" and os.path.isdir(self._at)
-            if was_ready:
-                self._uploaded = dict(self._read_records())
-            else:
+            was_ready = self._adopt()
+            if not was_ready:
                 self._fill()
             self._stopped.clear()
             if self._thread is None and not self._is_read_only:
@@ -125,6 +123,19 @@ class SyncedFolder:
                 self._thread.start()
             self._is_mounted = True
         return not was_ready
+
+    def _adopt(self) -> bool:
+        """Continue with the folder of an earlier agent; False if there is none, or it has lost its content.
+
+        What vanished while no agent ran stays in the bucket: it may be a loss, and need not be the workload's doing.
+        """
+        if self._phase() != "ready" or not os.path.isdir(self._at):
+            return False
+        found, recorded = dict(_files_in(self._at)), dict(self._read_records())
+        if recorded and not found:
+            return False
+        self._uploaded = {name: stamp for name, stamp in recorded.items() if name in found}
+        return True
 
     def _fill(self) -> None:
         if self._phase() != "copying":  # by an agent that was killed
@@ -161,7 +172,10 @@ class SyncedFolder:
         failures = 0
         while not self._is_read_only:
             error = self._pass_until(deadline)
-            pending = self._pending()
+            try:
+                pending = self._pending()
+            except OSError as unreadable:
+                raise FlushError(f"{self.path}: {unreadable}", {}) from unreadable
             if not pending:
                 return
             is_late = self._stopped.is_set() or (deadline is not None and clock.now() >= deadline)
@@ -182,12 +196,14 @@ class SyncedFolder:
             self._thread.join(STOP_TIMEOUT_S)
             self._thread = None
         self._is_mounted = False
-        is_ready = self._phase() == "ready"
-        if is_ready and not self._uploaded:
+        if self._phase() != "ready" or not os.path.isdir(self._at):
+            return
+        if not self._uploaded:
             self._uploaded = dict(self._read_records())
-        if is_ready and os.path.isdir(self._at) and (self._is_read_only or not self._pending()):
-            shutil.rmtree(self._at, ignore_errors=True)
-            shutil.rmtree(self._home, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if self._is_read_only or not self._pending():
+                shutil.rmtree(self._at, ignore_errors=True)
+                shutil.rmtree(self._home, ignore_errors=True)
 
     # ---- passes over the folder ----
 
@@ -227,7 +243,10 @@ class SyncedFolder:
         """Upload and remove what has changed. `final`: also files that are in use. Returns the error, or ""."""
         if not os.path.isdir(self._at):
             return "the folder was removed"
-        found = dict(_files_in(self._at))
+        try:
+            found = dict(_files_in(self._at))
+        except OSError as error:
+            return str(error)
         now = time.monotonic()
         changed = [name for name, stamp in found.items() if self._uploaded.get(name) != stamp]
         self._dirty = {name: self._dirty.get(name, now) for name in changed}

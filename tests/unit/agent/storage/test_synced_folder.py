@@ -170,6 +170,56 @@ def test_restarted_agent__copies_nothing_and_uploads_what_was_left(bucket: Path,
     assert (bucket / "run-1/old").read_text() == "changed by another", "it did not change here"
 
 
+def test_folder_that_lost_its_content_without_an_agent__removes_nothing_from_the_bucket(
+    bucket: Path, make: Make
+) -> None:
+    """Such as a container whose own disk began anew, beside a volume with the agent's state."""
+    (bucket / "run-1").mkdir()
+    for name in ("a", "b"):
+        (bucket / "run-1" / name).write_text(name)
+    first = make()
+    first.mount()
+    first._stopped.set()  # as if it was killed
+    assert first._thread is not None
+    first._thread.join()
+    Path(first.path, "a").unlink()
+    second = make()
+    assert not second.mount()
+    second.flush(None)
+    assert sorted(os.listdir(bucket / "run-1")) == ["a", "b"], "no agent saw who removed it"
+    second._stopped.set()
+    assert second._thread is not None
+    second._thread.join()
+    Path(first.path, "b").unlink()
+    third = make()
+    assert third.mount(), "it is filled again"
+    assert sorted(os.listdir(third.path)) == ["a", "b"]
+
+
+def test_folder_that_cannot_be_read__removes_nothing_and_ends_no_thread(
+    bucket: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make()
+    folder.mount()
+    write(folder, "sub/a", "a")
+    folder.flush(None)
+
+    def fail(path: str, onerror: Callable[[OSError], None]) -> Iterator[Any]:
+        onerror(PermissionError(13, "Permission denied", path))
+        return iter(())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "walk", fail)
+        with folder._lock:
+            assert "Permission denied" in folder._sync(final=True)
+        with pytest.raises(FlushError, match="Permission denied"):
+            folder.flush(None)
+    assert folder._thread is not None
+    assert folder._thread.is_alive()
+    folder.flush(None)
+    assert (bucket / "run-1/sub/a").exists()
+
+
 def test_interrupted_copy__is_continued(bucket: Path, make: Make, tmp_path: Path) -> None:
     (bucket / "run-1").mkdir()
     (bucket / "run-1/a").write_text("a")
@@ -304,13 +354,19 @@ def test_deadline_of_a_spot_node__leaves_no_torn_checkpoint(
     save(2, 3_000_000)
     with pytest.raises(FlushError):
         folder.flush(clock.now() + 1.0)
+    folder._stopped.set()  # the node is gone
+    folder._end_rclone()
+    assert folder._thread is not None
+    folder._thread.join()
     following = SyncedFolder(
         {**spec, "path": str(tmp_path / "next")}, home=tmp_path / "home-2", binary=RCLONE, reason="", log=print
     )
     with folder._lock:
         following.mount()
     assert latest(following.path) == 1
-    folder.flush(None)
+    more_time = make()
+    more_time.mount()
+    more_time.flush(None)
     following.unmount()
     following.mount()
     assert latest(following.path) == 2, "with more time it is whole"

@@ -38,7 +38,7 @@ from perdure.recovery.market.view import Market, Offer
 PRUNE_INTERVAL_S = 600.0
 LAUNCH_LOCK = "lock"
 STATE_DISKS = "controllers"  # a folder per controller with its own machine; it outlives the machine
-_NOT_MOUNTED = "buckets cannot be mounted (local ones are linked instead, others can be copied)"
+_NOT_MOUNTED = "buckets cannot be mounted (local ones are linked instead; others are copied or uploaded)"
 
 
 class LocalCloud:
