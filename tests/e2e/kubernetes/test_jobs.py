@@ -150,6 +150,21 @@ def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(
     wait_until(lambda: not names(kube), "the end of every pod", 30)
 
 
+def test_container__that_exceeds_its_memory_is_restarted_as_often_as_the_task_says(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    recovery = {"strategy": "FAILOVER", "max_restarts_on_errors": 2}
+    resources = {"infra": "k8s", "cpus": "1+", "use_spot": True, "job_recovery": recovery}
+    job = launch(controller, tmp_path, tmp_path / "never", resources=resources)
+    for generation in (1, 2, 3):
+        start = f"runs on pd-1-0-{generation}-0-"
+        controller.until(lambda start=start: start in controller.log(job), f"attempt {generation}")  # type: ignore[misc]
+        kube.end_container(next(one for one in names(kube) if one.startswith(start[8:])), 137, "OOMKilled")
+    shown = ended(controller, "FAILED")
+    assert "more memory than its limit" in str(shown)
+    assert len(shown["attempts"]) == 3, "neither recovered for ever, nor given up early"
+
+
 def test_image__that_does_not_exist_ends_the_job_with_its_name(
     kube: FakeKube, controller: Controller, tmp_path: Path
 ) -> None:
