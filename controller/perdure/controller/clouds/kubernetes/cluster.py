@@ -104,14 +104,14 @@ class Cluster:
 
     def _list_nodes(self) -> list[Object]:
         try:
-            listed, _ = list_objects(self.client, NODES)
+            listed, _ = list_objects(self.client, NODES, reduce=reduce_node)
         except ApiError as error:
             if error.status != 403:
                 raise
             self.nodes_problem = error.message
             return []
         self.nodes_problem = None
-        return [reduce_node(node) for node in listed]
+        return listed
 
     def possible_nodes(self) -> list[NodeView]:
         """The nodes that an autoscaler would add: those of the configuration, and of Karpenter's NodePools."""
@@ -156,12 +156,12 @@ class Cluster:
 
     def _list_room_takers(self) -> list[Object]:
         try:
-            pods = list_objects(self.client, "/api/v1/pods")[0]
+            pods = list_objects(self.client, "/api/v1/pods", reduce=_room_taker)[0]
         except ApiError as error:
             if error.status != 403:
                 raise
-            pods = list_objects(self.client, self.path("pods"))[0]
-        return [capacity.reduce_pod(pod) for pod in pods if capacity.occupies(pod)]
+            pods = list_objects(self.client, self.path("pods"), reduce=_room_taker)[0]
+        return [pod for pod in pods if pod]
 
     def anchors(self, controller: str) -> list[Object]:
         selector = f"{names.CONTROLLER}={names.controller_label(controller)},{names.KIND}={names.ANCHOR_KIND}"
@@ -219,3 +219,8 @@ class Cluster:
     def _list_events(self, uid: str) -> list[Object]:
         """The events about the object with that uid. Raises ApiError."""
         return list_objects(self.client, self.path("events"), fieldSelector=f"involvedObject.uid={uid}")[0]
+
+
+def _room_taker(pod: Object) -> Object:
+    """What the pod takes; empty if it takes nothing."""
+    return capacity.reduce_pod(pod) if capacity.occupies(pod) else {}

@@ -28,10 +28,13 @@ class ChangeHandler(Protocol):
     def __call__(self, old: Object | None, new: Object | None) -> None: ...
 
 
-def list_objects(client: ApiClient, path: str, **query: Any) -> tuple[list[Object], str]:
+def list_objects(
+    client: ApiClient, path: str, *, reduce: Callable[[Object], Object] = lambda one: one, **query: Any
+) -> tuple[list[Object], str]:
     """(every object, the resource version of the list), in pages. Raises what `ApiClient.get` does.
 
-    A list whose continuation has expired begins again without pages.
+    A list whose continuation has expired begins again without pages. `reduce`: returns the part of an object to keep;
+    it is applied page by page, since whole objects of a large cluster take 100 MiB.
     """
     objects: list[Object] = []
     token: str | None = None
@@ -44,7 +47,7 @@ def list_objects(client: ApiClient, path: str, **query: Any) -> tuple[list[Objec
                 raise
             objects, token, limit = [], None, None
             continue
-        objects += page.get("items") or []
+        objects += map(reduce, page.get("items") or ())
         token = (page.get("metadata") or {}).get("continue") or None
         if token is None:
             return objects, str((page.get("metadata") or {}).get("resourceVersion", ""))
@@ -88,8 +91,8 @@ class ObjectWatch:
         """List if necessary, and watch until the server ends the watch. Raises what `ApiClient` does."""
         client = self._client()
         if self._version is None:
-            listed, self._version = list_objects(client, self.path, **self._selectors)
-            self._replace_all([self._reduce(one) for one in listed])
+            listed, self._version = list_objects(client, self.path, reduce=self._reduce, **self._selectors)
+            self._replace_all(listed)
             self.is_synced.set()
             self.on_sync()
         started_at = time.monotonic()
