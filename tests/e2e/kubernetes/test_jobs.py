@@ -227,9 +227,12 @@ def test_pod_config__is_merged_and_its_mistakes_are_named_before_anything_is_cre
     assert "config.kubernetes.pod_config.spec.containers[0].imagePolicy: no such field" in refused.stderr
     assert not kube.secrets()
     right = {"kubernetes": {"pod_config": {"spec": {"containers": [{"env": [{"name": "GREETING", "value": "hi"}]}]}}}}
-    task = {"run": "echo said $GREETING", "resources": {"infra": "k8s", "use_spot": True}, "config": right}
+    resources = {"infra": "k8s", "use_spot": True, "network_tier": "best"}
+    task = {"run": "echo said $GREETING", "resources": resources, "config": right}
     (tmp_path / "right.yaml").write_text(yaml.safe_dump(task))
-    assert "said hi" in controller.perdure("jobs", "launch", tmp_path / "right.yaml", "-y").stdout
+    printed = controller.perdure("jobs", "launch", tmp_path / "right.yaml", "-y").stdout
+    assert "said hi" in printed
+    assert "network_tier best: a task without accelerators has the ordinary network" in printed
 
 
 @pytest.mark.parametrize(("mode", "num_nodes"), [("MOUNT", 1), ("MOUNT_CACHED", 2)])
