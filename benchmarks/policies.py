@@ -268,6 +268,7 @@ def foreign(zones: tuple[ZoneTrace, ...], windows: int) -> list[str]:
     return [
         *foreign_markets.main(zones, windows),
         *random_settings.late(zones, random_settings.SETTINGS),
+        *random_settings.on_time(zones, random_settings.ON_TIME_SETTINGS),
         *forecasts.calibration(zones, forecasts.FORECASTS),
     ]
 
