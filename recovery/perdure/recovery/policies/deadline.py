@@ -85,10 +85,10 @@ class DeadlinePolicy:
     def _costs(self, task: TaskView, market: MarketView, now: float, slack_s: float) -> CostModel:
         """The costs of offers for `task`, in which the slack that their losses cost has a price if it is scarce."""
         costs = CostModel(task, market.history, now)
-        on_demand = fitting_offers(_as_on_demand(task.requirements), market.offers) if self.prices_slack else []
+        fit = fitting_offers(_spot_only(task.requirements), market.offers) if self.prices_slack else []
+        on_demand = fitting_offers(_as_on_demand(task.requirements), market.offers) if len(fit) > 1 else []
         if not on_demand:
-            return costs
-        fit = fitting_offers(_spot_only(task.requirements), market.offers)
+            return costs  # there is nothing to choose among
         spot = [offer for _, offer in islice(fit, _PRICED_OFFERS)]
         return replace(costs, slack_price=price_of_slack(costs, spot, on_demand[0][1].price_per_hour, slack_s))
 
