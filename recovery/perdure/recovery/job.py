@@ -213,6 +213,9 @@ class TaskView:
     saved_step: int | None = None  # the step of `saved_s`, and the generation that reported it; both only in memory
     saved_in: int = 0
     loaded: tuple[int, int] | None = None  # generation, and newest step that it loaded before a save; only in memory
+    # Durable work that is lost after all, since the program loaded an older step than `saved_step`: `saved_s` and
+    # `resumed_s` are without it. Only in memory: a newer step that is loaded brings it back.
+    undone_s: float = 0.0
     stuck_since: float | None = None  # since when it has made no progress, once the user has been told
     spent_usd: float = 0.0  # the cost of the attempts that are gone
     budget_warned: bool = False
@@ -297,27 +300,27 @@ class TaskView:
         """Seconds of work done: what a run would have taken so far had nothing been lost."""
         if self.run_since is None:
             return self.durable_s
-        return max(0.0, self.resumed_s - self.undone_s) + now - self.run_since
+        return self.resumed_s + now - self.run_since
 
     @property
     def durable_s(self) -> float:
         """Seconds of work that are known to survive a loss of the machine."""
-        return self.resumed_s if self.saved_s is None else self.saved_s - self.undone_s
+        return self.resumed_s if self.saved_s is None else self.saved_s
 
-    @property
-    def undone_s(self) -> float:
-        """Work in `saved_s` and `resumed_s` that is lost after all: the program loaded an older step than was durable.
+    def continued_from(self, step: int) -> TaskView:
+        """The task without the durable work after `step`, from which its run continues.
 
         The newest checkpoint may be damaged, or removed. Each step is assumed to take as long as the steps so far did.
         """
-        if self.loaded is None or self.saved_step is None or self.saved_s is None or self.first_step is None:
-            return 0.0
-        steps = self.saved_step - self.loaded[1]
-        if steps <= 0:
-            return 0.0
-        if self.loaded[1] < self.first_step:
-            return self.saved_s
-        return min(self.saved_s, steps * (self.saved_s - self.first_step_s) / (self.saved_step - self.first_step))
+        if self.saved_step is None or self.saved_s is None or self.first_step is None:
+            return self
+        before_s = kept_s = self.saved_s + self.undone_s
+        if step < min(self.first_step, self.saved_step):
+            kept_s = 0.0
+        elif step < self.saved_step:
+            share = (step - self.first_step) / (self.saved_step - self.first_step)
+            kept_s = self.first_step_s + share * (before_s - self.first_step_s)
+        return replace(self, saved_s=kept_s, resumed_s=kept_s, undone_s=before_s - kept_s)
 
     @property
     def status(self) -> Status:

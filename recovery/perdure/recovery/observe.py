@@ -180,12 +180,14 @@ def _checkpoint_durable(job: JobView, event: events.CheckpointDurable, now: floa
     if task.saved_s is None:
         # The workload does report, so runs that ended without a report saved nothing, whatever was assumed of them.
         task = replace(task, resumed_s=0.0)
-    if task.undone_s:
-        task = replace(task, resumed_s=max(0.0, task.resumed_s - task.undone_s), saved_s=0.0)
+    if task.saved_s is not None and task.saved_s < task.first_step_s:
+        # All that was measured is lost, with unmeasured work before it: what a step takes is measured anew.
+        task = replace(task, first_step=None, first_step_s=0.0)
     saved_s = task.resumed_s + max(0.0, min(event.at, now) - (started[-1].running_at or now))
     before = task
-    saved = replace(task, saved_s=max(saved_s, task.saved_s or 0.0), saved_in=event.generation, loaded=None)
-    if saved.saved_s != task.saved_s:
+    saved = replace(task, saved_s=max(saved_s, task.saved_s or 0.0), saved_in=event.generation, loaded=None,
+                    undone_s=0.0)  # fmt: skip
+    if saved.saved_s != task.saved_s or task.undone_s:
         saved = replace(saved, saved_step=event.step if abs(event.step or 0) <= _MAX_STEP else None)
     task = with_work_estimate(saved, event, saved_s)
     if _counts_steps(task) and not _counts_steps(before):
@@ -224,18 +226,20 @@ def _checkpoint_loaded(job: JobView, event: events.CheckpointLoaded, now: float,
     runs = attempt is not None and attempt.state is AttemptState.RUNNING and task.saved_in != event.generation
     if not runs or abs(event.step) > _MAX_STEP:
         return job
-    step = max(event.step, task.loaded[1]) if task.loaded and task.loaded[0] == event.generation else event.step
-    before, task = task, replace(task, loaded=(event.generation, step))
-    if task.undone_s and task.undone_s != before.undone_s:
+    is_first = task.loaded is None or task.loaded[0] != event.generation
+    step = event.step if is_first or task.loaded is None else max(event.step, task.loaded[1])
+    before, task = task, replace(task, loaded=(event.generation, step)).continued_from(step)
+    # Later steps that the same run loads bring work back: they are neither told nor urgent, however many they are.
+    if task.undone_s == before.undone_s or not is_first:
+        return job.with_task(task)
+    if task.undone_s:
         message = (
             f"the program continues from step {step}, although step {task.saved_step} was durable: "
             f"{task.undone_s / 60:.0f} min of work count as lost"
         )
         data: dict[str, object] = {"step": step, "durable_step": task.saved_step, "lost_s": round(task.undone_s)}
         out.append(TimelineEntry("task.work_lost", task.index, event.generation, message=message, data=data))
-    if task.undone_s != before.undone_s:
-        task = replace(task, wake_at=now)  # there is less slack, or more, than the policy knew
-    return job.with_task(task)
+    return job.with_task(replace(task, wake_at=now))  # there is less slack, or more, than the policy knew
 
 
 def _counts_steps(task: TaskView) -> bool:

@@ -10,7 +10,7 @@ from perdure.recovery import actions, events
 from perdure.recovery.job import AttemptView, JobView, NodeView, Recovery, TaskView, View, step_time_margin
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import Market, MarketView, Offer
-from perdure.recovery.observe import with_work_estimate
+from perdure.recovery.observe import observe, with_work_estimate
 from perdure.recovery.policies.decisions import Place
 from perdure.recovery.policies.strategies import get_policy
 from perdure.recovery.statuses import AttemptState, TaskState
@@ -206,7 +206,29 @@ def test_checkpoint_loaded__counts_until_the_next_run_loads() -> None:
     lost = replace(task, run_since=None, attempts=(), state=TaskState.WAITING)
     assert lost.durable_s == pytest.approx(3 * HOUR)
     attempt = AttemptView(3, AttemptState.RUNNING, SPOT, (NodeView(0, connected=True),), NOW, NOW, NOW)
-    again = replace(lost, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW,
-                    resumed_s=lost.durable_s + lost.undone_s)  # fmt: skip
+    again = replace(lost, attempts=(attempt,), state=TaskState.RUNNING, run_since=NOW)
     assert again.progress_s(NOW) == pytest.approx(3 * HOUR)
     assert after(JobView(1, (again,)), 500, generation=3).tasks[0].progress_s(NOW) == pytest.approx(5 * HOUR)
+
+
+def test_checkpoint_loaded__many_steps_of_a_run_are_told_once_and_wake_the_policy_once() -> None:
+    job, woken = resumed(), 0
+    entries: list[actions.Action] = []
+    for number in range(101, 500):
+        job = observe(job, events.CheckpointLoaded(0, 2, number), NOW + 60, entries)
+        woken += job.tasks[0].wake_at == NOW + 60
+        job = job.with_task(replace(job.tasks[0], wake_at=None))
+    told = [one for one in entries if isinstance(one, actions.TimelineEntry)]
+    assert (len(told), woken) == (1, 1)
+    assert job.tasks[0].durable_s == pytest.approx(5 * HOUR - 36)
+
+
+def test_checkpoint_loaded__before_the_first_step_measures_steps_anew() -> None:
+    """Steps 0 to 100 had not been measured: they are none of the time between the steps 100 and 200 of the next run."""
+    job = after(resumed(), 0)
+    for number in (200, 300):
+        at = NOW + number * 36
+        job = step(View(job, MARKET), events.CheckpointDurable(0, 2, at, number, 1000), at).job
+    (task,) = job.tasks
+    assert task.durable_s == pytest.approx(3 * HOUR)
+    assert task.estimated_s == pytest.approx(3 * HOUR + step_time_margin(HOUR) * 700 * 36)

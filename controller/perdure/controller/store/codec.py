@@ -18,7 +18,7 @@ from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 
 Value = TypeVar("Value")
 
-_IN_MEMORY = {"gpus_at", "saved_step", "saved_in", "loaded"}
+_IN_MEMORY = {"gpus_at", "saved_step", "saved_in", "loaded", "undone_s"}
 _TASK_ONLY = {"index", "requirements", "recovery", "attempts", "num_nodes", *_IN_MEMORY}
 TASK_COLUMNS = tuple(f.name for f in fields(TaskView) if f.name not in _TASK_ONLY)
 VIEW_COLUMNS = ("index", "num_nodes", "requirements", "recovery", *TASK_COLUMNS)

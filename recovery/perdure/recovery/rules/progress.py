@@ -42,6 +42,6 @@ def _start_running(task: TaskView, attempt: AttemptView, ctx: Context) -> TaskVi
         has_run=True,
         started_at=started_at,
         run_since=ctx.now,
-        resumed_s=task.durable_s + task.undone_s,
+        resumed_s=task.durable_s,
         wake_at=ctx.now,
     )

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from random import Random
 
 import pytest
 
-from perdure.controller.store.codec import decode_recovery, encode_recovery
-from perdure.recovery.job import Recovery
+from perdure.controller.store.codec import (
+    decode_recovery,
+    decode_task,
+    encode_recovery,
+    encode_requirement,
+    task_columns,
+)
+from perdure.recovery import events
+from perdure.recovery.job import Recovery, TaskView
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import AttemptState
+from support.worlds.job_driver import JobDriver, new_job
 
 ALL_SET = Recovery(
     strategy="DEADLINE",
@@ -49,3 +60,69 @@ def test_recovery__survives_a_round_trip(name: str) -> None:
 def test_recovery_without_new_features__is_read_by_a_controller_that_lacks_them() -> None:
     given = replace(ALL_SET, **{name: getattr(Recovery(), name) for name in encode_recovery(ALL_SET)} | {"work_s": 6.0})
     assert set(encode_recovery(given)) <= FIRST_FIELDS
+
+
+# --- a task's work ----------------------------------------------------------------------------------------------------
+
+
+def reloaded(task: TaskView) -> TaskView:
+    """The task as the next controller reads it."""
+    row = {
+        "index": task.index,
+        "num_nodes": task.num_nodes,
+        "requirements": [encode_requirement(one) for one in task.requirements],
+        "recovery": encode_recovery(task.recovery),
+        **task_columns(task),
+    }
+    return decode_task(json.loads(json.dumps(row)), task.attempts)
+
+
+def work_of(driver: JobDriver) -> list[float | None]:
+    task = driver.task
+    return [task.durable_s, task.progress_s(driver.now), task.estimated_s, task.work_s, task.cautious_work_s]
+
+
+def run_again(driver: JobDriver) -> None:
+    """The machine is lost, and the next one runs."""
+    driver.send(events.MachinesDescribed(0, driver.attempt.generation, {0: Reason.PREEMPTED}))
+    driver.send(events.AttemptGone(0, driver.attempt.generation))
+    for _ in range(100):
+        if driver.task.attempts and driver.attempt.state is AttemptState.REQUESTED:
+            break
+        driver.tick(600)
+    driver.running()
+    assert driver.attempt.state is AttemptState.RUNNING
+
+
+def after_random_event(driver: JobDriver, chance: Random, step: int) -> int:
+    """The step that the program is at afterwards."""
+    generation = driver.attempt.generation
+    match chance.choice(("save", "save", "save", "load", "load", "lose")):
+        case "save":
+            step += chance.randint(0, 50)
+            seconds = chance.choice((0, 60, 900, 3600))
+            driver.now += seconds
+            driver.send(events.CheckpointDurable(0, generation, driver.now - chance.choice((0, 30)), step, 1000))
+        case "load":
+            step = max(0, step - chance.choice((0, 1, 40, 1000)))
+            driver.send(events.CheckpointLoaded(0, generation, step))
+        case _:
+            run_again(driver)
+    return step
+
+
+def test_work__is_the_same_to_the_next_controller() -> None:
+    """Work that a loaded older step has undone does not come back: a deadline would count on it."""
+    undone = 0
+    for seed in range(20):
+        chance, step = Random(seed), 100
+        driver = new_job(recovery=Recovery(work_s=1e6 if seed % 2 else None)).running()
+        for _ in range(40):
+            step = after_random_event(driver, chance, step)
+            undone += driver.task.undone_s > 0
+            successor = JobDriver(driver.job.with_task(reloaded(driver.task)), driver.now)
+            assert work_of(successor) == work_of(driver), seed
+            saved = events.CheckpointDurable(0, driver.attempt.generation, driver.now + 600, step + 10, 1000)
+            predecessor = JobDriver(driver.job, driver.now)
+            assert work_of(successor.send(saved, 600)) == work_of(predecessor.send(saved, 600)), seed
+    assert undone > 50, "histories that show nothing"
