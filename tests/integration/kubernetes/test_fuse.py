@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from perdure.controller.clouds.base.protocol import LaunchRequest
+from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
+from perdure.recovery.market.unavailable import FaultKind
 from support.fakes.kube import FakeKube
 from support.fakes.kube.schemas import schema_errors
 
@@ -16,6 +18,13 @@ NewCloud = Callable[..., KubernetesCloud]
 RequestOf = Callable[..., LaunchRequest]
 DEVICE = "smarter-devices/fuse"
 CACHED = ("MOUNT_CACHED",)
+
+
+def started_with_rights(kube: FakeKube) -> list[str]:
+    started = [one for one in kube.store._history if one[2] == "pods" and one[3]["status"]["phase"] == "Running"]
+    return [
+        one[3]["metadata"]["name"] for one in started if rights(one[3])[2] and one[3]["spec"].get("hostUsers") is None
+    ]
 
 
 def only_pod(kube: FakeKube) -> dict[str, Any]:
@@ -93,10 +102,70 @@ def test_cluster_without_user_namespaces__runs_no_pod_with_rights_on_its_node(
     assert len(cloud.launch(request_of(mount_modes=CACHED, num_nodes=2))) == 2
     pods = kube.pods()
     assert [rights(pod) for pod in pods] == [(None, None, {})] * 2
-    started = [one for one in kube.store._history if one[2] == "pods" and one[3]["status"]["phase"] == "Running"]
-    assert not [one for one in started if rights(one[3])[2]]
+    assert not started_with_rights(kube)
     cloud.offers()
     assert "device plugin" in str(cloud.mount_problem(kube.context, {}, mode="MOUNT", num_nodes=1))
+
+
+def test_cluster_without_user_namespaces__runs_no_such_pod_of_a_call_whose_answer_was_lost(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    """Another launch has learned meanwhile what the cluster does, and the repeated call asks for no rights."""
+    kube.faults.user_namespaces = False
+    kube.add_node("n1", resources={DEVICE: 20})
+    cloud = new_cloud()
+    kube.faults.lost_answers["POST pods"] = 1
+    with pytest.raises(ConnectionError):
+        cloud.launch(request_of("t1", mount_modes=CACHED))
+    assert rights(kube.pods()[0])[2], "the pod exists, and asked for rights"
+    cloud.launch(request_of("t2", mount_modes=CACHED))
+    (repeated,) = cloud.launch(request_of("t1", mount_modes=CACHED))
+    assert rights(kube.pod(repeated.id)) == (None, None, {})
+    assert kube.pod(repeated.id)["status"]["phase"] == "Running"
+    assert not started_with_rights(kube)
+
+
+def test_cluster_without_user_namespaces__opens_no_gate_of_a_launch_that_was_given_up(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    """The termination was cut short after the anchor had been marked: no pod is created for it any more."""
+    kube.faults.user_namespaces = False
+    kube.add_node("n1", resources={DEVICE: 20})
+    cloud = new_cloud()
+    kube.faults.lost_answers["POST pods"] = 1
+    with pytest.raises(ConnectionError):
+        cloud.launch(request_of(mount_modes=CACHED))
+    (pod,) = kube.pods()
+    kube.faults.lost_requests["DELETE pods"] = 1
+    with pytest.raises(ConnectionError):
+        cloud.terminate(kube.context, [pod["metadata"]["name"]])
+    cloud.launch(request_of(mount_modes=CACHED))
+    assert kube.pods()[0]["spec"]["schedulingGates"]
+    assert not started_with_rights(kube)
+
+
+def test_cluster_without_user_namespaces__waits_for_a_finalizer_in_a_later_call(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    kube.faults.user_namespaces = False
+    kube.add_node("n1", resources={DEVICE: 20})
+    cloud = new_cloud(kueue={"local_queue_name": "research"})
+    for _ in range(2):
+        with pytest.raises(ApiError) as conflict:
+            cloud.launch(request_of(mount_modes=CACHED))
+        assert cloud.classify(conflict.value).kind is FaultKind.AMBIGUOUS
+    (pod,) = kube.pods()
+    kube.release(pod["metadata"]["name"])
+    (launched,) = cloud.launch(request_of(mount_modes=CACHED))
+    assert rights(kube.pod(launched.id)) == (None, None, {})
+
+
+def test_fuse__is_not_granted_to_a_pod_with_its_nodes_users(
+    kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf
+) -> None:
+    kube.add_node("n1", resources={DEVICE: 20})
+    new_cloud(pod_config={"spec": {"hostUsers": True}}).launch(request_of(mount_modes=CACHED))
+    assert rights(only_pod(kube)) == (None, True, {})
 
 
 @pytest.mark.parametrize("standard", ["baseline", "restricted"])

@@ -1,7 +1,7 @@
 """FUSE in pods: `/dev/fuse` from a device plugin, and the right to mount in a user namespace of the pod's own.
 
 The capability SYS_ADMIN is worth nothing outside that namespace. A cluster that does not have user namespaces drops the
-field `hostUsers` silently, and the pod would have the capability on its node: such a pod is never let run (`is_kept`).
+field `hostUsers` silently, and the pod would have the capability on its node: such a pod never runs (`is_confined`).
 Sources: kubernetes.io/docs/concepts/workloads/pods/user-namespaces, and the device plugins' own pages.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView
 from perdure.controller.clouds.kubernetes.nodes.quantities import parse_quantity
+from perdure.controller.clouds.kubernetes.pods import names
 
 # Such as smarter-devices/fuse, github.com/fuse, devic.es/dev_fuse.
 _DEVICE = re.compile(r"[a-z0-9.-]+/(dev[-_])?fuse")
@@ -35,7 +36,7 @@ def _is_device(name: str, amount: Any) -> bool:
 
 
 def grant(spec: dict[str, Any], device: str) -> None:
-    """Let the task's container mount file systems."""
+    """Let the task's container mount file systems. Its pod needs the annotation `names.FUSE`: see `is_confined`."""
     container = spec["containers"][0]
     spec["hostUsers"] = False
     context = container.setdefault("securityContext", {})
@@ -46,6 +47,7 @@ def grant(spec: dict[str, Any], device: str) -> None:
         container["resources"][part][device] = "1"
 
 
-def is_kept(asked: Mapping[str, Any], created: Mapping[str, Any]) -> bool:
-    """Whether the pod that was created has the user namespace that was asked for."""
-    return asked["spec"].get("hostUsers") is not False or created["spec"].get("hostUsers") is False
+def is_confined(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod that exists has no rights on its node by `grant`, whichever call created it, and for what."""
+    is_granted = names.FUSE in (pod["metadata"].get("annotations") or {})
+    return not is_granted or pod["spec"].get("hostUsers") is False

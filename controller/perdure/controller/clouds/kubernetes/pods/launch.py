@@ -152,8 +152,10 @@ def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -
             raise
         if existing is None:
             return True
+        if not fuse.is_confined(existing) and "deletionTimestamp" in existing["metadata"]:
+            raise  # a finalizer, such as Kueue's, keeps the one that was removed: a later call creates the next
         created = existing
-    if not fuse.is_kept(pod, created) and created["spec"].get("schedulingGates"):
+    if not fuse.is_confined(created):
         delete(cluster, "pods", pod["metadata"]["name"], grace_s=0, uid=created["metadata"]["uid"])
         return False
     return True
@@ -169,8 +171,8 @@ def _open_gate(cluster: Cluster, pod: Object) -> Object:
     """Remove our gate. Those of others, such as Kueue's, stay."""
     gates = pod["spec"].get("schedulingGates") or []
     others = [gate for gate in gates if gate["name"] != names.GATE]
-    if len(others) == len(gates) or "deletionTimestamp" in pod["metadata"]:
-        return pod
+    if len(others) == len(gates) or "deletionTimestamp" in pod["metadata"] or not fuse.is_confined(pod):
+        return pod  # one with rights on its node is left from a launch that has been given up
     version = pod["metadata"]["resourceVersion"]
     patch = {"metadata": {"resourceVersion": version}, "spec": {"schedulingGates": others}}
     return cluster.client.patch(cluster.path("pods", pod["metadata"]["name"]), patch)

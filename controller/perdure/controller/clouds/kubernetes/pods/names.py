@@ -26,6 +26,7 @@ OWNER = f"{DOMAIN}owner"  # annotation: the owner as JSON
 PLACE = f"{DOMAIN}place"  # annotation: zone, instance type and market
 PROVISION_TIMEOUT = f"{DOMAIN}provision-timeout"  # annotation: how long the pod may wait for a node, in seconds
 ADMISSION_TIMEOUT = f"{DOMAIN}admission-timeout"  # annotation: how long it may wait behind gates
+FUSE = f"{DOMAIN}fuse"  # annotation: the device for which the pod got SYS_ADMIN in its user namespace
 GATE = f"{DOMAIN}launch"  # a pod is scheduled once its attempt is complete
 ANCHOR_KIND, POD_KIND = "anchor", "pod"
 

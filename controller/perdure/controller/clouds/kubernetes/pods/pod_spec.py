@@ -103,7 +103,9 @@ class PodTemplate:
         """What the pods request to mount buckets; None if they do not, or get it from `pod_config`."""
         modes = self.request.mount_modes
         is_possible = self.may_use_fuse and self.settings.fuse and not self.is_restricted
-        if not modes or not is_possible or pod_config.grants_fuse(self.options.pod_config):
+        config = self.options.pod_config
+        has_host_users = (config.get("spec") or {}).get("hostUsers") is True  # SYS_ADMIN would be the node's own
+        if not modes or not is_possible or has_host_users or pod_config.grants_fuse(config):
             return None
         return fuse.device_of(self.nodes, is_needed="MOUNT" in modes or self.request.num_nodes > 1)
 
@@ -135,6 +137,8 @@ def build_pod(template: PodTemplate, rank: int, anchor_uid: str) -> dict[str, An
     pod: dict[str, Any] = pod_config.merged(base, options.pod_config)
     metadata = pod["metadata"]
     metadata["name"] = names.pod_name(owner, rank)
+    if template.fuse_device is not None:
+        metadata["annotations"][names.FUSE] = template.fuse_device
     metadata["ownerReferences"] = [
         {"apiVersion": "v1", "kind": "Secret", "name": names.anchor_name(owner), "uid": anchor_uid}
     ]
