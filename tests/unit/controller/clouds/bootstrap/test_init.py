@@ -54,17 +54,33 @@ print("continues", flush=True)
 """
 
 
+# Sends SIGTERM to the first process right before it calls a function for the first time.
+SIGNALLED = """
+import os, signal
+function = {function}
+def signalled(*arguments):
+    {function} = function
+    os.kill(os.getpid(), signal.SIGTERM)
+    return function(*arguments)
+{function} = signalled
+"""
+
+
 @contextmanager
-def init(folder: Path, agent: str | None) -> Iterator[subprocess.Popen[str]]:
-    """The init with an agent that has been fetched already; None: there is none, and no controller that has it."""
+def init(folder: Path, agent: str | None, *, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The init with an agent that has been fetched already; None: there is none, and no controller that has it.
+
+    `before`: what its process runs first.
+    """
     digest = "ab" * 32
     if agent is not None:
         (folder / "agent.pyz").write_text(agent)
         digest = hashlib.sha256(agent.encode()).hexdigest()
     bootstrap = Bootstrap("http://127.0.0.1:1", "secret-token", {"agent": digest})
     boot = render_boot_program(bootstrap, 0, PERDURE_STATE_DIR=str(folder))
+    program = f"{before}\nexec({init_program()!r})" if before else init_program()
     with subprocess.Popen(
-        [sys.executable, "-c", init_program()],
+        [sys.executable, "-c", program],
         env={**os.environ, "PERDURE_BOOT": boot},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -121,12 +137,43 @@ def test_init__ends_at_once_before_there_is_an_agent(tmp_path: Path, number: sig
         assert process.returncode == 128 + number
 
 
-def test_token__is_in_no_argument_that_stays(tmp_path: Path) -> None:
+def test_init__starts_no_agent_after_a_signal_in_the_pause(tmp_path: Path) -> None:
+    """The next agent would not know that its machine ends."""
+    with init(tmp_path, IS_KILLED_ONCE) as process:
+        assert process.stdout is not None
+        assert "starting it again" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert output_of(process) == ""
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("function", ["signal.pthread_sigmask", "os.fork"])
+def test_init__loses_no_signal_around_the_start_of_the_agent(tmp_path: Path, function: str) -> None:
+    with init(tmp_path, WAITS_FOR_SIGTERM, before=SIGNALLED.format(function=function)) as process:
+        assert output_of(process) == ""
+        assert process.returncode == 128 + signal.SIGTERM
+
+
+def arguments_of(process: subprocess.Popen[str]) -> list[str]:
+    """Of the init and its children."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in (str(process.pid), *children)]
+
+
+def test_token__is_in_no_argument_before_there_is_an_agent(tmp_path: Path) -> None:
+    with init(tmp_path, None) as process:
+        assert process.stdout is not None
+        assert "refused" in process.stdout.readline()
+        arguments = arguments_of(process)
+        assert len(arguments) == 2
+        assert "secret-token" not in "".join(arguments)
+
+
+def test_token__is_in_no_argument_of_the_agent(tmp_path: Path) -> None:
     with init(tmp_path, WAITS_FOR_SIGTERM) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        arguments = [Path(f"/proc/{pid}/cmdline").read_text() for pid in (process.pid, *children)]
+        arguments = arguments_of(process)
         assert len(arguments) == 2
         assert "secret-token" not in "".join(arguments)
 
