@@ -13,12 +13,24 @@ from perdure.agent.workload.tools.templates import FOLDER
 
 START = library_dir(Path("/nonexistent")) / FOLDER / "ray/start_cluster"
 # Fails the first `start` if there is a file "refuse"; with a file "end", `start` hangs and the head answers no more.
-# A call of `list` shows one node more each time.
+# With a file "busy", the head misses three health checks after the first `start`, which lasts until the next one if
+# there is a file "slow". A call of `list` shows one node more each time.
 RAY = """#!/bin/sh
 echo "$*" >> "$NOTES/calls"
 case "$1" in
-    start) [ ! -e "$NOTES/end" ] || { touch "$NOTES/ended"; exec /bin/sleep 600; }; ! rm "$NOTES/refuse" 2>/dev/null ;;
-    health-check) [ ! -e "$NOTES/ended" ] ;;
+    start)
+        touch "$NOTES/started"
+        [ ! -e "$NOTES/end" ] || { touch "$NOTES/ended"; exec /bin/sleep 600; }
+        while [ -e "$NOTES/slow" ]; do /bin/sleep 0.05; done
+        ! rm "$NOTES/refuse" 2>/dev/null ;;
+    health-check)
+        if [ -e "$NOTES/busy" ] && [ -e "$NOTES/started" ]; then
+            echo x >> "$NOTES/busy"
+            [ "$(wc -l < "$NOTES/busy")" -gt 3 ] || exit 1
+            rm "$NOTES/busy"
+            rm -f "$NOTES/slow"
+        fi
+        [ ! -e "$NOTES/ended" ] ;;
     list) echo x >> "$NOTES/listed"; sed 's/x/{"node_id": 1},/' "$NOTES/listed" | tr -d '\\n' ;;
 esac
 """
@@ -79,6 +91,19 @@ def test_worker__ends_when_the_head_has_ended_meanwhile(node: RayNode) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("The head of Ray at 10.0.0.1:6379 has ended.\n")
     assert len(node.calls("start")) == 1
+    assert len(node.calls("health-check")) >= 11, "ten in a row without an answer"
+
+
+@pytest.mark.parametrize(("start", "starts"), [("slow", 1), ("refuse", 2)])
+def test_worker__takes_a_busy_head_for_no_ended_one(node: RayNode, start: str, starts: int) -> None:
+    """The head misses health checks while many nodes join: a join under way goes on, and a failed one is repeated."""
+    for name in ("busy", start):
+        (node.notes / name).touch()
+    done = node.start(1)
+    assert done.returncode == 0, done.stderr
+    assert "has ended" not in done.stdout
+    assert len(node.calls("start")) == starts
+    assert not (node.notes / "busy").exists(), "no health check was missed"
 
 
 def test_settings__are_those_of_skypilot(node: RayNode) -> None:
