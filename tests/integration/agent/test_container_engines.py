@@ -35,6 +35,7 @@ def environ(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str
     """The environment of an agent that finds this engine."""
     if request.param == "podman":
         yield {**os.environ, ONLY_PODMAN: "1"}
+        unmount_below(tmp_path)
         return
     if not shutil.which("dockerd") or not shutil.which("docker"):
         pytest.skip("there is no dockerd here: run `make containers`")
@@ -58,9 +59,14 @@ def environ(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str
     finally:
         daemon.terminate()
         daemon.wait()
-        for partition in psutil.disk_partitions(all=True):  # dockerd leaves some
-            if partition.mountpoint.startswith(f"{tmp_path}/"):
-                subprocess.run(["umount", "--lazy", partition.mountpoint], check=False)
+        unmount_below(tmp_path)
+
+
+def unmount_below(folder: Path) -> None:
+    """Podman leaves its storage mounted on itself, and dockerd what was in use."""
+    for partition in psutil.disk_partitions(all=True):
+        if partition.mountpoint.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", partition.mountpoint], check=True)
 
 
 def container(registry: ContainerRegistry, folder: Path, environ: dict[str, str], **changes: str) -> TaskContainer:
