@@ -10,7 +10,7 @@ The modes:
 * `COPY`: the bucket's content is copied to the path before the workload starts. One object is copied to a file.
 
 Without rclone or FUSE, a local store's bucket becomes a symbolic link to its directory in the modes MOUNT and
-MOUNT_CACHED. A cloud's bucket becomes a folder that is uploaded (`synced_folder`) in the mode MOUNT_CACHED, where one
+MOUNT_CACHED. A cloud's bucket becomes a folder that is uploaded (`synced`) in the mode MOUNT_CACHED, where one
 node alone uses it; otherwise MountError says what to install.
 """
 
@@ -31,7 +31,7 @@ from perdure.agent.storage.fuse import fuse_problem
 from perdure.agent.storage.periodic_flush import PeriodicFlush
 from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import FuseMount, MountError, prepare_mountpoint, real_path, store_error
-from perdure.agent.storage.synced_folder import SyncedFolder
+from perdure.agent.storage.synced.synced_folder import SyncedFolder
 from perdure.agent.storage.token_server import TokenServer, no_renewal
 
 __all__ = ["FlushError", "MountError", "Mounts", "fuse_problem"]

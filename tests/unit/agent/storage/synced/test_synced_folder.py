@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +18,14 @@ from perdure.agent.storage.durability_watcher import PendingCheckpoint, Upload
 from perdure.agent.storage.flush import FlushError
 from perdure.agent.storage.mounts import Mounts
 from perdure.agent.storage.rclone_mount import MountError
-from perdure.agent.storage.synced_folder import SyncedFolder
+from perdure.agent.storage.synced.synced_folder import SyncedFolder
 from perdure.checkpoint import CheckpointUnavailable, is_durable, latest, save_checkpoint
 from perdure.checkpoint.durability.file_version import FileVersion
 from support.helpers.timing import wait_until
 
 RCLONE = Path(sys.executable).parent / "rclone"
-pytestmark = pytest.mark.skipif(not RCLONE.exists(), reason="rclone is not installed")
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    folder = tmp_path / "buckets" / "ckpt"
-    folder.mkdir(parents=True)
-    return folder
-
-
-@pytest.fixture
-def spec(tmp_path: Path, bucket: Path) -> dict[str, Any]:
-    return {
-        "path": str(tmp_path / "work" / "ckpt"),
-        "mode": "MOUNT_CACHED",
-        "bucket": "ckpt",
-        "prefix": "run-1",
-        "read_only": False,
-        "rclone": {"type": "local", "root": str(bucket.parent)},
-        "options": {},
-    }
-
-
 Make = Callable[..., SyncedFolder]
-
-
-@pytest.fixture
-def make(tmp_path: Path, spec: dict[str, Any]) -> Iterator[Make]:
-    made: list[SyncedFolder] = []
-
-    def new(binary: Path = RCLONE, **changes: Any) -> SyncedFolder:
-        lines: list[str] = []
-        one = SyncedFolder(
-            {**spec, **changes}, home=tmp_path / "home", binary=binary, reason="no FUSE", log=lines.append
-        )
-        made.append(one)
-        return one
-
-    yield new
-    for one in made:
-        one.unmount()
+pytestmark = pytest.mark.skipif(not RCLONE.exists(), reason="rclone is not installed")
 
 
 def write(folder: SyncedFolder, name: str, text: str) -> Path:
@@ -128,7 +89,8 @@ def test_manifest__is_uploaded_last_and_removed_first(bucket: Path, make: Make, 
     calls = tmp_path / "calls"
     script = tmp_path / "rclone"
     script.write_text(
-        f'#!/bin/sh\necho "$1 $(cat {tmp_path}/home/names 2>/dev/null | tr "\\n" " ")" >> {calls}\nexec {RCLONE} "$@"\n'
+        f'#!/bin/sh\n[ "$1" = lsjson ] ||\n'
+        f'echo "$1 $(cat {tmp_path}/home/names 2>/dev/null | tr "\\n" " ")" >> {calls}\nexec {RCLONE} "$@"\n'
     )
     script.chmod(0o755)
     folder = make(script)
@@ -393,3 +355,13 @@ def test_library__knows_what_the_bucket_has(make: Make, tmp_path: Path, monkeypa
     shutil.rmtree(folder.path)
     with pytest.raises(CheckpointUnavailable, match="nothing is mounted there"):
         latest(folder.path)
+
+
+def test_records__use_the_form_of_rclone(make: Make) -> None:
+    folder = make()
+    folder.mount()
+    path = write(folder, "a", "abc")
+    folder.flush(None)
+    record = folder.cache.find_record("a")
+    assert record is not None
+    assert (record.is_uploaded, record.size, record.mtime_ns) == (True, 3, path.stat().st_mtime_ns)

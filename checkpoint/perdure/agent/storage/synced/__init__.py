@@ -1,0 +1,1 @@
+"""A bucket as an ordinary folder whose content is uploaded in the background."""
