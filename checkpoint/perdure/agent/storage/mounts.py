@@ -22,6 +22,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import FuseMount, MountError, prepare_mountpoint, real_path, store_error
 from perdure.agent.storage.synced.synced_folder import SyncedFolder
 from perdure.agent.storage.token_server import TokenServer, no_renewal
+from perdure.agent.storage.vfs_cache import PendingFile
 
 __all__ = ["FlushError", "MountError", "Mounts", "fuse_problem"]
 
@@ -138,13 +140,17 @@ class Mounts:
     def flush(self, deadline: float | None = None) -> None:
         """Upload every cached write, also those of a lost mount. Safe to repeat.
 
-        `deadline`: time of `clock`, or None. Raises FlushError as `flush.flush` does. Call it when no process of the
-        workload is left: it waits for files that are still open for writing.
+        `deadline`: time of `clock`, or None. Raises FlushError as `flush.flush` does, after every bucket has had its
+        turn. Call it when no process of the workload is left: it waits for files that are still open for writing.
         """
-        for folder in self._buckets:
-            if isinstance(folder, SyncedFolder):
-                folder.flush(deadline)
-        flush([p for p in self._buckets if isinstance(p, FuseMount) and p.is_cached], deadline=deadline, log=self._log)
+        mounted = [bucket for bucket in self._buckets if isinstance(bucket, FuseMount) and bucket.is_cached]
+        folders = [bucket for bucket in self._buckets if isinstance(bucket, SyncedFolder)]
+        with ThreadPoolExecutor(len(folders) + 1, thread_name_prefix="flush") as pool:
+            flushes = [("cached mounts", pool.submit(flush, mounted, deadline=deadline, log=self._log))]
+            flushes += [(folder.path, pool.submit(folder.flush, deadline)) for folder in folders]
+        failed = [(name, error) for name, error in ((name, one.exception()) for name, one in flushes) if error]
+        if failed:
+            raise _joined(failed)
 
     def start_periodic_flushes(self, log: Callable[[str], None]) -> None:
         """From now on, upload files that stay in use (`periodic_flush`). `log`: the agent's own log."""
@@ -234,6 +240,16 @@ class Mounts:
     def bucket_mounts(self) -> list[BucketMount]:
         """The mounts and links, for the watcher of uploads. Copies are left out. From any thread."""
         return [mount for mount in (bucket.as_bucket_mount() for bucket in self._buckets) if mount is not None]
+
+
+def _joined(failed: Sequence[tuple[str, BaseException]]) -> FlushError:
+    """One error of all that failed, each with the path or the kind of its bucket."""
+    texts: list[str] = []
+    pending: dict[str, tuple[PendingFile, ...]] = {}
+    for name, error in failed:
+        texts.append(str(error) if isinstance(error, FlushError) else f"{name}: {type(error).__name__}: {error}")
+        pending.update(error.pending if isinstance(error, FlushError) else {name: ()})
+    return FlushError("; ".join(texts), pending)
 
 
 class _LinkedBucket:

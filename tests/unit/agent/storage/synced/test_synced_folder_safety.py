@@ -15,6 +15,7 @@ import pytest
 
 from perdure.agent import clock
 from perdure.agent.storage.flush import FlushError
+from perdure.agent.storage.mounts import Mounts
 from perdure.agent.storage.rclone_mount import MountError
 from perdure.agent.storage.synced import folder_tree, synced_folder
 from perdure.agent.storage.synced.synced_folder import SyncedFolder
@@ -244,3 +245,30 @@ def test_one_file_that_fails__holds_up_no_manifest_of_others_and_no_removal(buck
     write(folder, ".perdure/m-2.json", json.dumps({"files": [{"path": "conflict"}]}))
     assert folder._sync(final=True) != ""
     assert objects(bucket) == {"step-1/w.bin", ".perdure/m-1.json"}
+
+
+def test_flush_of_all_mounts__goes_on_after_one_has_failed(
+    bucket: Path, spec: dict[str, Any], tmp_path: Path, make: Make
+) -> None:
+    (bucket.parent / "other").mkdir()
+    folder = make()
+    other = SyncedFolder(
+        {**spec, "path": str(tmp_path / "work/other"), "bucket": "other"},
+        home=tmp_path / "home-2",
+        binary=RCLONE,
+        reason="",
+        log=print,
+    )
+    mounts = Mounts([], state_dir=tmp_path / "state", rclone=RCLONE, log=print, is_shared=False)
+    mounts._buckets = [folder, other]
+    for one in (folder, other):
+        one.mount()
+        stop(one)
+    write(folder, "bad\n", "x")
+    write(other, "model.pt", "weights")
+    write(other, "also\r", "x")
+    with pytest.raises(FlushError, match=r"bucket ckpt: 'bad\\n' .*bucket other: 'also\\r'") as failed:
+        mounts.flush(None)
+    assert failed.value.pending.keys() == {folder.path, other.path}
+    assert (bucket.parent / "other/run-1/model.pt").read_text() == "weights"
+    other.unmount()
