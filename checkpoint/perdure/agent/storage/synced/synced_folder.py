@@ -100,16 +100,23 @@ class SyncedFolder:
         self._stopped.clear()
         self._rclone.allow()
         self._previous = None
-        was_ready = self._marker.is_claimed(self._at)
-        if was_ready:
-            self._uploaded = dict(self._records.uploaded_files())
-        else:
+        was_ready = self._marker.is_claimed(self._at) and self._continue()
+        if not was_ready:
             self._fill()
         if self._thread is None and not self._is_read_only:
             self._thread = threading.Thread(target=self._run, name="synced-folder", daemon=True)
             self._thread.start()
         self._is_mounted = True
         return not was_ready
+
+    def _continue(self) -> bool:
+        """Continue with the folder of an earlier agent; False if all that it held is gone. Raises OSError.
+
+        What vanished while no agent ran stays in the bucket: it may be a loss, and need not be the workload's doing.
+        """
+        found, recorded = read_tree(self._at, without=MARK_FILE).files, dict(self._records.uploaded_files())
+        self._uploaded = {name: stamp for name, stamp in recorded.items() if name in found}
+        return bool(found) or not recorded
 
     def _fill(self) -> None:
         """Raises MountError, OSError."""

@@ -157,30 +157,6 @@ def test_folder_that_lost_its_content_without_an_agent__removes_nothing_from_the
     assert sorted(os.listdir(third.path)) == ["a", "b"]
 
 
-def test_folder_that_cannot_be_read__removes_nothing_and_ends_no_thread(
-    bucket: Path, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make()
-    folder.mount()
-    write(folder, "sub/a", "a")
-    folder.flush(None)
-
-    def fail(path: str, onerror: Callable[[OSError], None]) -> Iterator[Any]:
-        onerror(PermissionError(13, "Permission denied", path))
-        return iter(())
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "walk", fail)
-        with folder._lock:
-            assert "Permission denied" in folder._sync(final=True)
-        with pytest.raises(FlushError, match="Permission denied"):
-            folder.flush(None)
-    assert folder._thread is not None
-    assert folder._thread.is_alive()
-    folder.flush(None)
-    assert (bucket / "run-1/sub/a").exists()
-
-
 def test_interrupted_copy__is_continued(bucket: Path, make: Make, tmp_path: Path) -> None:
     (bucket / "run-1").mkdir()
     (bucket / "run-1/a").write_text("a")
@@ -316,7 +292,7 @@ def test_deadline_of_a_spot_node__leaves_no_torn_checkpoint(
     with pytest.raises(FlushError):
         folder.flush(clock.now() + 1.0)
     folder._stopped.set()  # the node is gone
-    folder._end_rclone()
+    folder._rclone.end()
     assert folder._thread is not None
     folder._thread.join()
     following = SyncedFolder(
