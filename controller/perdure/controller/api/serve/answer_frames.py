@@ -6,6 +6,7 @@ A replica that is lost ends its streams anywhere. Where the last event was whole
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
@@ -14,6 +15,11 @@ _HEAD_END, _LINE_END = b"\r\n\r\n", b"\r\n"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _SWITCHING, _FIRST_FINAL = 101, 200
 _WITHOUT_BODY = (204, 304)
+_FIRST_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: .*)?", re.DOTALL)
+_LENGTH, _CHUNK_SIZE = re.compile(rb"[0-9]{1,18}"), re.compile(rb"[0-9a-fA-F]{1,15}")
+_BLANKS = b" \t"
+MAX_CREDIT, _LINE_COST = 64 * 1024, 10
+"""Bounds the time that tiny pieces take: each line costs so many bytes, and all bytes are credited, up to a limit."""
 
 
 class _At(Enum):
@@ -27,9 +33,12 @@ class _At(Enum):
 
 
 class AnswerFraming:
-    """The place in the answers of one connection. What it cannot follow, such as a WebSocket, it lets be."""
+    """The place in the answers of one connection. What it cannot follow, such as a WebSocket, it lets be.
 
-    __slots__ = ("_at", "_buffer", "_is_events", "_left", "_tail")
+    The bytes alone determine the place, however they are split. The time is linear in their number.
+    """
+
+    __slots__ = ("_at", "_buffer", "_credit", "_is_events", "_left", "_tail")
 
     def __init__(self) -> None:
         self._at = _At.HEAD
@@ -37,21 +46,30 @@ class AnswerFraming:
         self._left = 0  # bytes of a chunk or of a body
         self._is_events = False
         self._tail = b""  # the last bytes of the events
+        self._credit = MAX_CREDIT
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the replica."""
         position = 0
         while position < len(data) and self._at is not _At.UNKNOWN:
+            before = position
             try:
                 position = _STEPS[self._at](self, data, position)
-            except (ValueError, IndexError):
-                self._at = _At.UNKNOWN
+            except ValueError:
+                self._give_up()
+            else:
+                if position <= before:  # whatever the reason, the event loop must not be kept
+                    self._give_up()
 
     @property
     def is_between_events(self) -> bool:
         """Whether an answer is a stream of events, has not ended, and one more event may follow now."""
         is_boundary = self._at is _At.SIZE and not self._buffer
         return self._is_events and is_boundary and (not self._tail or self._tail.endswith(_EVENT_ENDS))
+
+    def _give_up(self) -> None:
+        self._at, self._is_events, self._left, self._tail = _At.UNKNOWN, False, 0, b""
+        self._buffer.clear()
 
     def _feed_head(self, data: bytes, position: int) -> int:
         head, position = self._take_until(_HEAD_END, data, position, MAX_HEAD_BYTES)
@@ -60,27 +78,35 @@ class AnswerFraming:
         return position
 
     def _begin_body(self, head: bytes) -> None:
+        """Raises ValueError."""
         first, *lines = head.split(_LINE_END)
-        status = int(first.split(b" ", 2)[1])
-        headers = {name.strip().lower(): value.strip().lower() for name, _, value in (x.partition(b":") for x in lines)}
-        if status == _SWITCHING:
-            self._at = _At.UNKNOWN
+        if (answer := _FIRST_LINE.fullmatch(first)) is None:
+            raise ValueError("not an answer of HTTP/1")
+        status = int(answer[1])
+        headers: dict[bytes, set[bytes]] = {}
+        for name, _, value in (line.partition(b":") for line in lines):
+            headers.setdefault(name.strip(_BLANKS).lower(), set()).add(value.strip(_BLANKS).lower())
+        encodings, lengths = headers.get(b"transfer-encoding", set()), headers.get(b"content-length", set())
+        if status == _SWITCHING or len(encodings) + len(lengths) > 1:
+            self._give_up()
         elif status < _FIRST_FINAL or status in _WITHOUT_BODY:
             self._at = _At.HEAD
-        elif headers.get(b"transfer-encoding") == b"chunked":
-            is_plain = headers.get(b"content-encoding", b"identity") == b"identity"
-            self._is_events = is_plain and headers.get(b"content-type", b"").startswith(b"text/event-stream")
+        elif encodings == {b"chunked"}:
+            is_plain = headers.get(b"content-encoding", {b"identity"}) == {b"identity"}
+            types = headers.get(b"content-type", set())
+            self._is_events = is_plain and len(types) == 1 and min(types).startswith(b"text/event-stream")
             self._at, self._tail = _At.SIZE, b""
-        elif b"content-length" in headers:
-            self._left = int(headers[b"content-length"])
+        elif lengths:
+            self._left = _number(_LENGTH, min(lengths), 10)
             self._at = _At.BODY if self._left else _At.HEAD
         else:
-            self._at = _At.UNKNOWN
+            self._give_up()
 
     def _feed_size(self, data: bytes, position: int) -> int:
         line, position = self._take_until(_LINE_END, data, position, MAX_LINE_BYTES)
         if line is not None:
-            self._left = int(line.partition(b";")[0], 16)
+            self._left = _number(_CHUNK_SIZE, line.partition(b";")[0], 16)
+            self._credit = min(MAX_CREDIT, self._credit + self._left)
             self._at = _At.CHUNK if self._left else _At.TRAILER
         return position
 
@@ -94,6 +120,8 @@ class AnswerFraming:
         return end
 
     def _feed_chunk_end(self, data: bytes, position: int) -> int:
+        if data[position : position + self._left] != _LINE_END[-self._left :][: len(data) - position]:
+            raise ValueError("a chunk has another length")
         return self._skip(data, position, _At.SIZE)
 
     def _feed_body(self, data: bytes, position: int) -> int:
@@ -114,16 +142,32 @@ class AnswerFraming:
 
     def _take_until(self, mark: bytes, data: bytes, position: int, max_bytes: int) -> tuple[bytes | None, int]:
         """What precedes `mark`, and the position after it; None if `mark` has not come yet. Raises ValueError."""
-        before = len(self._buffer)
-        self._buffer += data[position:]
-        end = self._buffer.find(mark, max(0, before - len(mark) + 1))
+        before, end_by = len(self._buffer), max_bytes + len(mark)
+        if before:
+            self._buffer += data[position : position + end_by]
+            end = self._buffer.find(mark, max(0, before - len(mark) + 1), end_by)
+        else:  # nothing is copied, so that the bytes of many lines are not copied for each of them
+            end = max(-1, data.find(mark, position, position + end_by) - position)
         if end < 0:
-            if len(self._buffer) > max_bytes:
+            if before + len(data) - position >= end_by:
                 raise ValueError("it is too long")
+            if not before:
+                self._buffer += data[position:]
             return None, len(data)
-        taken = bytes(self._buffer[:end])
+        taken = bytes(self._buffer[:end]) if before else data[position : position + end]
         self._buffer.clear()
-        return taken, position + end + len(mark) - before
+        num_bytes = end + len(mark)
+        self._credit = min(MAX_CREDIT, self._credit + num_bytes - _LINE_COST)
+        if self._credit < 0:
+            raise ValueError("its pieces are too small")
+        return taken, position + num_bytes - before
+
+
+def _number(digits: re.Pattern[bytes], text: bytes, base: int) -> int:
+    """The length that `text` is. Raises ValueError: `int` alone takes signs, blanks and underscores."""
+    if not digits.fullmatch(text):
+        raise ValueError("not a length")
+    return int(text, base)
 
 
 _STEPS: Mapping[_At, Callable[[AnswerFraming, bytes, int], int]] = {
