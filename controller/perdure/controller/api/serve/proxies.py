@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 import threading
 from collections import deque
@@ -38,6 +39,7 @@ Result = TypeVar("Result")
 FIRST_PORT, LAST_PORT = 30001, 32000
 """SkyServe's first port, and as many as there may be services."""
 LOOP_TIMEOUT_S, OPEN_TIMEOUT_S = 10.0, 10.0
+FOLDER_PREFIX = "perdure-serve-"  # of the temporary folder of a daemon's sockets
 IDLE_AFTER_S = 1.0  # after a replica has left the rotation
 NOT_INSTALLED = "install HAProxy 2.6 or newer on the controller's machine: apt install haproxy"
 
@@ -122,16 +124,21 @@ class ServiceProxies:
         return proxy.process.pid if proxy is not None else None
 
     def start(self) -> None:
-        """Remove what an earlier daemon has left running. Before the first `apply`."""
+        """Remove what an earlier daemon has left running. Until it has succeeded, there are no proxies. Raises OSError.
+
+        It may be repeated until it succeeds.
+        """
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         record = self._logs / "sockets"
-        with suppress(OSError):
-            left = Path(record.read_text().strip())
-            _end_left(left)
-            shutil.rmtree(left, ignore_errors=True)
+        _remove_left(record)
         # The path of a unix socket has at most 107 characters, and that of the home may be longer.
-        self._folder = Path(tempfile.mkdtemp(prefix="perdure-serve-"))
-        record.write_text(str(self._folder))
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        try:
+            _write_record(record, str(folder))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._folder = folder
 
     def stop(self) -> None:
         """End all proxies. Their services go on when the next daemon starts."""
@@ -317,6 +324,32 @@ def _assign(known: dict[int, int], targets: Sequence[ProxyTarget], max_targets: 
             if slot is not None:
                 slots[slot] = target
     return slots
+
+
+def _remove_left(record: Path) -> None:
+    """End the proxies of an earlier daemon, and remove its folder, if the record names one: it may be torn."""
+    try:
+        folder = Path(record.read_text().strip())
+    except (OSError, ValueError):
+        return
+    if not folder.is_absolute() or not folder.name.startswith(FOLDER_PREFIX) or ".." in folder.parts:
+        log.warning("proxies.unknown_record", path=str(record))
+        return
+    _end_left(folder)
+    with suppress(OSError):
+        status = folder.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_record(path: Path, text: str) -> None:
+    """Replace a file, so that after a crash it has either its old or its new content. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
 
 
 def _end_left(folder: Path) -> None:
