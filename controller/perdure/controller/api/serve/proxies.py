@@ -83,6 +83,7 @@ class ServiceProxies:
         self._logs = home / "services"
         self._host = host
         self._folder: Path | None = None
+        self._why_no_folder = "the daemon is starting"
         self._proxies: dict[int, _Proxy] = {}
         self._problems: dict[int, str] = {}
         self._listeners: dict[int, socket.socket] = {}  # by port; kept while the settings of a proxy change
@@ -124,10 +125,19 @@ class ServiceProxies:
         return proxy.process.pid if proxy is not None else None
 
     def start(self) -> None:
-        """Remove what an earlier daemon has left running. Until it has succeeded, there are no proxies. Raises OSError.
+        """Remove what an earlier daemon has left running. Raises OSError; may be repeated until it succeeds.
 
-        It may be repeated until it succeeds.
+        Until then there are no proxies.
         """
+        try:
+            self._folder = self._make_folder()
+        except OSError as error:
+            if self._why_no_folder != str(error):
+                log.warning("proxies.not_started", error=str(error))
+            self._why_no_folder = str(error)
+            raise
+
+    def _make_folder(self) -> Path:
         self._logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         record = self._logs / "sockets"
         _remove_left(record)
@@ -138,7 +148,7 @@ class ServiceProxies:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._folder = folder
+        return folder
 
     def stop(self) -> None:
         """End all proxies. Their services go on when the next daemon starts."""
@@ -164,7 +174,7 @@ class ServiceProxies:
                 try:
                     self._apply(state)
                     self._problems.pop(state.settings.service_id, None)
-                except (OSError, TimeoutError) as error:
+                except Exception as error:  # noqa: BLE001 - other proxies must not depend on this one
                     self._note_problem(state.settings, f"its proxy cannot be started: {error}")
         with self._applied:
             self._applied.notify_all()
@@ -248,7 +258,7 @@ class ServiceProxies:
         if program is None:
             raise OSError(NOT_INSTALLED)
         if self._folder is None or self._open_stream is None:
-            raise OSError("the daemon is starting")
+            raise OSError(self._why_no_folder)
         listener = self._listeners.get(settings.port)
         if listener is None:
             listener = self._listeners[settings.port] = listen(self._host, settings.port)

@@ -82,7 +82,7 @@ class Proxies(Protocol):
         """Why the proxy of a service does not run now; "" if it does. From any thread."""
 
     def start(self) -> None:
-        """Remove what an earlier daemon has left running."""
+        """Remove what an earlier daemon has left running. Raises OSError; may be repeated until it succeeds."""
 
     def stop(self) -> None:
         """End all proxies."""

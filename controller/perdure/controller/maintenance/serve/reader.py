@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, Row
 
 from perdure.controller.maintenance.serve.proxy_state import ProxyReport
@@ -20,7 +21,10 @@ from perdure.recovery.market.services.scale import ScaleState
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState, Status
 
+log = structlog.get_logger(__name__)
+
 _TASK = 0  # a replica has one task
+_MAX_WEIGHT = 256
 _WITHOUT_MACHINE = (AttemptState.REQUESTED, AttemptState.GONE)
 
 
@@ -62,6 +66,14 @@ class ReadService:
         """The newest version."""
         return self.versions[self.row.version]
 
+    def weight_of(self, one: ReadReplica) -> int:
+        """The share of requests of a replica, where the policy is by accelerator."""
+        policy = self.view.spec.policy
+        if not isinstance(policy.target_qps, dict):
+            return 100
+        qps = policy.qps_of(one.view.accelerator) or 0.0
+        return max(1, round(_MAX_WEIGHT * qps / max(policy.target_qps.values())))
+
 
 @dataclass(frozen=True)
 class ServiceReader:
@@ -74,14 +86,22 @@ class ServiceReader:
     probes: Callable[[Connection, Collection[int]], Mapping[AttemptKey, Probe]]
 
     def load(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[ReadService]:
-        """The services of these rows."""
+        """The services of these rows, but those that cannot be read: others must not depend on what is wrong there."""
         ids = [row.id for row in rows]
         if not ids:
             return []
         versions, stored, reports = records.versions(conn, ids), records.replicas(conn, ids), self.reports(conn, rows)
         jobs = [one.row.job_id for of_one in stored.values() for one in of_one if one.row.job_id is not None]
         elsewhere = self.probes(conn, jobs)
-        return [self._service(conn, row, versions, stored.get(row.id, ()), reports[row.id], elsewhere) for row in rows]
+        services = []
+        for row in rows:
+            try:
+                one = self._service(conn, row, versions, stored.get(row.id, ()), reports[row.id], elsewhere)
+            except (LookupError, TypeError, ValueError):  # such as what another version of Perdure has written
+                log.exception("service.unreadable", service=row.name)
+            else:
+                services.append(one)
+        return services
 
     def _replica(self, stored: StoredReplica, in_flight: int, elsewhere: Mapping[AttemptKey, Probe]) -> ReadReplica:
         """A replica with what its node reports."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Engine, Row
+from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
 from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.proxy_state import (
@@ -54,8 +55,8 @@ MAX_KEPT = 100
 """So many replicas that are over are remembered of each service."""
 _SLOTS_STEP = 16
 _OVER = (AttemptState.STOPPED, AttemptState.GONE)
-_MAX_WEIGHT = 256
 _MAX_MESSAGE_CHARS = 1000
+_OF_ONE = (DataError, IntegrityError, ProgrammingError)  # of what is written for a service, not of the database
 
 
 class ServiceWatch:
@@ -88,6 +89,7 @@ class ServiceWatch:
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
         self._silent_since: dict[AttemptKey, float] = {}  # of replicas whose nodes are disconnected
+        self._states: dict[int, Sequence[ProxyState]] = {}  # of the proxy of each service: one, or none
         self._renewed_at: dict[int, float] = {}  # when the uploads of a service were last renewed
         self._woken = threading.Event()
         self._ended = threading.Event()
@@ -117,7 +119,7 @@ class ServiceWatch:
         self._woken.set()
 
     def _run(self) -> None:
-        self._proxies.start()
+        is_started = False
         while not self._is_stopped:
             self._woken.wait(INTERVAL_S)
             if self._is_stopped:
@@ -125,11 +127,19 @@ class ServiceWatch:
             self._ended.wait(MIN_PAUSE_S)  # nodes may report changes as often as they like
             self._woken.clear()
             try:
+                is_started = is_started or self._start_proxies()
                 self.evaluate()
             except UNAVAILABLE as error:
                 log.warning("database.unavailable", error=str(error))
             except Exception:  # a bug must not end the thread, on which every service depends
                 log.exception("services.failed")
+
+    def _start_proxies(self) -> bool:
+        """Whether there can be proxies. Services are evaluated without them: machines that nobody ends cost money."""
+        with suppress(OSError):  # such as a full disk: it is the problem of all proxies
+            self._proxies.start()
+            return True
+        return False
 
     def evaluate(self) -> None:
         """Evaluate every service once. Raises what the database raises."""
@@ -147,25 +157,38 @@ class ServiceWatch:
             for one in service.replicas
             if one.stored.row.job_id is not None
         }
-        states = []
+        # Those that cannot be read keep theirs too.
+        states = {row.id: self._states[row.id] for row in rows if row.wanted == UP and row.id in self._states}
         for service in services:
-            try:
-                self._renew_uploads(service, now)
-                states += self._evaluate(service, now)
-            except RequestRejected as error:
-                log.warning("service.not_settled", service=service.row.name, error=str(error))
-            except ServiceLost:  # the next evaluation does not read it any more
-                log.info("service.lost", service=service.row.name)
+            states[service.row.id] = self._settle(service, now, states.get(service.row.id, ()))
+        self._states = states
         known = {one.attempt for service in services for one in service.replicas}
         self._silent_since = {key: since for key, since in self._silent_since.items() if key in known}
-        self._proxies.apply(states)
+        self._proxies.apply([one for of_one in states.values() for one in of_one])
         with suppress(ServiceLost):
             self._sharing.publish_reports({one: self._report(one) for one in self._reports})
+
+    def _settle(self, service: ReadService, now: float, last: Sequence[ProxyState]) -> Sequence[ProxyState]:
+        """Do what one service needs. Returns the state of its proxy, which stays at the `last` one if that fails."""
+        try:
+            self._renew_uploads(service, now)
+            return self._evaluate(service, now)
+        except ServiceLost:  # the next evaluation does not read it any more
+            log.info("service.lost", service=service.row.name)
+            return ()
+        except Exception as error:  # other services must not depend on what is wrong with this one
+            if isinstance(error, UNAVAILABLE) and not isinstance(error, _OF_ONE):
+                raise
+            log.exception("service.not_settled", service=service.row.name)
+            return last
 
     def _renew_uploads(self, service: ReadService, now: float) -> None:
         if service.row.wanted == UP and now - self._renewed_at.get(service.row.id, 0.0) >= RENEW_INTERVAL_S:
             self._renewed_at[service.row.id] = now
-            self._requests.renew_uploads(service.row, service.newest)
+            try:
+                self._requests.renew_uploads(service.row, service.newest)
+            except RequestRejected as error:  # its replicas go on, and it is asked again in an hour
+                log.warning("service.uploads_not_renewed", service=service.row.name, error=str(error))
 
     def _read_reports(self, conn: Connection, rows: Sequence[Row[Any]]) -> Mapping[int, ProxyReport]:
         return self._sharing.reports(conn, rows, self._report)
@@ -336,7 +359,7 @@ class ServiceWatch:
             return None
         version = service.versions[one.view.version]
         is_serving = one.view.number in plan.serving
-        return ProxyTarget(one.view.number, key, version.app_port, is_serving, _weight(service, one))
+        return ProxyTarget(one.view.number, key, version.app_port, is_serving, service.weight_of(one))
 
     def _is_lost(self, one: ReadReplica, key: AttemptKey) -> bool:
         """Whether its node has been disconnected for so long that its streams are over: nothing comes from it."""
@@ -370,12 +393,3 @@ class ServiceWatch:
         if status is ServiceStatus.FAILED:
             return f"the service {service.row.name} cannot start: perdure serve status {service.row.name}"
         return ""
-
-
-def _weight(service: ReadService, one: ReadReplica) -> int:
-    """The share of requests of a replica, where the policy is by accelerator."""
-    policy = service.view.spec.policy
-    if not isinstance(policy.target_qps, dict):
-        return 100
-    qps = policy.qps_of(one.view.accelerator) or 0.0
-    return max(1, round(_MAX_WEIGHT * qps / max(policy.target_qps.values())))
