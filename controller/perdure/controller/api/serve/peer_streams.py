@@ -38,6 +38,8 @@ _MAX_MESSAGE_BYTES = 128 * 1024
 _MAX_QUEUED = 4
 _MAX_PORT = 65_535
 _UNREACHABLE = (OSError, InvalidHandshake, InvalidURI, ConnectionClosed, TimeoutError, ValueError)
+_MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading JSON raises that another program has written. `1e999` is too large for an integer."""
 
 
 class NodeStream(Protocol):
@@ -141,10 +143,13 @@ class PeerStreams:
         """A connection to another controller that has opened the stream. Raises RequestRejected, OSError."""
         opening = asyncio.ensure_future(self._open_at(peer, place, port))
         awaited: list[asyncio.Future[Any]] = [opening, gone]
-        await asyncio.wait(awaited, timeout=2 * OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait(awaited, timeout=2 * OPEN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _abandon(opening)
+            raise
         if not opening.done() or opening.cancelled():
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            await _abandon(opening)
             raise OSError("the caller has gone")
         try:
             return opening.result()
@@ -171,9 +176,7 @@ class PeerStreams:
         try:
             (job_id, task_index, generation), rank = place
             await link.send(json.dumps({"place": [job_id, task_index, generation, rank], "port": port}))
-            answer = json.loads(await asyncio.wait_for(link.recv(), OPEN_TIMEOUT_S))
-            if answer["type"] != "opened":
-                raise RequestRejected(str(answer["message"]), fix=answer.get("fix"))
+            _check_opened(await asyncio.wait_for(link.recv(), OPEN_TIMEOUT_S))
         except BaseException:
             await link.close()
             raise
@@ -245,13 +248,33 @@ async def _copy_answer(node: NodeStream, peer: StreamSocket, ends_stream: Callab
             return
 
 
+async def _abandon(opening: asyncio.Future[ClientConnection]) -> None:
+    """End what opens a connection, and close the connection if it is open already: nobody else has it."""
+    opening.cancel()
+    (link,) = await asyncio.gather(opening, return_exceptions=True)
+    if not isinstance(link, BaseException):
+        await link.close()
+
+
+def _check_opened(text: str | bytes) -> None:
+    """Raises RequestRejected if the other controller has not opened the stream, and ValueError if that is no answer."""
+    try:
+        answer = json.loads(text)
+        if answer["type"] == "opened":
+            return
+        message, fix = str(answer["message"]), str(answer.get("fix") or "")
+    except _MALFORMED as error:
+        raise ValueError(f"not an answer to a request for a stream: {error!r}") from error
+    raise RequestRejected(message, fix=fix)
+
+
 def _parse_request(text: str) -> tuple[Place, int]:
     """Raises InvalidFrame."""
     try:
         request = json.loads(text)
         job_id, task_index, generation, rank = (int(part) for part in request["place"])
         port = int(request["port"])
-    except (ValueError, TypeError, KeyError) as error:
+    except _MALFORMED as error:
         raise InvalidFrame(f"not a request for a stream: {error!r}") from error
     if not 0 < port <= _MAX_PORT:
         raise InvalidFrame("the port is out of range")

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
+from websockets.asyncio.server import ServerConnection, serve
 
 from perdure.controller.api.request_precheck import bearer
-from perdure.controller.api.serve.peer_streams import VALID_S, Peer, PeerStreams
+from perdure.controller.api.serve.peer_streams import VALID_S, Peer, PeerStreams, _parse_request
 from perdure.controller.api.server.http import Server
 from perdure.controller.api.server.sockets import StreamSocket
+from perdure.controller.nodes.frames import InvalidFrame
 from perdure.controller.runtime.clock import ManualClock, SystemClock
 from perdure.controller.runtime.config.listen import Certificate, ListenConfig
 from perdure.controller.runtime.security.keyring import Keyring
@@ -205,5 +207,105 @@ def test_caller__that_leaves_ends_the_stream() -> None:
         with pytest.raises(OSError, match="gone"):
             async with two.a.open(PLACE, 8080, gone):
                 pass
+
+    play(scene)
+
+
+TOO_DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *("", "x", "1", "null", "[]", "{}", TOO_DEEP, '{"place": [7, 0, 1, 0]}', '{"place": [7, 0, 1], "port": 80}'),
+        *(
+            '{"place": [1e999, 0, 1, 0], "port": 80}',
+            '{"place": [7, 0, 1, 0], "port": 1e999}',
+            '{"place": 7, "port": 80}',
+        ),
+    ],
+)
+def test_request__that_is_none_is_refused(request_: str) -> None:
+    with pytest.raises(InvalidFrame):
+        _parse_request(request_)
+
+
+@contextlib.asynccontextmanager
+async def answering(answer: str | bytes, hold: asyncio.Event | None = None) -> AsyncIterator[tuple[Peer, set[Any]]]:
+    """A peer that sends this answer, once `hold` is set, and its open connections."""
+    links: set[Any] = set()
+
+    async def handle(link: ServerConnection) -> None:
+        links.add(link)
+        try:
+            await link.recv()
+            if hold is not None:
+                await hold.wait()
+            await link.send(answer)
+            await link.wait_closed()
+        finally:
+            links.discard(link)
+
+    async with serve(handle, "127.0.0.1", 0) as server:
+        yield Peer("b", f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", ""), links
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "1", "[]", "{}", TOO_DEEP, '{"type": "error"}', b"\xff\xfe\xfd", '{"type": "error", "fix": 1}']
+)
+def test_peer__that_sends_no_answer_cannot_be_reached(answer: str | bytes) -> None:
+    async def scene(two: Two) -> None:
+        async with answering(answer) as (peer, _):
+            with pytest.raises(RequestRejected, match="cannot be reached"):
+                async with opened(two, peer):
+                    pass
+
+    play(scene)
+
+
+def test_caller__that_is_cancelled_leaves_no_connection() -> None:
+    async def scene(two: Two) -> None:
+        hold = asyncio.Event()
+
+        async def call() -> None:
+            async with opened(two, peer):
+                await asyncio.Event().wait()
+
+        async with answering('{"type": "opened"}', hold) as (peer, links):
+            calls = [asyncio.create_task(call()) for _ in range(5)]
+            while len(links) < len(calls):
+                await asyncio.sleep(0.01)
+            for one in calls:
+                one.cancel()
+            await asyncio.wait(calls)
+            hold.set()
+            while links:
+                await asyncio.sleep(0.01)
+
+    play(scene)
+
+
+def test_connection__that_opens_as_its_caller_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(two: Two) -> None:
+        async with answering('{"type": "opened"}') as (peer, links):
+            open_at, opens = PeerStreams._open_at, asyncio.Event()
+
+            async def open_in_spite_of_all(*args: Any) -> Any:
+                opening = asyncio.ensure_future(open_at(*args))
+                opens.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    return await opening
+
+            monkeypatch.setattr(PeerStreams, "_open_at", open_in_spite_of_all)
+            gone = asyncio.get_running_loop().create_future()
+            call = asyncio.create_task(two.a._call(peer, PLACE, 8080, gone))
+            await opens.wait()
+            call.cancel()
+            await asyncio.wait([call])
+            assert call.cancelled()
+            while links:
+                await asyncio.sleep(0.01)
 
     play(scene)
