@@ -88,6 +88,7 @@ def build_services(
         check=submissions.check,
         renew=submissions.renew,
         accept=accept,
+        cancel=cancel,
         find_port=proxies.find_port,
         unsupported=proxies.unsupported,
         changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below

@@ -331,8 +331,7 @@ class ServiceWatch:
                 continue
             if row.job_id is None:
                 with self._sharing.writing(service.row.id) as conn:
-                    columns = {"ended_at": now, "final_status": row.retired_as}
-                    records.change_replica(conn, service.row.id, row.number, **columns)
+                    records.end_unlaunched(conn, service.row.id, row.number, now)
                 continue
             drained_s = now - row.retired_at
             is_idle = not one.view.was_ready or (drained_s >= MIN_DRAIN_S and not one.view.in_flight)

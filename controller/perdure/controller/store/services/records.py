@@ -83,6 +83,31 @@ def insert_replica(conn: Connection, service_id: int, version: int, *, is_spot: 
     return number
 
 
+def launch_key(service_id: int, number: int) -> str:
+    """The idempotency key of the job of a replica."""
+    return f"service/{service_id}/{number}"
+
+
+def record_launch(conn: Connection, service_id: int, number: int, job_id: int) -> bool:
+    """Write down the job of a replica. False if the replica is forgotten: then nothing ends the job.
+
+    Another controller may have taken the service over, and ended the replica since it had no job. Then the replica is
+    opened again: it is retired, so whoever owns the service now cancels the job.
+    """
+    one = (Replicas.c.service_id == service_id, Replicas.c.number == number)
+    columns = {"job_id": job_id, "ended_at": None, "final_status": None}
+    conn.execute(update(Replicas).where(*one, Replicas.c.job_id.is_(None)).values(columns))
+    return conn.execute(select(Replicas.c.job_id).where(*one)).scalar() == job_id
+
+
+def end_unlaunched(conn: Connection, service_id: int, number: int, now: float) -> None:
+    """End a retired replica without a job. One whose job was submitted, but not written down, gets the job instead."""
+    one = (Replicas.c.service_id == service_id, Replicas.c.number == number, Replicas.c.job_id.is_(None))
+    job_id = conn.execute(select(Job.c.id).where(Job.c.idempotency_key == launch_key(service_id, number))).scalar()
+    ended = {"ended_at": now, "final_status": Replicas.c.retired_as}
+    conn.execute(update(Replicas).where(*one).values(ended if job_id is None else {"job_id": job_id}))
+
+
 class ServiceLost(Exception):
     """Another controller owns this service now: touch nothing of it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import mask_secrets
 from perdure.controller.store.services import events, records
-from perdure.controller.store.services.records import DOWN, UP
+from perdure.controller.store.services.records import DOWN, UP, ServiceLost
 from perdure.controller.submit.compiler import parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.requester import Requester
@@ -72,6 +72,7 @@ class ServiceRequests:
     check: Callable[[Submission], tuple[str, ...]]  # raises RequestRejected if a submission could not be accepted
     renew: Callable[[Submission], None]  # renews the uploads of a submission; raises RequestRejected
     accept: Callable[[Submission], Accepted]
+    cancel: Callable[[Sequence[int], float | None], None]  # cancels jobs
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
     unsupported: Callable[[], str | None]  # why there can be no services here, and what to do
     changed: Callable[[], None]  # called when a service has been changed
@@ -196,7 +197,7 @@ class ServiceRequests:
     def launch_replica(
         self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool, taken_zones: Collection[str] = ()
     ) -> int:
-        """Submit the job of a replica, unless it was submitted before. Returns its id.
+        """Submit the job of a replica, unless it was submitted before. Returns its id. Raises ServiceLost.
 
         `taken_zones`: where the service's other replicas are, and those that are about to be lost.
         """
@@ -206,7 +207,10 @@ class ServiceRequests:
             replica = replace(replica, service=replace(replica.service, taken_zones=tuple(sorted(taken_zones))))
         accepted = self.accept(replace(replica, may_run_callbacks=self._may_run_callbacks(version)))
         with self.database.begin() as conn:
-            records.change_replica(conn, service.id, number, job_id=accepted.job_id)
+            is_known = records.record_launch(conn, service.id, number, accepted.job_id)
+        if not is_known:
+            self.cancel([accepted.job_id], None)
+            raise ServiceLost(f"service {service.id}")
         failpoint("replica.launched")
         return accepted.job_id
 
@@ -243,7 +247,7 @@ class ServiceRequests:
             spreads="spot_placer" in (section.get("replica_policy") or {}),
         )
         own = replica_config(config, number, is_spot=is_spot, uses_spot=_uses_spot(task))
-        return Submission(f"{name}-{number}", [own], user, f"service/{service_id}/{number}", service=place)
+        return Submission(f"{name}-{number}", [own], user, records.launch_key(service_id, number), service=place)
 
     def _check(self, name: str, config: Mapping[str, Any], owner: str, by: Requester) -> tuple[str, ...]:
         """The warnings of the service's replicas. Raises RequestRejected if there could be none.

@@ -288,11 +288,10 @@ def test_caller__that_is_cancelled_leaves_no_connection() -> None:
 def test_connection__that_opens_as_its_caller_is_cancelled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(two: Two) -> None:
         async with answering('{"type": "opened"}') as (peer, links):
-            open_at, opens = PeerStreams._open_at, asyncio.Event()
+            open_at = PeerStreams._open_at
 
             async def open_in_spite_of_all(*args: Any) -> Any:
                 opening = asyncio.ensure_future(open_at(*args))
-                opens.set()
                 try:
                     await asyncio.Event().wait()
                 except asyncio.CancelledError:
@@ -301,7 +300,8 @@ def test_connection__that_opens_as_its_caller_is_cancelled_is_closed(monkeypatch
             monkeypatch.setattr(PeerStreams, "_open_at", open_in_spite_of_all)
             gone = asyncio.get_running_loop().create_future()
             call = asyncio.create_task(two.a._call(peer, PLACE, 8080, gone))
-            await opens.wait()
+            while not links:
+                await asyncio.sleep(0.01)
             call.cancel()
             await asyncio.wait([call])
             assert call.cancelled()

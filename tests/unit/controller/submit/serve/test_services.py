@@ -21,6 +21,7 @@ from perdure.controller.store.records.jobs import Job, Task
 from perdure.controller.store.records.peer_messages import PeerMessages
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import Replicas, Versions
+from perdure.controller.submit.service import Accepted, Submission
 
 SERVICE = {
     "service": {"readiness_probe": "/up", "replicas": 2},
@@ -144,6 +145,45 @@ def test_watch__completes_a_launch_that_was_interrupted(alone: Controller) -> No
     assert version.launch_replica(row, newest, 1, is_spot=False) == job_id, "its key makes it one job"
     alone.evaluate()
     assert len(alone.rows(Job)) == 2
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_launch__that_takes_until_another_controller_has_ended_the_replica_is_cancelled(
+    alone: Controller, is_forgotten: bool
+) -> None:
+    alone.up({**SERVICE, "service": {"readiness_probe": "/up", "replicas": 1}})
+    alone.evaluate()
+    services_ = alone.daemon.api_context.services
+    assert services_ is not None
+    watch, requests = services_.watch, services_.requests
+
+    def stall(submission: Submission) -> Accepted:
+        """Meanwhile another controller has taken the service over, which is down."""
+        requests.down("model")
+        with alone.daemon.database.begin() as conn:
+            records.change_replica(conn, 1, 1, retired_at=0.0, retired_as="TERMINATED")
+            records.end_unlaunched(conn, 1, 1, 1.0)
+            if is_forgotten:
+                records.forget_ended(conn, 1, 0)
+        return requests.accept(submission)
+
+    watch._requests = replace(requests, accept=stall)
+    alone.evaluate()
+    assert [row.id for row in alone.rows(Job)] == [1]
+    alone.evaluate()
+    assert {row.job_id for row in alone.rows(PeerMessages)} == {1}, "it is being cancelled"
+
+
+def test_down__ends_a_job_whose_launch_was_not_written_down(alone: Controller) -> None:
+    alone.up({**SERVICE, "service": {"readiness_probe": "/up", "replicas": 1}})
+    alone.evaluate()
+    alone.evaluate()
+    with alone.daemon.database.begin() as conn:  # the daemon was killed before
+        records.change_replica(conn, 1, 1, job_id=None)
+    alone.call("POST", "/services/model/down")
+    for _ in range(3):
+        alone.evaluate()
+    assert {row.job_id for row in alone.rows(PeerMessages)} == {1}
 
 
 def test_secrets__are_sealed_wherever_the_task_has_them(alone: Controller) -> None:
