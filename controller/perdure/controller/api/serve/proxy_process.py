@@ -156,7 +156,7 @@ class ProxyProcess:
             began = time.monotonic()
             try:
                 self._run_once()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a certificate may hold what is no text
                 self._problem = f"its proxy cannot be started: {error}"
             lasted_s = time.monotonic() - began
             pause_s = MIN_PAUSE_S if lasted_s >= LASTING_S else min(2 * pause_s, MAX_PAUSE_S)
