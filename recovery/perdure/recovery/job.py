@@ -10,6 +10,7 @@ from dataclasses import field
 
 from perdure.recovery.frozen import cached, dataclass, replace
 from perdure.recovery.market.requirements import MachineRequirement
+from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import Reason, terminal_status
 from perdure.recovery.statuses import ENDED_PHASES, AttemptState, NodePhase, Status, TaskState
@@ -50,6 +51,7 @@ class Recovery:
     max_duration_s: float | None = None  # how long after the first start of `run` it ends
     max_cost: float | None = None  # USD that its machines may cost
     taken_zones: tuple[str, ...] = ()  # SPREAD tries them last: others of a service are there
+    avoided: tuple[UnavailableOffer, ...] = ()  # where the service's other replicas lost machines before it started
 
     @cached
     def has_limits(self) -> bool:

@@ -28,6 +28,7 @@ NODE_COLUMNS = tuple(f.name for f in fields(NodeView) if f.name != "rank")
 _OFFER_FIELDS = tuple(f.name for f in fields(Offer))
 _UNSET = asdict(Recovery())
 _CHOICES = ("strategy", "patience")  # fields whose default is a choice, which another version may make otherwise
+_ONE_JOB = 0  # any id of a job: what is decoded with it counts for one job
 _ENUMS = (TaskState, AttemptState, NodePhase, Reason)
 
 
@@ -69,12 +70,16 @@ def encode_recovery(recovery: Recovery) -> dict[str, Any]:
     """Plain JSON. A field that is unset is left out: a controller of the version before may not know it."""
     values = {name: getattr(recovery, name) for name in _UNSET}
     data = {name: value for name, value in values.items() if name in _CHOICES or value != _UNSET[name]}
+    if recovery.avoided:
+        data["avoided"] = [unavailable_offer_columns(one) for one in recovery.avoided]
     return {**data, "recover_on_exit_codes": sorted(recovery.recover_on_exit_codes)}
 
 
 def decode_recovery(data: Mapping[str, Any]) -> Recovery:
     codes, zones = frozenset(data["recover_on_exit_codes"]), tuple(data.get("taken_zones", ()))
-    return Recovery(**{**data, "recover_on_exit_codes": codes, "taken_zones": zones})
+    # Only the node of another replica may have reported them: they count for this job alone.
+    avoided = tuple(decode_unavailable_offer({**one, "job_id": _ONE_JOB}) for one in data.get("avoided", ()))
+    return Recovery(**{**data, "recover_on_exit_codes": codes, "taken_zones": zones, "avoided": avoided})
 
 
 def _column(value: object) -> object:

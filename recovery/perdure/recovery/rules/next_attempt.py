@@ -49,7 +49,10 @@ def place(task: TaskView, ctx: Context) -> TaskView | None:
         return None
     if (earliest_at := earliest_attempt_at(task, ctx)) > ctx.now:
         return replace(task, wake_at=earliest_at)
-    match policy_or_default(task.recovery.strategy).choose(task, ctx.market, ctx.now):
+    market = ctx.market
+    if task.recovery.avoided:
+        market = replace(market, unavailable=(*market.unavailable, *task.recovery.avoided))
+    match policy_or_default(task.recovery.strategy).choose(task, market, ctx.now):
         case Place(offer):
             return request_attempt(task, offer, ctx)
         case Unsatisfiable(why, request_at_fault):

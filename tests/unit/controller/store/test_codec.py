@@ -17,6 +17,7 @@ from perdure.controller.store.codec import (
 )
 from perdure.recovery import events
 from perdure.recovery.job import Recovery, TaskView
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState
 from support.worlds.job_driver import JobDriver, new_job
@@ -37,6 +38,7 @@ ALL_SET = Recovery(
     max_duration_s=9.0,
     max_cost=10.0,
     taken_zones=("east-1a", "west-1a"),
+    avoided=(UnavailableOffer("aws", 60.0, FaultKind.AVOID_ZONE, 5.0, "east-1", "east-1a", unconfirmed=True),),
 )
 # The fields that the first controllers know, which refuse any other.
 FIRST_FIELDS = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perdure.recovery import actions, events
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, Recovery
+from perdure.recovery.market.cooldown import PREEMPTION_COOLDOWN_S, unavailable_after_preemption
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import Reason
@@ -155,3 +156,21 @@ def test_recovery_limit__bounds_restarts_on_exit_codes() -> None:
             break
         driver.launched().report(NodePhase.BOOTED).report(NodePhase.READY).report(NodePhase.RUNNING)
     assert launches == DEFAULT_RECOVERIES_PER_HOUR // 2
+
+
+def test_place__avoids_where_other_replicas_of_a_service_lost_machines() -> None:
+    driver = new_job()
+    first = min(OFFERS, key=lambda offer: offer.price_per_hour)
+    lost = unavailable_after_preemption(first, driver.now, unconfirmed=True)
+    driver.job = driver.job.with_task(replace(driver.task, recovery=Recovery(avoided=(lost,))))
+    driver.tick()
+    assert driver.attempt.offer.key != first.key
+
+
+def test_place__tries_the_offer_again_once_half_an_hour_is_over() -> None:
+    driver = new_job()
+    first = min(OFFERS, key=lambda offer: offer.price_per_hour)
+    lost = unavailable_after_preemption(first, driver.now - PREEMPTION_COOLDOWN_S, unconfirmed=True)
+    driver.job = driver.job.with_task(replace(driver.task, recovery=Recovery(avoided=(lost,))))
+    driver.tick()
+    assert driver.attempt.offer.key == first.key

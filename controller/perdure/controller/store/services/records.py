@@ -8,14 +8,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert, select, update
 
+from perdure.controller.store import codec
 from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.store.records.ownership_guard import Controller
 from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
+from perdure.controller.store.tables import UnavailableOfferRow
+from perdure.recovery.market.unavailable import UnavailableOffer
 
 Services = ServiceRow.__table__  # type: ignore[attr-defined]
 Versions = ServiceVersionRow.__table__  # type: ignore[attr-defined]
 Replicas = ReplicaRow.__table__  # type: ignore[attr-defined]
+Unavailable = UnavailableOfferRow.__table__  # type: ignore[attr-defined]
 
 UP, DOWN = "UP", "DOWN"
 """What a user requests of a service (`service.wanted`)."""
@@ -255,6 +259,18 @@ def last_failure(conn: Connection, service_id: int) -> Row[Any] | None:
     """The replica that failed last."""
     query = select(Replicas).where(Replicas.c.service_id == service_id, Replicas.c.retired_as.like("FAILED%"))
     return conn.execute(query.order_by(Replicas.c.retired_at.desc()).limit(1)).first()
+
+
+def lost_offers(conn: Connection, service_id: int, now: float) -> list[UnavailableOffer]:
+    """The offers that replicas avoid now because one of them got a notice there, or lost its machine. Each once: that
+    with the latest end. What a cloud has confirmed, every job avoids in any case."""
+    replicas_of = select(Replicas.c.job_id).where(Replicas.c.service_id == service_id, Replicas.c.job_id.is_not(None))
+    query = select(Unavailable).where(
+        Unavailable.c.job_id.in_(replicas_of), Unavailable.c.from_preemption, Unavailable.c.until > now
+    )
+    rows = conn.execute(query.order_by(Unavailable.c.until)).mappings()
+    offers = (codec.decode_unavailable_offer(dict(row)) for row in rows)
+    return list({one.exact or one: one for one in offers}.values())
 
 
 def service_of_job(conn: Connection, job_id: int) -> Row[Any] | None:

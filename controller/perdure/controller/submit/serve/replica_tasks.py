@@ -11,6 +11,7 @@ from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.compiler import CompiledJob
 from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
+from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.sdk.spec import service_fields as schema_service
 
 SPREAD = "SPREAD"
@@ -26,13 +27,14 @@ class OfService:
     secrets: Mapping[str, str]  # of the task: they are not stored in the probe
     spreads: bool = False
     taken_zones: tuple[str, ...] = ()  # where the service's other replicas are
+    avoided: tuple[UnavailableOffer, ...] = ()  # where they gave a notice, or lost a machine, lately
 
     def adapt(self, compiled: CompiledJob) -> CompiledJob:
         """The submission's job, compiled for the service: a machine that is lost ends it."""
         return replace(compiled, tasks=[self._adapt(task) for task in compiled.tasks])
 
     def _adapt(self, task: NewTask) -> NewTask:
-        recovery = replace_value(task.view.recovery, recovers=False)
+        recovery = replace_value(task.view.recovery, recovers=False, avoided=self.avoided)
         if self.spreads:
             recovery = replace_value(recovery, strategy=SPREAD, taken_zones=self.taken_zones)
         spec = {**task.spec, "probe": mask_secrets(dict(self.probe), self.secrets)}

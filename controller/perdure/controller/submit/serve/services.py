@@ -204,7 +204,10 @@ class ServiceRequests:
         config = self.config_of(version)
         replica = self._submission(service.name, service.user, config, service.id, number, is_spot)
         if replica.service is not None:
-            replica = replace(replica, service=replace(replica.service, taken_zones=tuple(sorted(taken_zones))))
+            with self.database.connect() as conn:
+                avoided = tuple(records.lost_offers(conn, service.id, self.clock.now()))
+            of_others = replace(replica.service, taken_zones=tuple(sorted(taken_zones)), avoided=avoided)
+            replica = replace(replica, service=of_others)
         accepted = self.accept(replace(replica, may_run_callbacks=self._may_run_callbacks(version)))
         with self.database.begin() as conn:
             is_known = records.record_launch(conn, service.id, number, accepted.job_id)

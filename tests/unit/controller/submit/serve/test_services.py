@@ -15,13 +15,18 @@ from sqlalchemy import select
 from perdure.controller.api.app import create_app
 from perdure.controller.api.serve import proxies, services
 from perdure.controller.daemon import Daemon
+from perdure.controller.reconcile.market_state import record_unavailable
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.store.codec import decode_recovery
+from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.records.jobs import Job, Task
 from perdure.controller.store.records.peer_messages import PeerMessages
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import Replicas, Versions
 from perdure.controller.submit.service import Accepted, Submission
+from perdure.recovery.market.cooldown import unavailable_after_preemption
+from support.worlds.job_driver import OFFERS
 
 SERVICE = {
     "service": {"readiness_probe": "/up", "replicas": 2},
@@ -318,3 +323,25 @@ def test_spread_replica__knows_the_zones_of_the_others(alone: Controller) -> Non
     requests.launch_replica(row, version, 1, is_spot=True, taken_zones={"west-1a", "east-1a"})
     (task,) = alone.rows(Task)
     assert (task.recovery["strategy"], task.recovery["taken_zones"]) == ("SPREAD", ["east-1a", "west-1a"])
+
+
+def test_replica__avoids_the_offers_on_which_the_service_lost_machines(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    now = alone.daemon.api_context.clock.now()
+    offer = OFFERS[0]
+    lost = unavailable_after_preemption(offer, now - 60, unconfirmed=True)
+    earlier = unavailable_after_preemption(offer, now - 1900, unconfirmed=True)
+    of_another = unavailable_after_preemption(replace(offer, zone="other"), now, unconfirmed=True)
+    with alone.daemon.database.begin() as conn:
+        writes = WriteBatch(conn)
+        record_unavailable(writes, [(1, lost), (1, lost), (1, earlier), (99, of_another)], now)
+        writes.flush()
+    alone.call("POST", "/services/model/replicas/1/terminate")
+    alone.evaluate()
+    alone.evaluate()
+    first, _, third = alone.rows(Task)
+    assert "avoided" not in first.recovery
+    (avoided,) = decode_recovery(third.recovery).avoided
+    assert avoided == lost
