@@ -283,7 +283,11 @@ class Task:
 
     def _missing(self, path: tuple[str, ...], given: str, kind: str = "does not exist") -> Problem:
         """The problem of a local path, with its place in the YAML unless an option or a program gave the path."""
-        problem = Problem(field_name(path), f"{given!r} {kind}", f"relative paths start at {os.getcwd()}")
+        return self.placed(path, Problem("", f"{given!r} {kind}", f"relative paths start at {os.getcwd()}"), given)
+
+    def placed(self, path: tuple[str, ...], problem: Problem, given: str) -> Problem:
+        """`problem` of the value `given` at `path`, with its place in the YAML if the value is written there."""
+        problem = replace(problem, field=field_name(path))
         written = _value_at(self._document, path) if self._document else None
         if self._document is None or given not in (written if isinstance(written, list) else [written]):
             return problem

@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import http.client
 import signal
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from perdure.controller.runtime.clock import SystemClock
+from perdure.controller.runtime.security.certificates import generate_self_signed
 from perdure.sdk import serve
 from support.helpers.services import Caller, ServiceHost, service_task
 from support.helpers.timing import scaled
@@ -164,6 +170,35 @@ def test_update__of_the_proxy_cuts_no_stream(sky: ServiceHost, caller: Caller) -
         sky.controller.until(lambda: running.whole.total() > before + 8, "more answers")
     assert running.cut == {}
     assert sky.proxy_pid(NAME) != pid
+
+
+def test_update__of_the_certificate_is_served(sky: ServiceHost, caller: Caller, tmp_path: Path) -> None:
+    address = (urlsplit(caller.endpoint).hostname or "", urlsplit(caller.endpoint).port or 0)
+    plain: dict[str, Any] = {"envs": {"TOKEN_S": TOKEN_S}, "resources": {"use_spot": True}}
+    for name in ("first", "second"):  # added, and renewed
+        cert, key = tmp_path / f"{name}.cert", tmp_path / f"{name}.key"
+        generate_self_signed(cert, key, names=("x",), clock=SystemClock())
+        section = {"replicas": 2, "tls": {"keyfile": str(key), "certfile": str(cert)}}
+        with load(caller, 4) if name == "first" else contextlib.nullcontext() as running:
+            started = serve.update(service_task(section, **plain), NAME, client=sky.client)
+            assert started["endpoint"].startswith("https://")
+            sky.controller.until(partial(_serves, address, cert.read_text()), "the new certificate")
+        if running is not None:
+            assert set(running.cut) <= {NO_ANSWER}
+    serve.update(service_task({"replicas": 2}, **plain), NAME, client=sky.client)
+    sky.controller.until(partial(_answers, caller), "http again")
+
+
+def _serves(address: tuple[str, int], cert: str) -> bool:
+    with contextlib.suppress(OSError):
+        return ssl.get_server_certificate(address, timeout=5).strip() == cert.strip()
+    return False
+
+
+def _answers(caller: Caller) -> bool:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return caller.call().status == 200
+    return False
 
 
 def test_update__that_fails_leaves_the_earlier_version(sky: ServiceHost, caller: Caller) -> None:

@@ -12,7 +12,8 @@ Every function takes `client` and raises as in `jobs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -22,13 +23,16 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
 from perdure.sdk.connection import discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
-from perdure.sdk.serve import types
+from perdure.sdk.serve import certificate, types
+from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
     from perdure.sdk.task import Task
 
 POLL_S = 0.3
+PROXY_PATIENCE_S = 15.0
+"""How long `wait_ready` waits for the proxy of a service that has a ready replica."""
 FIELD = "service"
 
 Mode = Literal["rolling", "blue_green"]
@@ -67,8 +71,12 @@ def update(
     client: Client | None = None,
     on_message: Callable[[str], None] = lambda _: None,
 ) -> types.StartedService:
-    """Replace the replicas of a service by those of another task. Returns at once. Endpoint and token stay."""
-    return _submit(task, f"/services/{quote(service_name, safe='')}/update", {"mode": mode}, client, on_message)
+    """Replace the replicas of a service by those of another task. Returns at once. The token and the port stay.
+
+    The endpoint gets the certificate of the other task's `service.tls`, or none of its own.
+    """
+    body = {"mode": mode, "tls": _tls_files(task)}
+    return _submit(task, f"/services/{quote(service_name, safe='')}/update", body, client, on_message)
 
 
 def status(service_names: str | Iterable[str] | None = None, *, client: Client | None = None) -> list[types.Service]:
@@ -92,8 +100,10 @@ def token(service_name: str, *, client: Client | None = None) -> types.ServiceTo
 
 
 def wait_ready(service_name: str, *, client: Client | None = None) -> types.Service:
-    """Wait until a replica is ready. Raises ServiceNotReady if the service cannot start or is down."""
+    """Wait until a replica is ready and the endpoint answers. Raises ServiceNotReady if the service cannot start or is
+    down, or if its proxy cannot be started."""
     client = client or _client()
+    polls_without_proxy = 0
     while True:
         service = get(service_name, client=client)
         if service["status"] == "READY":
@@ -101,6 +111,11 @@ def wait_ready(service_name: str, *, client: Client | None = None) -> types.Serv
         if service["status"] in ("FAILED", "SHUTTING_DOWN", "DOWN"):
             why = f": {service['message']}" if service["message"] else ""
             raise ServiceNotReady(f"the service {service_name} is {service['status']}{why}")
+        # A replica is ready and the service is not: its proxy does not run. One that has just died is started again.
+        has_proxy = not service["ready_replicas"] or service["status"] != "NO_REPLICA"
+        polls_without_proxy = 0 if has_proxy else polls_without_proxy + 1
+        if polls_without_proxy * POLL_S >= PROXY_PATIENCE_S:
+            raise ServiceNotReady(f"nothing answers at the endpoint of {service_name}: {service['message']}")
         Event().wait(POLL_S)
 
 
@@ -175,14 +190,35 @@ def _submit(
 
 
 def _tls_files(task: Task | Dag) -> dict[str, str]:
-    """The texts of the files of `service.tls`. Raises OSError."""
-    tasks: Collection[Any] = getattr(task, "tasks", [task])
+    """The texts of the files of `service.tls`. Raises TaskError if they cannot be read, or cannot be served."""
+    tasks: Collection[Task] = getattr(task, "tasks", [task])
     for one in tasks:
         given = (one.to_yaml_config().get(FIELD) or {}).get("tls")
         if given:
-            paths = {"key": given["keyfile"], "cert": given["certfile"]}
-            return {name: Path(path).expanduser().read_text(encoding="utf-8") for name, path in paths.items()}
+            return _read_tls(one, given)
     return {}
+
+
+def _read_tls(task: Task, given: Mapping[str, str]) -> dict[str, str]:
+    """Raises TaskError."""
+    texts = {}
+    for field, path in given.items():
+        problem = None
+        try:
+            texts[field] = Path(path).expanduser().read_text(encoding="utf-8")
+        except OSError as error:
+            problem = Problem("", f"{path!r}: {error.strerror or error}", f"relative paths start at {os.getcwd()}")
+        except ValueError:
+            problem = Problem("", f"{path!r} is not text", "give the file in PEM")
+        if problem is not None:
+            raise TaskError([task.placed((FIELD, "tls", field), problem, path)])
+    try:
+        certificate.check(texts[certificate.KEY], texts[certificate.CERT])
+    except certificate.InvalidCertificate as error:
+        path = given[error.field]
+        problem = Problem("", f"{path!r}: {error.message}", error.fix)
+        raise TaskError([task.placed((FIELD, "tls", error.field), problem, path)]) from error
+    return {"key": texts[certificate.KEY], "cert": texts[certificate.CERT]}
 
 
 def _call(client: Client | None, kind: type[Any], method: str, name: str, path: str, **call: Any) -> Any:

@@ -59,6 +59,7 @@ class UpdateBody(RequestBody):
     user: str = Field("", max_length=200)
     key: Key = Field(min_length=1)
     mode: Annotated[UpdateMode, Field(strict=False)] = UpdateMode.ROLLING
+    tls: TlsBody = TlsBody()
 
 
 @router.post(
@@ -68,8 +69,7 @@ def up(caller: Runner, body: UpBody) -> dict[str, Any]:
     """Start a service. Repeating it with `key` does it once. `auth`: callers need a token."""
     record(caller, "service.up", f"service {body.name or ''}".strip())
     requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
-    tls = {"key": body.tls.key, "cert": body.tls.cert}
-    started = requests.up(body.name, body.task, by, key, with_token=body.auth, tls=tls)
+    started = requests.up(body.name, body.task, by, key, with_token=body.auth, tls=body.tls.model_dump())
     return _started(caller.context, started)
 
 
@@ -82,7 +82,7 @@ def update(caller: Runner, name: Name, body: UpdateBody) -> dict[str, Any]:
     """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
     _record(caller, "service.update", name)
     requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
-    return _started(caller.context, requests.update(name, body.task, by, key, body.mode))
+    return _started(caller.context, requests.update(name, body.task, by, key, body.mode, body.tls.model_dump()))
 
 
 @router.get("/services", responses=json_response(types.ServiceList))

@@ -30,6 +30,7 @@ START_TIMEOUT_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
 LASTING_S = 5.0  # a process that has lived for so long is started again at once
 _POLL_S = 0.01
+_MAX_OUTPUT_BYTES, _MAX_ALERTS = 64 * 1024, 2
 _SEARCH_PATH = os.defpath + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
@@ -79,6 +80,7 @@ class ProxyProcess:
         self._is_up = False
         self._is_stopped = threading.Event()
         self._problem = "its proxy is being started"
+        self._log_offset = 0  # where the output of the newest process begins
         # Its own thread starts HAProxy and waits for it: the kernel ends HAProxy with the thread that started it.
         self._thread = threading.Thread(target=self._run, name=f"proxy {settings.name}", daemon=True)
 
@@ -157,7 +159,8 @@ class ProxyProcess:
             try:
                 self._run_once()
             except (OSError, ValueError) as error:  # ValueError: a certificate may hold what is no text
-                self._problem = f"its proxy cannot be started: {error}"
+                words = self._last_alerts()
+                self._problem = f"its proxy cannot be started: {error}{f': {words}' if words else ''}"
             lasted_s = time.monotonic() - began
             pause_s = MIN_PAUSE_S if lasted_s >= LASTING_S else min(2 * pause_s, MAX_PAUSE_S)
             if not self._is_stopped.is_set():
@@ -171,6 +174,7 @@ class ProxyProcess:
             self._write_files(weights)
             self._admin.unlink(missing_ok=True)
         with open(self._log_path, "ab", opener=_open_private) as output:
+            self._log_offset = output.tell()
             process = subprocess.Popen(
                 [*_dies_with_us(), self._program, "-db", "-f", str(self._folder / "haproxy.cfg")],
                 stdin=subprocess.DEVNULL,
@@ -191,7 +195,18 @@ class ProxyProcess:
             if process.poll() is None:
                 process.kill()
             code = process.wait()
-            self._problem = f"its proxy has ended with code {code}; its log is {self._log_path}"
+            words = self._last_alerts()
+            said = f": {words}" if words else ""
+            self._problem = f"its proxy has ended with code {code}{said}; its log is {self._log_path}"
+
+    def _last_alerts(self) -> str:
+        """What the newest HAProxy has said of why it cannot run, in one line; "" if it has said nothing."""
+        with suppress(OSError), open(self._log_path, "rb") as log_file:
+            log_file.seek(self._log_offset)
+            lines = log_file.read(_MAX_OUTPUT_BYTES).decode("utf-8", "replace").splitlines()
+            alerts = [line.partition(" : ")[2].strip() for line in lines if line.startswith("[ALERT]")]
+            return " | ".join("".join(c for c in line if c.isprintable()) for line in alerts[:_MAX_ALERTS])
+        return ""
 
     def _await_start(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until HAProxy answers. Raises OSError."""

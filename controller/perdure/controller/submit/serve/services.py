@@ -25,6 +25,7 @@ from perdure.controller.store.services.records import DOWN, UP, ServiceLost
 from perdure.controller.submit.compiler import parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.requester import Requester
+from perdure.controller.submit.serve.endpoints import Endpoint, own_certificate, scheme_warning
 from perdure.controller.submit.serve.replica_tasks import OfService, probe_of, replica_config, spec_of
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.services.plan import UpdateMode
@@ -38,15 +39,6 @@ _MAX_NAME_CHARS = 63
 _CONFIG = "config"
 _NO_CALLBACKS = {"callbacks": "refused"}  # in what is sealed: the one who sent the task may run no `event_callback`
 _PORT_TRIES = 5
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """What protects the endpoint of a service. `token`: "" lets everybody in."""
-
-    token: str = ""
-    tls_key: str = ""
-    tls_cert: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,22 +98,27 @@ class ServiceRequests:
         task = _checked(config)
         config = task.to_yaml_config()
         warnings = (*self._check(name, config, by.user, by), *self._hints(task))
-        wanted_tls = "tls" in config["service"]
-        if wanted_tls and not (tls.get("key") and tls.get("cert")):
-            raise RequestRejected("the files of service.tls were not sent", where="service.tls", fix="use `perdure`")
-        endpoint = Endpoint(
-            token=secrets.token_urlsafe(32) if with_token else "",
-            tls_key=tls.get("key", "") if wanted_tls else "",
-            tls_cert=tls.get("cert", "") if wanted_tls else "",
-        )
+        token = secrets.token_urlsafe(32) if with_token else ""
+        endpoint = Endpoint(token, **own_certificate(config["service"], tls))
         service_id = self._insert(name, config, task, by, key, endpoint)
         failpoint("service.created")
         self.changed()
         self.wait_open(service_id)
         return StartedService(service_id, name, 1, warnings)
 
-    def update(self, name: str, config: Mapping[str, Any], by: Requester, key: str, mode: UpdateMode) -> StartedService:
-        """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
+    def update(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        by: Requester,
+        key: str,
+        mode: UpdateMode,
+        tls: Mapping[str, str],
+    ) -> StartedService:
+        """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once.
+
+        The endpoint gets the certificate of the new version at once, or loses the one that it has.
+        """
         service = self.get(name, by.of)
         with self.database.connect() as conn:
             done = records.version_by_key(conn, key)
@@ -135,6 +132,11 @@ class ServiceRequests:
         columns = self._version_columns(service.id, version, config, task, by, key)
         target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
         changes = {"version": version, "mode": str(mode), "target": target, "above_since": None, "below_since": None}
+        before = self._own_endpoint(service)
+        endpoint = replace(before, **own_certificate(config["service"], tls))
+        if endpoint != before:
+            changes["secrets"] = self.keyring.seal(vars(endpoint).copy())
+        warnings += scheme_warning(before, endpoint, has_default=self.certificate is not None)
         try:
             with self.database.begin() as conn:
                 earlier = records.version(conn, service.id, service.version)
@@ -232,11 +234,14 @@ class ServiceRequests:
 
     def endpoint_of(self, service: Row[Any]) -> Endpoint:
         """What protects the endpoint of a service."""
-        endpoint = Endpoint(**self.keyring.unseal(service.secrets))
+        endpoint = self._own_endpoint(service)
         if endpoint.tls_cert or self.certificate is None:
             return endpoint
         key, cert = self.certificate
         return replace(endpoint, tls_key=key, tls_cert=cert)
+
+    def _own_endpoint(self, service: Row[Any]) -> Endpoint:
+        return Endpoint(**self.keyring.unseal(service.secrets))
 
     def _submission(
         self, name: str, user: str, config: Mapping[str, Any], service_id: int, number: int, is_spot: bool
