@@ -24,6 +24,7 @@ from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.tls import Tls
 from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.queries.log_attempts import load_log_attempts
+from perdure.controller.submit.plan import plan
 from perdure.controller.submit.serve.services import ServiceRequests
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
 from perdure.sdk.connection.installation import installed_clouds
@@ -85,7 +86,7 @@ def build_services(
         database,
         clock,
         keyring,
-        check=submissions.check,
+        check=lambda submission: check(submissions, submission),
         renew=submissions.renew,
         accept=accept,
         cancel=cancel,
@@ -116,6 +117,14 @@ def build_services(
 
     note = "" if settings.is_single_controller or settings.advertise else _MOVES_HINT
     return Services(requests, watch, proxies, ServiceListing(watch.reader, url, sharing, note), sharing)
+
+
+def check(submissions: SubmissionService, submission: Submission) -> tuple[str, ...]:
+    """The warnings of the replicas of a service. Raises RequestRejected if they could not be accepted now, or if no
+    offer could ever run one: as for a job that a user launches."""
+    warnings = submissions.check(submission)
+    plan(submissions.compiler, submission.name, submission.configs, submissions.clock.now())
+    return warnings
 
 
 def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:

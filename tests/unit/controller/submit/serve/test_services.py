@@ -18,6 +18,7 @@ from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.market_state import record_unavailable
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.settings import Settings
+from perdure.controller.runtime.security.certificates import generate_self_signed
 from perdure.controller.store.codec import decode_recovery
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.records.jobs import Job, Task
@@ -345,3 +346,64 @@ def test_replica__avoids_the_offers_on_which_the_service_lost_machines(alone: Co
     assert "avoided" not in first.recovery
     (avoided,) = decode_recovery(third.recovery).avoided
     assert avoided == lost
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Two keys with their certificates."""
+    folder, found = tmp_path_factory.mktemp("pems"), []
+    for name in ("a", "b"):
+        cert, key = folder / f"{name}.cert", folder / f"{name}.key"
+        generate_self_signed(cert, key, names=("x",), clock=ManualClock())
+        found.append({"key": key.read_text(), "cert": cert.read_text()})
+    return found
+
+
+def test_update__replaces_the_certificate(alone: Controller, pems: list[dict[str, str]]) -> None:
+    section = {**SERVICE["service"], "tls": {"keyfile": "k", "certfile": "c"}}  # type: ignore[dict-item]
+    with_tls = {**SERVICE, "service": section}
+    alone.up()
+    requests = alone.daemon.api_context.services.requests  # type: ignore[union-attr]
+
+    def update(task: dict[str, Any], tls: dict[str, str], key: str) -> tuple[str, list[str], str]:
+        answer = alone.call("POST", "/services/model/update", task=task, key=key, tls=tls).json()
+        served = requests.endpoint_of(requests.get("model")).tls_cert
+        return answer["endpoint"].partition(":")[0], answer["warnings"], served
+
+    token = requests.endpoint_of(requests.get("model")).token
+    scheme, warnings, served = update(with_tls, pems[0], "1")
+    assert (scheme, served) == ("https", pems[0]["cert"])
+    assert "the endpoint changes to https: its callers need the new URL" in warnings
+    scheme, warnings, served = update(with_tls, pems[1], "2")
+    assert (scheme, served) == ("https", pems[1]["cert"])
+    assert not any("changes to" in line for line in warnings)
+    scheme, warnings, served = update(SERVICE, {}, "3")
+    assert (scheme, served) == ("http", "")
+    assert any("changes to http:" in line for line in warnings)
+    assert requests.endpoint_of(requests.get("model")).token == token
+
+
+def test_certificate__that_cannot_be_served_is_refused(alone: Controller, pems: list[dict[str, str]]) -> None:
+    section = {**SERVICE["service"], "tls": {"keyfile": "k", "certfile": "c"}}  # type: ignore[dict-item]
+    mixed = {"key": pems[0]["key"], "cert": pems[1]["cert"]}
+    answer = alone.up({**SERVICE, "service": section}, tls=mixed)
+    assert (answer.status_code, answer.json()["error"]["where"]) == (400, "service.tls.keyfile")
+    assert alone.rows(records.Services) == []
+    alone.up()
+    for tls, where in ((mixed, "service.tls.keyfile"), ({}, "service.tls")):
+        body = {"task": {**SERVICE, "service": section}, "key": "1", "tls": tls}
+        answer = alone.call("POST", "/services/model/update", **body)
+        assert (answer.status_code, answer.json()["error"]["where"]) == (400, where)
+    assert len(alone.rows(Versions)) == 1
+
+
+def test_service__that_no_offer_could_run_is_refused(alone: Controller) -> None:
+    impossible = {**SERVICE, "resources": {"ports": 8080, "accelerators": "H100:8"}}
+    answer = alone.up(impossible)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["where"]) == (400, "resources")
+    assert "H100" in error["message"]
+    assert alone.rows(records.Services) == []
+    alone.up()
+    assert alone.call("POST", "/services/model/update", task=impossible, key="1").status_code == 400
+    assert len(alone.rows(Versions)) == 1
