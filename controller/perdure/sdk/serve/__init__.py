@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perdure.sdk.task import Task
 
 POLL_S = 0.3
-PROXY_PATIENCE_S = 15.0
+PROXY_TIMEOUT_S = 15.0
 """How long `wait_ready` waits for the proxy of a service that has a ready replica."""
 FIELD = "service"
 
@@ -114,7 +114,7 @@ def wait_ready(service_name: str, *, client: Client | None = None) -> types.Serv
         # A replica is ready and the service is not: its proxy does not run. One that has just died is started again.
         has_proxy = not service["ready_replicas"] or service["status"] != "NO_REPLICA"
         polls_without_proxy = 0 if has_proxy else polls_without_proxy + 1
-        if polls_without_proxy * POLL_S >= PROXY_PATIENCE_S:
+        if polls_without_proxy * POLL_S >= PROXY_TIMEOUT_S:
             raise ServiceNotReady(f"nothing answers at the endpoint of {service_name}: {service['message']}")
         Event().wait(POLL_S)
 

@@ -196,8 +196,8 @@ class ProxyProcess:
                 process.kill()
             code = process.wait()
             words = self._last_alerts()
-            said = f": {words}" if words else ""
-            self._problem = f"its proxy has ended with code {code}{said}; its log is {self._log_path}"
+            suffix = f": {words}" if words else ""
+            self._problem = f"its proxy has ended with code {code}{suffix}; its log is {self._log_path}"
 
     def _last_alerts(self) -> str:
         """What the newest HAProxy has said of why it cannot run, in one line; "" if it has said nothing."""
