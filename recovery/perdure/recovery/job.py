@@ -49,6 +49,7 @@ class Recovery:
     stuck_after_s: float | None = None  # how long it may show no progress before the user is told
     restart_when_stuck_s: float | None = None  # the same, before it is restarted
     max_duration_s: float | None = None  # how long after the first start of `run` it ends
+    max_run_s: float | None = None  # the same, but only the time that `run` takes counts: a job of a cluster waits
     max_cost: float | None = None  # USD that its machines may cost
     taken_zones: tuple[str, ...] = ()  # SPREAD tries them last: others of a service are there
     avoided: tuple[UnavailableOffer, ...] = ()  # where the service's other replicas lost machines before it started
@@ -56,7 +57,7 @@ class Recovery:
     @cached
     def has_limits(self) -> bool:
         """Whether the task limits how long it stands still or runs, or what it costs."""
-        limits = (self.stuck_after_s, self.restart_when_stuck_s, self.max_duration_s, self.max_cost)
+        limits = (self.stuck_after_s, self.restart_when_stuck_s, self.max_duration_s, self.max_run_s, self.max_cost)
         return any(limit is not None for limit in limits)
 
 

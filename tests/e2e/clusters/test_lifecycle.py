@@ -50,9 +50,9 @@ def test_backfill__uses_limits(sky: Clusters) -> None:
             "gpus", "echo $CUDA_VISIBLE_DEVICES; sleep 600", resources=Resources(accelerators="V100:2"), limit_s=1.5
         ),
     ]
-    sky.until("gpus", jobs[2], "RUNNING", "CANCELLED")
+    sky.until("gpus", jobs[2], "RUNNING", "FAILED")
     assert sky.job("gpus", jobs[1])["status"] == "PENDING"
-    assert sky.until("gpus", jobs[2])["status"] == "CANCELLED", "its limit ends it"
+    assert sky.until("gpus", jobs[2])["status"] == "FAILED", "its limit ends it"
     assert sky.log("gpus", jobs[2]) == "6,7\n"
     assert sky.until("gpus", jobs[1])["status"] == "SUCCEEDED"
     halves = [

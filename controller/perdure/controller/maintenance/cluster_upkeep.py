@@ -146,7 +146,8 @@ class ClusterUpkeep:
             self.service.cancel(left, None)
 
     def _overdue_jobs(self, conn: Connection) -> list[int]:
-        """The jobs that have run for as long as they may."""
+        """The jobs that have run for as long as they may, and do not end by themselves."""
         now = self.clock.now()
         running = {row.job_id for row in cluster_slots.held(conn) if row.stop_at is None}
-        return sorted(job_id for job_id, ends_by in clusters.ends_by(conn, running, now).items() if now >= ends_by)
+        ends_by = clusters.ends_by(conn, running, now, without_rule=True)
+        return sorted(job_id for job_id, ends_at in ends_by.items() if now >= ends_at)

@@ -81,11 +81,18 @@ def end_overdue(task: TaskView, ctx: Context) -> TaskView | None:
 
 
 def overdue_at(task: TaskView) -> float | None:
-    """When `max_duration`, which counts from the first start of `run`, will be over; None if never."""
-    limit_s = task.recovery.max_duration_s
-    if limit_s is None or task.started_at is None or task.outcome is not None:
+    """When `max_duration`, which counts from the first start of `run`, will be over; None if never.
+
+    In a cluster, only the time that `run` takes counts.
+    """
+    if task.outcome is not None:
         return None
-    return task.started_at + limit_s
+    times = []
+    if task.recovery.max_duration_s is not None and task.started_at is not None:
+        times.append(task.started_at + task.recovery.max_duration_s)
+    if task.recovery.max_run_s is not None and task.run_since is not None:
+        times.append(task.run_since + max(0.0, task.recovery.max_run_s - task.run_seconds))
+    return min(times, default=None)
 
 
 def watch_budget(task: TaskView, ctx: Context) -> TaskView | None:

@@ -36,6 +36,7 @@ ALL_SET = Recovery(
     stuck_after_s=7.0,
     restart_when_stuck_s=8.0,
     max_duration_s=9.0,
+    max_run_s=9.5,
     max_cost=10.0,
     taken_zones=("east-1a", "west-1a"),
     avoided=(UnavailableOffer("aws", 60.0, FaultKind.AVOID_ZONE, 5.0, "east-1", "east-1a", unconfirmed=True),),

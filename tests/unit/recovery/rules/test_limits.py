@@ -151,6 +151,22 @@ def test_max_duration__counts_while_the_task_waits() -> None:
     assert driver.task.outcome is Reason.MAX_DURATION
 
 
+def test_max_run__counts_only_while_the_task_runs() -> None:
+    driver = new_job(recovery=Recovery(max_run_s=3600.0)).running()
+    sleep(driver, 1800)
+    driver.send(events.PreemptionNotice(0, 1, 0, driver.now + 30))
+    driver.report(NodePhase.ENDED, generation=1, interrupted=True)
+    sleep(driver, 3601)
+    assert driver.task.outcome is None, "it waits for a machine"
+    driver.running()
+    sleep(driver, 1700)
+    assert driver.task.outcome is None
+    sleep(driver, 200)
+    assert driver.task.outcome is Reason.MAX_DURATION
+    driver.report(NodePhase.ENDED, interrupted=True)
+    assert driver.task.status is Status.FAILED
+
+
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_max_cost__warns_and_ends(nodes: int) -> None:
     """The cheapest offer costs 0.10 USD per hour and node."""

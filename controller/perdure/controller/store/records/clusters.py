@@ -92,9 +92,9 @@ _LAST_END = (
     .join(Job, Job.c.id == Task.c.job_id)
     .where(Job.c.cluster_id == bindparam("of_cluster"), Job.c.cluster_job.is_not(None))
 )
-_LIMITS = select(Task.c.job_id, Task.c.run_since, Task.c.run_seconds, Task.c.spec["slot"].label("slot")).where(
-    Task.c.job_id.in_(bindparam("job_ids", expanding=True))
-)
+_LIMITS = (
+    select(Task.c.job_id, Task.c.run_since, Task.c.run_seconds, Task.c.recovery, Task.c.spec["slot"].label("slot"))
+).where(Task.c.job_id.in_(bindparam("job_ids", expanding=True)))
 _TAKE_NUMBER = (
     update(Cluster)
     .where(Cluster.c.id == bindparam("key_id"))
@@ -364,13 +364,17 @@ def last_job_ended_at(conn: Connection, cluster_id: int) -> float | None:
     return conn.execute(_LAST_END, {"of_cluster": cluster_id}).scalar()
 
 
-def ends_by(conn: Connection, job_ids: Collection[int], now: float) -> dict[int, float]:
-    """When each of these jobs reaches its limit, as if those that do not run began now. Only of jobs that have one."""
+def ends_by(conn: Connection, job_ids: Collection[int], now: float, *, without_rule: bool = False) -> dict[int, float]:
+    """When each of these jobs reaches its limit, as if those that do not run began now. Only of jobs that have one.
+
+    `without_rule`: only of those that an earlier version accepted, whose own rules do not end them.
+    """
     rows = conn.execute(_LIMITS, {"job_ids": list(job_ids)}) if job_ids else ()
     return {
         row.job_id: (now if row.run_since is None else row.run_since) + max(0.0, limit_s - row.run_seconds)
         for row in rows
         if (limit_s := (row.slot or {}).get("limit_s")) is not None
+        and not (without_rule and "max_run_s" in row.recovery)
     }
 
 

@@ -74,6 +74,7 @@ class OnCluster:
     def _job_task(self, task: NewTask) -> NewTask:
         place = MachineRequirement(cloud=SLOT_CLOUD, region=self.name, use_spot=False)
         given = task.view.recovery
+        limit_s = given.max_duration_s if self.limit_s is None else self.limit_s
         # Its machines are those of the cluster, and it ends at its limit, which the queue must know.
         recovery = Recovery(
             strategy=STRATEGY,
@@ -81,13 +82,14 @@ class OnCluster:
             recover_on_exit_codes=given.recover_on_exit_codes,
             stuck_after_s=given.stuck_after_s,
             restart_when_stuck_s=given.restart_when_stuck_s,
+            max_run_s=limit_s,
         )
         view = replace_value(task.view, requirements=(place,), recovery=recovery)
         slot = {
             "cpus": self.demand.cpus,
             "memory_gib": self.demand.memory_gib,
             "gpus": self.demand.gpus,
-            "limit_s": given.max_duration_s if self.limit_s is None else self.limit_s,
+            "limit_s": limit_s,
         }
         return replace(task, view=view, spec={**task.spec, "slot": slot, "machines": [{}]})
 

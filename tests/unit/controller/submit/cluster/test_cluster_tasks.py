@@ -50,6 +50,7 @@ def test_limits__of_the_task_hold_for_the_machines_and_for_the_job(sky: Sky) -> 
         recover_on_exit_codes=frozenset({9}),
         stuck_after_s=1800.0,
         restart_when_stuck_s=3600.0,
+        max_run_s=7200.0,
     )
     assert sky.limit_s(launched.job_id) == 7200.0, "the queue must know it"
 
