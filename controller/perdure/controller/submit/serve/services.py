@@ -177,13 +177,20 @@ class ServiceRequests:
         with self.database.begin() as conn:
             found = {one.row.number: one.row for one in records.replicas(conn, [service.id], ended=True)[service.id]}
             row = found.get(number)
+            fix = f"see `perdure serve status {name}`"
             if row is None:
-                fix = f"see `perdure serve status {name}`"
                 raise RequestRejected(f"{name} has no replica {number}", where="number", fix=fix, status=404)
-            if row.final_status is not None or row.retired_at is not None:
+            if status := row.final_status or (row.outcome is not None and (row.retired_as or row.status)):
+                raise RequestRejected(
+                    f"replica {number} of {name} is over: {status}", where="number", fix=fix, status=409
+                )
+            if row.retired_at is not None:
                 return
-            columns = {"retired_at": self.clock.now(), "retired_as": str(ReplicaStatus.TERMINATED)}
-            records.change_replica(conn, service.id, number, **columns, message="a user has ended it")
+            now, status, message = self.clock.now(), str(ReplicaStatus.TERMINATED), "a user has ended it"
+            columns = {"retired_at": now, "retired_as": status, "message": message}
+            records.change_replica(conn, service.id, number, **columns)
+            of_one = {"version": row.version, "replica": number, "message": f"{status}: {message}"}
+            events.add(conn, service.id, "service.replica_ended", now, **of_one)
         self.changed()
 
     def get(self, name: str, of: str | None = None) -> Row[Any]:

@@ -75,11 +75,12 @@ def decide(view: ServiceView, traffic: Traffic, now: float) -> ServicePlan:
     scale = next_state(view.spec.policy, [one.accelerator for one in new], traffic, view.scale, now)
     view = _with_new_failures(view, gone, now)
     targets = mix(view.spec, scale.target, sum(one.is_spot and one.is_ready for one in new))
-    retired = [*failed, *_surplus(new, targets), *_replaced(view, new, old, scale.target)]
+    replaced = _replaced(view, new, old, scale.target)
+    retired = [*failed, *_surplus(new, targets), *replaced]
     launches: tuple[bool, ...] = ()
     if not view.has_failed and (failed_recently_until(view) or 0.0) <= now:
         launches = _launches(view, new, old, targets)
-        if not launches:
+        if not launches and not replaced:  # those make room as well
             retired += _room(view, new, old, targets)
     leaving = {retirement.number for retirement in retired}
     serving = _serving(view, [one for one in wanted if one.number not in leaving])

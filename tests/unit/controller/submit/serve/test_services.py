@@ -297,8 +297,10 @@ def test_timeline__says_what_was_wanted_and_decided(alone: Controller) -> None:
         ("service.started", 1, None),
         ("service.replica_launched", 1, 1),
         ("service.replica_launched", 1, 2),
+        ("service.replica_ended", 1, 1),
         ("service.down", None, None),
     ]
+    assert entries[3]["message"] == "TERMINATED: a user has ended it"
     newest = alone.call("GET", "/services/model/timeline?limit=1").json()["entries"]
     assert [one["kind"] for one in newest] == ["service.down"]
 
@@ -407,3 +409,16 @@ def test_service__that_no_offer_could_run_is_refused(alone: Controller) -> None:
     alone.up()
     assert alone.call("POST", "/services/model/update", task=impossible, key="1").status_code == 400
     assert len(alone.rows(Versions)) == 1
+
+
+def test_terminate_replica__refuses_one_that_is_over(alone: Controller) -> None:
+    alone.up()
+    alone.evaluate()
+    alone.evaluate()
+    path = "/services/model/replicas/1/terminate"
+    assert [alone.call("POST", path).status_code for _ in range(2)] == [200, 200], "it is being ended"
+    with alone.daemon.database.begin() as conn:
+        records.change_replica(conn, 1, 1, ended_at=1.0, final_status="TERMINATED")
+    answer = alone.call("POST", path)
+    message = answer.json()["error"]["message"]
+    assert (answer.status_code, message) == (409, "replica 1 of model is over: TERMINATED")

@@ -185,3 +185,9 @@ def test_decide__ends_the_stand_ins_when_spot_replicas_are_ready() -> None:
     assert retired(decide(view, QUIET, NOW)) == []
     recovered = replace(view, replicas=(replica(1, spot=True), replica(2)))
     assert retired(decide(recovered, QUIET, NOW)) == [2]
+
+
+def test_decide__retires_a_replica_once() -> None:
+    """One that a ready replica of the new version replaces makes room for the next one as well."""
+    plan = decide(service(2, replica(1), replica(2), replica(3, version=2), version=2), QUIET, NOW)
+    assert len(retired(plan)) == len(set(retired(plan))) == 1
