@@ -81,6 +81,16 @@ def _add(tree: FolderTree, folder: str, name: str) -> None:
         tree.files[name] = Stamp(status.st_size, status.st_mtime_ns)
 
 
+def is_directory(path: str) -> bool:
+    """Raises OSError if that is not certain."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return False
+
+
 def is_removed(folder: str, name: str) -> bool:
     """Whether the file is certainly not there. A directory that became a link to one in the folder has lost its files.
 

@@ -35,8 +35,8 @@ from perdure.agent.storage.rclone_mount import MountError, prepare_mountpoint, r
 from perdure.agent.storage.snapshot import Stamp, open_files
 from perdure.agent.storage.synced.bucket_download import download
 from perdure.agent.storage.synced.folder_marker import MARK_FILE, FolderMarker, Phase
-from perdure.agent.storage.synced.folder_tree import FolderTree, is_removed, read_tree
-from perdure.agent.storage.synced.manifest_order import in_order, is_waiting
+from perdure.agent.storage.synced.folder_tree import FolderTree, is_directory, is_removed, read_tree
+from perdure.agent.storage.synced.manifest_order import in_order, is_manifest, is_waiting
 from perdure.agent.storage.synced.rclone_calls import CallFailed, RcloneCalls, can_be_named
 from perdure.agent.storage.synced.retry_delay import MAX_DELAY_S, RetryDelay
 from perdure.agent.storage.synced.upload_records import UploadRecords
@@ -129,7 +129,7 @@ class SyncedFolder:
         self._uploaded.clear()
         self._records.clear(self._at)
         for name, stamp in read_tree(self._at, without=MARK_FILE).files.items():
-            if sizes.get(name) == stamp.size:
+            if sizes.get(name) == stamp.size or not can_be_named(name):  # the latter has another name in the bucket
                 self._note_uploaded(name, stamp)
         self._marker.claim(self._at)
         self._log(f"{self.path} is a folder that is uploaded in the background, not a mount: {self._reason}")
@@ -149,10 +149,10 @@ class SyncedFolder:
 
     def flush(self, deadline: float | None) -> None:
         """Upload everything. `deadline`: time of `clock`, or None. Raises FlushError. Safe to repeat."""
-        failures = 0
+        failures, pending = 0, dict[PendingFile, str]()
         while not self._is_read_only:
-            error = self._pass_until(deadline)
-            pending: dict[PendingFile, str] = {}
+            error, before = self._pass_until(deadline), pending
+            pending = {}
             try:
                 pending = self._pending()
                 if not pending:
@@ -160,11 +160,11 @@ class SyncedFolder:
             except OSError as failed:
                 error = error or str(failed)
             is_late = self._stopped.is_set() or (deadline is not None and clock.now() >= deadline)
-            failures = failures + 1 if error else 0
-            is_hopeless = bool(pending) and all(pending.values())
-            if is_late or is_hopeless or (error and (PERMANENT_ERROR.search(error) or failures >= 5)):
+            failures = failures + 1 if error or pending == before else 0
+            is_hopeless = not error and all(why or is_manifest(one.name) for one, why in pending.items())
+            if is_late or is_hopeless or PERMANENT_ERROR.search(error) or failures >= 5:
                 raise self._flush_error(pending, error, is_late=is_late)
-            if error:
+            if failures:
                 time.sleep(min(0.2 * 2.0**failures, 5.0))
 
     def _flush_error(self, pending: Mapping[PendingFile, str], error: str, *, is_late: bool) -> FlushError:
@@ -232,11 +232,11 @@ class SyncedFolder:
 
     def _sync(self, *, final: bool) -> str:
         """Upload and remove what has changed. `final`: also files that are in use. Returns the error, or ""."""
-        if not os.path.isdir(self._at):
-            return "the folder was removed"
         errors: list[str] = []
         self._is_store_failing = False
         try:
+            if not is_directory(self._at):
+                return "the folder was removed"
             previous = self._walk() if final else self._previous
             self._previous = tree = self._walk()
             self._upload_changes(previous or FolderTree(), tree, errors, final=final)
@@ -298,8 +298,8 @@ class SyncedFolder:
 
     def _pending(self) -> dict[PendingFile, str]:
         """The files that the bucket does not have, each with the reason if waiting cannot help. Raises OSError."""
-        if not os.path.isdir(self._at):
-            return {}
+        if not is_directory(self._at):
+            return {PendingFile(name, 0): "the folder was removed before its upload" for name in self._dirty}
         tree = read_tree(self._at, without=MARK_FILE)
         changed = {name: stamp for name, stamp in tree.files.items() if self._uploaded.get(name) != stamp}
         pending = {
@@ -309,7 +309,7 @@ class SyncedFolder:
         return {**pending, **{PendingFile(name, 0): why for name, why in tree.problems.items()}}
 
     def _log_once(self, name: str, why: str) -> None:
-        line = f"{self.path}: {name!r} is not uploaded to bucket {self.bucket}: {why}"
+        line = f"{self.path}: {name!r:.300} is not uploaded to bucket {self.bucket}: {why}"
         if line not in self._logged:
             self._logged.add(line)
             self._log(line)

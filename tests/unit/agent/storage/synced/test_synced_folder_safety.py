@@ -247,6 +247,47 @@ def test_one_file_that_fails__holds_up_no_manifest_of_others_and_no_removal(buck
     assert objects(bucket) == {"step-1/w.bin", ".perdure/m-1.json"}
 
 
+def test_manifest_of_a_file_that_cannot_be_uploaded__does_not_hold_the_flush_for_ever(bucket: Path, make: Make) -> None:
+    folder = make()
+    folder.mount()
+    write(folder, "bad\n", "x")
+    write(folder, ".perdure/m-1.json", json.dumps({"files": [{"path": "bad\n"}]}))
+    with pytest.raises(FlushError, match="2 files did not reach"):
+        folder.flush(None)
+    assert objects(bucket) == set()
+
+
+def test_folder_that_is_lost_at_the_flush__is_not_flushed(
+    bucket: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    folder = make()
+    folder.mount()
+    stop(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(folder_tree.os, "stat", fail)
+        with pytest.raises(FlushError, match="input/output error"):
+            folder.flush(clock.now() + 0.2)
+    write(folder, ".tmp-x", "x")
+    folder._sync(final=False)  # a temporary file waits
+    shutil.rmtree(folder.path)
+    with pytest.raises(FlushError, match="the folder was removed before its upload"):
+        folder.flush(None)
+
+
+def test_odd_names_of_the_bucket__are_no_pending_files(bucket: Path, make: Make) -> None:
+    (bucket / "run-1").mkdir()
+    (bucket / "run-1/odd\n").write_text("odd")
+    folder = make()
+    folder.mount()
+    folder.flush(None)
+    os.unlink(Path(folder.path, "odd\n"))
+    folder.flush(None)
+    assert objects(bucket) == {"odd\n"}, "it cannot be removed by its name"
+
+
 def test_flush_of_all_mounts__goes_on_after_one_has_failed(
     bucket: Path, spec: dict[str, Any], tmp_path: Path, make: Make
 ) -> None:
