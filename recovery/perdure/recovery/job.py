@@ -57,8 +57,8 @@ class Recovery:
     @cached
     def has_limits(self) -> bool:
         """Whether the task limits how long it stands still or runs, or what it costs."""
-        limits = (self.stuck_after_s, self.restart_when_stuck_s, self.max_duration_s, self.max_run_s, self.max_cost)
-        return any(limit is not None for limit in limits)
+        durations = (self.stuck_after_s, self.restart_when_stuck_s, self.max_duration_s, self.max_run_s)
+        return any(limit is not None for limit in (*durations, self.max_cost))
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,7 @@ class TaskView:
     saved_step: int | None = None  # the step of `saved_s`, and the generation that reported it; both only in memory
     saved_in: int = 0
     loaded: tuple[int, int] | None = None  # generation, and newest step that it loaded before a save; only in memory
-    # Durable work that is lost after all, since the program loaded an older step than `saved_step`: `saved_s` and
-    # `resumed_s` are without it. Only in memory: a newer step that is loaded brings it back.
-    undone_s: float = 0.0
+    undone_s: float = 0.0  # lost by loading an older step: `saved_s` and `resumed_s` are without it; only in memory
     stuck_since: float | None = None  # since when it has made no progress, once the user has been told
     spent_usd: float = 0.0  # the cost of the attempts that are gone
     budget_warned: bool = False

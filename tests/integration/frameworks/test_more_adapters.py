@@ -109,7 +109,7 @@ KERAS = """
                 self.seen += 1
                 if self.seen == notice_at:
                     (root / "run").mkdir()
-                    (root / "run" / "preemption.json").write_text("{}")
+                    (root / "run" / "notice.json").write_text("{}")
                     os.environ["PERDURE_RUN_DIR"] = str(root / "run")
         first = callback.load(model)
         history = model.fit(x, x.sum(1), batch_size=8, epochs=epochs, initial_epoch=first, verbose=0,

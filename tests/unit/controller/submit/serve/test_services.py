@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
-from httpx2 import Response
-from sqlalchemy import select
 
-from perdure.controller.api.app import create_app
 from perdure.controller.api.serve import proxies, services
-from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.market_state import record_unavailable
-from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.runtime.config.settings import Settings
-from perdure.controller.runtime.security.certificates import generate_self_signed
 from perdure.controller.store.codec import decode_recovery
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.records.jobs import Job, Task
@@ -28,44 +18,7 @@ from perdure.controller.store.services.records import Replicas, Versions
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.cooldown import unavailable_after_preemption
 from support.worlds.job_driver import OFFERS
-
-SERVICE = {
-    "service": {"readiness_probe": "/up", "replicas": 2},
-    "resources": {"ports": 8080},
-    "run": "serve $SKYPILOT_NODE_IPS",
-}
-
-
-@dataclass(frozen=True)
-class Controller:
-    client: TestClient
-    daemon: Daemon
-
-    def call(self, method: str, path: str, **body: Any) -> Response:
-        headers = {"Authorization": f"Bearer {self.daemon.api_context.keyring.user_token}"}
-        return self.client.request(method, f"/api/v1{path}", json=body or None, headers=headers)
-
-    def up(self, task: dict[str, Any] | None = None, **more: Any) -> Response:
-        return self.call("POST", "/services", **{"name": "model", "task": task or SERVICE, "key": "k", **more})
-
-    def evaluate(self) -> None:
-        assert self.daemon.api_context.services is not None
-        self.daemon.api_context.services.watch.evaluate()
-
-    def rows(self, table: Any) -> list[Any]:
-        with self.daemon.database.connect() as conn:
-            return list(conn.execute(select(table)))
-
-
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
-    """A controller with an embedded database."""
-    monkeypatch.setattr(proxies, "OPEN_TIMEOUT_S", 0.0)  # nothing opens endpoints here
-    monkeypatch.setattr(proxies, "find_haproxy", lambda: "/usr/sbin/haproxy")
-    daemon = Daemon(Settings(tmp_path), ManualClock())
-    yield Controller(TestClient(create_app(daemon.api_context), base_url="http://127.0.0.1"), daemon)
-    daemon.socket.close()
-    daemon.close()
+from unit.controller.submit.serve.conftest import SERVICE, Controller
 
 
 def test_up__of_several_controllers_says_where_the_endpoint_is(alone: Controller) -> None:
@@ -320,10 +273,11 @@ def test_spread_replica__knows_the_zones_of_the_others(alone: Controller) -> Non
     section = {"readiness_probe": "/up", "replica_policy": policy}
     alone.up({**SERVICE, "service": section, "resources": {"ports": 8080, "use_spot": True}})
     requests = alone.daemon.api_context.services.requests  # type: ignore[union-attr]
-    with alone.daemon.database.connect() as conn:
+    with alone.daemon.database.begin() as conn:
         row, version = records.get(conn, 1), records.version(conn, 1, 1)
+        number = records.insert_replica(conn, 1, 1, is_spot=True, now=0.0)
     assert row is not None
-    requests.launch_replica(row, version, 1, is_spot=True, taken_zones={"west-1a", "east-1a"})
+    requests.launch_replica(row, version, number, is_spot=True, taken_zones={"west-1a", "east-1a"})
     (task,) = alone.rows(Task)
     assert (task.recovery["strategy"], task.recovery["taken_zones"]) == ("SPREAD", ["east-1a", "west-1a"])
 
@@ -348,55 +302,6 @@ def test_replica__avoids_the_offers_on_which_the_service_lost_machines(alone: Co
     assert "avoided" not in first.recovery
     (avoided,) = decode_recovery(third.recovery).avoided
     assert avoided == lost
-
-
-@pytest.fixture(scope="module")
-def pems(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Two keys with their certificates."""
-    folder, found = tmp_path_factory.mktemp("pems"), []
-    for name in ("a", "b"):
-        cert, key = folder / f"{name}.cert", folder / f"{name}.key"
-        generate_self_signed(cert, key, names=("x",), clock=ManualClock())
-        found.append({"key": key.read_text(), "cert": cert.read_text()})
-    return found
-
-
-def test_update__replaces_the_certificate(alone: Controller, pems: list[dict[str, str]]) -> None:
-    section = {**SERVICE["service"], "tls": {"keyfile": "k", "certfile": "c"}}  # type: ignore[dict-item]
-    with_tls = {**SERVICE, "service": section}
-    alone.up()
-    requests = alone.daemon.api_context.services.requests  # type: ignore[union-attr]
-
-    def update(task: dict[str, Any], tls: dict[str, str], key: str) -> tuple[str, list[str], str]:
-        answer = alone.call("POST", "/services/model/update", task=task, key=key, tls=tls).json()
-        served = requests.endpoint_of(requests.get("model")).tls_cert
-        return answer["endpoint"].partition(":")[0], answer["warnings"], served
-
-    token = requests.endpoint_of(requests.get("model")).token
-    scheme, warnings, served = update(with_tls, pems[0], "1")
-    assert (scheme, served) == ("https", pems[0]["cert"])
-    assert "the endpoint changes to https: its callers need the new URL" in warnings
-    scheme, warnings, served = update(with_tls, pems[1], "2")
-    assert (scheme, served) == ("https", pems[1]["cert"])
-    assert not any("changes to" in line for line in warnings)
-    scheme, warnings, served = update(SERVICE, {}, "3")
-    assert (scheme, served) == ("http", "")
-    assert any("changes to http:" in line for line in warnings)
-    assert requests.endpoint_of(requests.get("model")).token == token
-
-
-def test_certificate__that_cannot_be_served_is_refused(alone: Controller, pems: list[dict[str, str]]) -> None:
-    section = {**SERVICE["service"], "tls": {"keyfile": "k", "certfile": "c"}}  # type: ignore[dict-item]
-    mixed = {"key": pems[0]["key"], "cert": pems[1]["cert"]}
-    answer = alone.up({**SERVICE, "service": section}, tls=mixed)
-    assert (answer.status_code, answer.json()["error"]["where"]) == (400, "service.tls.keyfile")
-    assert alone.rows(records.Services) == []
-    alone.up()
-    for tls, where in ((mixed, "service.tls.keyfile"), ({}, "service.tls")):
-        body = {"task": {**SERVICE, "service": section}, "key": "1", "tls": tls}
-        answer = alone.call("POST", "/services/model/update", **body)
-        assert (answer.status_code, answer.json()["error"]["where"]) == (400, where)
-    assert len(alone.rows(Versions)) == 1
 
 
 def test_service__that_no_offer_could_run_is_refused(alone: Controller) -> None:
