@@ -121,8 +121,9 @@ class Walk:
                 assert replace(new, **may_change) == replace(old, **may_change)
             for counter in ("recovery_count", "restarts_on_errors", "next_generation", "run_seconds"):
                 assert getattr(new, counter) >= getattr(old, counter), counter
-            if old.saved_s is not None or new.saved_s is None:  # the first report corrects what was assumed before
-                assert new.durable_s >= old.durable_s
+            has_loaded = new.loaded not in (None, old.loaded)  # perhaps an older step than was durable
+            is_first = old.saved_s is None and new.saved_s is not None  # it corrects what was assumed before
+            assert has_loaded or is_first or new.durable_s >= old.durable_s
             self.transitions |= (changed := transitions(old, new))
             assert changed <= DECLARED, f"rules/transitions.py does not declare {changed - DECLARED}"
             assert old.started_at in (None, new.started_at)
