@@ -80,7 +80,8 @@ class QuotaTracker:
         if len(jobs) < limit:
             return None
         setting = "limits.max_running_jobs_per_user" if own_limit is None else "perdure users update --max-running-jobs"
-        return f"{launch.user or 'its user'} has {limit} jobs running ({setting})"
+        count = f"{launch.user or 'its user'} has machines for {len(jobs)} of {limit} jobs at a time"
+        return f"{count} ({setting}); clusters and replicas of services count as jobs"
 
     def cloud_blocked_reason(self, cloud: str, launch: QueuedLaunch) -> str | None:
         limit = self._quotas.max_machines.get(cloud)

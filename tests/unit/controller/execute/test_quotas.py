@@ -120,13 +120,14 @@ def test_quotas__block_every_launch_before_the_first_refresh() -> None:
 
 def test_user__with_a_limit_of_their_own() -> None:
     tracker = QuotaTracker(Quotas(max_running_jobs_per_user=1))
-    usage = Usage({}, {1: "ada", 2: "bob"}, max_running={"ada": 2, "eve": 0})
+    usage = Usage({}, {1: "ada", 2: "bob", 3: "bob"}, max_running={"ada": 2, "eve": 0})
     tracker.refresh(usage, tracker.snapshot())
     reasons = {user: tracker.user_blocked_reason(QueuedLaunch((9, 0, 1), user)) for user in ("ada", "bob", "eve")}
+    rule = "clusters and replicas of services count as jobs"
     assert reasons == {
         "ada": None,
-        "bob": "bob has 1 jobs running (limits.max_running_jobs_per_user)",
-        "eve": "eve has 0 jobs running (perdure users update --max-running-jobs)",
+        "bob": f"bob has machines for 2 of 1 jobs at a time (limits.max_running_jobs_per_user); {rule}",
+        "eve": f"eve has machines for 0 of 0 jobs at a time (perdure users update --max-running-jobs); {rule}",
     }
 
 

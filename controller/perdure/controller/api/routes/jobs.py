@@ -48,6 +48,7 @@ ListedId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Key = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 """An idempotency key. The database derives others from it, with a control character (`jobs.KEY_SEPARATOR`)."""
 _LAUNCHING = (Status.STARTING, Status.RECOVERING)
+_WITHOUT_MACHINE = {"cluster_resources": "", "cloud": None, "region": None, "zone": None, "market": None}
 _RESPONSE_FIELDS = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MAX_TASKS, _MAX_IDS = 1_000, 10_000
 
@@ -265,12 +266,14 @@ def preempt(caller: Runner, job_id: ChangeableJob, body: PreemptBody) -> dict[st
 
 
 def _with_blocked_reasons(context: ApiContext, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Set `message` of the tasks whose launch this controller holds back to the reason."""
+    """The tasks; those whose launch this controller holds back wait for the reason, and have no machine anywhere."""
     for task in tasks:
         if task["status"] in _LAUNCHING and (
             reason := context.launch_blocked_reason(task["job_id"], task["task_index"])
         ):
-            task["message"] = reason
+            task |= {**_WITHOUT_MACHINE, "message": reason}
+            if task["status"] == Status.STARTING:
+                task["status"] = Status.PENDING
     return tasks
 
 
