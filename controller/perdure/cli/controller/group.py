@@ -67,7 +67,10 @@ def start() -> None:
 @controller.command()
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation, which only a remote controller needs.")
 def stop(yes: bool) -> None:
-    """Stop the controller. Running jobs continue; the next start picks them up."""
+    """Stop the controller. Running jobs continue; the next start picks them up.
+
+    The endpoints of services refuse connections until then; their replicas go on.
+    """
     target = _find_unless_token_lost()
     if target is None:
         _terminate_unresponsive()
@@ -81,6 +84,7 @@ def stop(yes: bool) -> None:
         from perdure.cli.output.confirm import confirm
 
         confirm(f"Stop the controller at {target.url} for all its users?", yes=yes, default=False)
+    services = _services(target)
     try:
         client_of(target).stop_controller()
     except ApiError as error:
@@ -91,6 +95,18 @@ def stop(yes: bool) -> None:
     if target.pid is not None:
         _wait_for_exit(target.pid)
     click.echo("The controller is stopped; running jobs continue.")
+    if services:
+        click.echo(f"Until it is started, the endpoints of services refuse connections: {', '.join(services)}.")
+
+
+def _services(target: Endpoint) -> list[str]:
+    """The names of the services whose endpoints the controller opens; none if it does not answer."""
+    from perdure.sdk import serve
+
+    try:
+        return [one["name"] for one in serve.status(client=client_of(target))]
+    except (ApiError, ConnectionLost):
+        return []
 
 
 @controller.command(short_help="Move the controller from SQLite to PostgreSQL.")

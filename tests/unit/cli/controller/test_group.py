@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.sdk import serve
 from perdure.sdk.connection import discovery
 from support.helpers.timing import scaled
 from unit.cli.commands import RunPerdure, StartOnTerminal
@@ -120,6 +121,15 @@ def test_remote_controller__is_stopped_only_after_confirmation(
     result = perdure("controller", "start")
     assert result.exit_code == 1
     assert "start it where it runs" in result.stderr
+
+
+def test_stop__names_the_services_that_do_not_answer_meanwhile(
+    perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "status", lambda **_options: [{"name": "chat"}, {"name": "model"}])
+    result = perdure("controller", "stop", "-y")
+    assert server.stopping.wait(scaled(20))
+    assert "the endpoints of services refuse connections: chat, model.\n" in result.stdout
 
 
 def test_status__warns_of_another_version(perdure: RunPerdure, server: Controller) -> None:
