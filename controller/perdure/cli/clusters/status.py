@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from perdure.cli.clusters.output import output_option, print_json
 from perdure.cli.completion import suggestions
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_FAILED_COMMAND, EXIT_WRONG_INPUT, Failure
 from perdure.cli.output import table, text
 from perdure.cli.output.table import Column
 from perdure.sdk.connection import api_types
+
+if TYPE_CHECKING:
+    from perdure.sdk.connection.client import Client
 
 STATUS_COLUMNS = (
     Column("NAME", min_width=8),
@@ -72,17 +76,36 @@ def status(
 
     client = connect()
     listed = clusters.clusters(names or None, client=client)
-    for name in names:
-        if not is_pattern(name) and name not in {cluster["name"] for cluster in listed}:
-            click.echo(f"Cluster {name!r} not found.", err=True)
-    if ip:
-        return _print_ip(listed)
-    if output == "json":
-        return print_json(listed)
+    missing = [name for name in names if not is_pattern(name) and name not in {cluster["name"] for cluster in listed}]
+    for name in missing:
+        click.echo(f"Cluster {name!r} not found.", err=True)
+    if output == "json" and not ip:
+        print_json(listed)
+    elif missing and not listed:
+        pass  # others may exist
+    elif names and not listed:
+        click.echo(f"No cluster has a name that matches {' or '.join(names)}.")
+    elif ip:
+        _print_ip(listed)
+    else:
+        _print_status(client, listed, names, verbose=verbose, all_users=all_users, with_jobs=show_managed_jobs)
+    if missing:
+        raise SystemExit(EXIT_FAILED_COMMAND)
+
+
+def _print_status(
+    client: Client,
+    listed: Sequence[api_types.Cluster],
+    names: Sequence[str],
+    *,
+    verbose: bool,
+    all_users: bool,
+    with_jobs: bool,
+) -> None:
     click.echo(click.style("Clusters", bold=True))
     for line in _status_lines(listed, verbose=verbose, all_users=all_users):
         click.echo(line)
-    if show_managed_jobs and not names:
+    if with_jobs and not names:
         counts = client.jobs(limit=1)["counts"]
         click.echo(click.style("\nManaged jobs", bold=True))
         from perdure.cli.jobs.queue import summary
