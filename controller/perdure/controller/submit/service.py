@@ -344,13 +344,18 @@ def _with_size(submission: Submission, compiled: CompiledJob) -> Submission:
     if not grids or submission.retries is not None:
         return submission
     count = grid.size(grids[0])
-    problem = "its job is one of a pipeline, or of a cluster" if len(compiled.tasks) > 1 or submission.cluster else ""
+    problem, fix = "", ""
     if count > MAX_SWEEP:
         problem = f"it has {count:,} combinations; at most {MAX_SWEEP:,} are possible"
+        fix = "give fewer values, or divide them among several launches"
     elif submission.num_jobs not in (1, count):
         problem = f"it has {count} combinations, and {submission.num_jobs} jobs were requested"
+        fix = "leave out the number of jobs: one is launched for each combination"
+    elif len(compiled.tasks) > 1 or submission.cluster:
+        problem = "its job is one of a pipeline, or of a cluster"
+        fix = "launch its task as a managed job of its own: perdure jobs launch"
     if problem:
-        raise RequestRejected(f"the sweep cannot be launched: {problem}", where="sweep", fix="launch it by itself")
+        raise RequestRejected(f"the sweep cannot be launched: {problem}", where="sweep", fix=fix)
     submission = replace(submission, num_jobs=count)
     _check_size(submission)
     return submission

@@ -105,18 +105,19 @@ def test_job__that_is_alone_is_no_sweep(controller: Controller) -> None:
 
 
 @pytest.mark.parametrize(
-    "launch",
+    ("launch", "fix"),
     [
-        {"num_jobs": 3},
-        {"tasks": 2},
-        {"sweep": {f"V{n}": ["1", "2", "3", "4"] for n in range(7)}},
-        {"sweep": {"LR": []}},
-        {"sweep": {"LR": ["1", "1"]}},
-        {"sweep": {"1LR": ["1"]}},
+        ({"num_jobs": 3}, "leave out the number of jobs"),
+        ({"tasks": 2}, "a managed job of its own"),
+        ({"sweep": {f"V{n}": ["1", "2", "3", "4"] for n in range(7)}}, "give fewer values"),
+        ({"sweep": {"LR": []}}, ""),
+        ({"sweep": {"LR": ["1", "1"]}}, ""),
+        ({"sweep": {"1LR": ["1"]}}, ""),
     ],
     ids=["another number", "pipeline", "too many", "no values", "twice", "name"],
 )
-def test_sweep__that_cannot_be_is_refused(controller: Controller, launch: dict[str, Any]) -> None:
+def test_sweep__that_cannot_be_is_refused(controller: Controller, launch: dict[str, Any], fix: str) -> None:
     error = controller.launch(400, **launch)["error"]
     assert "sweep" in f"{error['message']} {error['where']}"
+    assert fix in error["fix"]
     assert controller.call("GET", "/jobs")["jobs"] == []
