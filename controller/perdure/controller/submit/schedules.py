@@ -77,6 +77,9 @@ class ScheduleService:
         """
         now = self.wall_clock.now()
         cron = _parse(new.cron, new.time_zone)
+        if (next_at := cron.next_after(now)) is None:
+            fix = "name a day that its month has, such as `0 3 28 2 *`"
+            raise RequestRejected(f"{new.cron!r} is never due", where="cron", fix=fix)
         tasks = [dict(task) for task in new.tasks]
         compiled = self.compiler.compile(new.name, tasks, now)
         digests = sorted({digest for task in compiled.tasks for digest in upload_digests(task.spec)})
@@ -94,7 +97,7 @@ class ScheduleService:
             "tasks": self.keyring.seal(sealed),
             "uploads": digests,
             "created_at": now,
-            "next_at": cron.next_after(now),
+            "next_at": next_at,
         }
         try:
             with self.database.begin() as conn:

@@ -186,3 +186,9 @@ def test_save__refuses_what_could_never_run(controller: Controller, change: dict
     error = controller.save(status=400, **change)["error"]
     assert where in (error["where"] or "")
     assert controller.call("GET", "")["schedules"] == []
+
+
+def test_schedule__that_is_never_due_is_refused(controller: Controller) -> None:
+    error = controller.save(cron="0 0 30 2 *", status=400)["error"]
+    assert (error["message"], error["where"]) == ("'0 0 30 2 *' is never due", "cron")
+    assert controller.call("GET", "")["schedules"] == []
