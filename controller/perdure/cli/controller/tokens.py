@@ -52,9 +52,13 @@ def create(user: str, label: str, role: str | None, days: float, never_expires: 
     """Create a token of USER and print it on stdout. It is stored as a digest only, so it cannot be shown again."""
     from perdure.cli.client import connect
 
-    made = calls.create_token(connect(), user, label=label, role=role, days=None if never_expires else days)
+    client = connect()
+    made = calls.create_token(client, user, label=label, role=role, days=None if never_expires else days)
+    roles = {one["name"]: one["role"] for one in calls.list_users(client)} if role else {}
+    effective = min(made["role"], roles.get(user, made["role"]), key=calls.ROLES.index)
+    limited = f" ({made['role']} was requested, and {user} is {effective})" if effective != made["role"] else ""
     until = f"until {made['expires_at']}" if made["expires_at"] else "until it is revoked"
-    click.echo(f"Token {made['id']} of {made['user']}, role {made['role']}, valid {until}:", err=True)
+    click.echo(f"Token {made['id']} of {made['user']}, role {effective}{limited}, valid {until}:", err=True)
     click.echo(made["token"])
 
 
