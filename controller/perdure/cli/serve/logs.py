@@ -40,6 +40,8 @@ def logs(name: str, replica_id: int | None, follow: bool, tail: int, load_balanc
         return None
     if replica_id is None:
         return click.echo(serve.proxy_log(name, tail=tail or None, client=client), nl=False)
+    if (reason := _no_machine(serve.get(name, client=client), replica_id)) is not None:
+        return click.echo(f"Replica {replica_id} of {name} had no machine{reason and ': '}{reason}", err=True)
     try:
         code = serve.tail_logs(name, replica_id, follow=follow, tail=tail or None, client=client)
     except KeyboardInterrupt:
@@ -48,6 +50,14 @@ def logs(name: str, replica_id: int | None, follow: bool, tail: int, load_balanc
     if code == EXIT_NOT_FOUND:
         raise Failure(f"{name} has no log of a replica {replica_id}\n  see `perdure serve status {name} -a`", code)
     raise SystemExit(code)
+
+
+def _no_machine(service: types.Service, number: int) -> str | None:
+    """Why a replica that is over never had a machine, and so has no log; None if it had one."""
+    for one in service["replicas"]:
+        if one["number"] == number and one["ended_at"] is not None:
+            return one["message"] if one["status"] == "FAILED_PROVISION" or one["infra"] == "-" else None
+    return None
 
 
 def _line(entry: types.ServiceTimelineEntry) -> str:
