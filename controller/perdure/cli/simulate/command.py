@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.output.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ def simulate(**options: Any) -> None:
         raise Failure(f"no policy to simulate\n  add --policy with one of {', '.join(STRATEGIES)}", EXIT_WRONG_INPUT)
     if options["deadline"] is None and "DEADLINE" in (name.upper() for name in names):
         raise Failure("the policy DEADLINE needs a deadline\n  add --deadline, such as 60h", EXIT_WRONG_INPUT)
+    if options["on_time"] != 1 and "DEADLINE" not in (name.upper() for name in names):
+        warn("--on-time has no effect: only the policy DEADLINE uses it")
     names += [f"{name} without {part}" for part in options["parts"] for name in names]
     try:
         _check_plot(options["plot"])

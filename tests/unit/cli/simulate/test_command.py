@@ -134,3 +134,8 @@ def test_simulate__ablate_runs_policies_without_part(options: list[object]) -> N
     wrong = simulate(*options, "--ablate", "wheels")
     assert wrong.exit_code == 2
     assert "no part called 'wheels'; choose one of reserve" in wrong.stderr
+
+
+def test_simulate__warns_of_on_time_without_deadline(options: list[object]) -> None:
+    assert "--on-time has no effect" in simulate(*options, "--on-time", "0.9").stderr
+    assert "--on-time" not in simulate(*options).output
