@@ -21,3 +21,8 @@ class Overloaded(RequestRejected):
     """The controller is behind with its work, and accepts nothing new until it has caught up."""
 
     retry_after_s = 5
+
+
+def impossible_sweep(problem: str, fix: str) -> RequestRejected:
+    """The rejection of a sweep, none of whose jobs is launched."""
+    return RequestRejected(f"the sweep cannot be launched: {problem}", where="sweep", fix=fix)

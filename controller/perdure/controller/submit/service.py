@@ -1,8 +1,7 @@
 """Accepts jobs: checks submissions and stores them, many in one transaction. `batching` hands them to the reconciler.
 
 Nothing is written before everything is checked, including the user's quota of jobs that have not ended (the quotas of
-machines and of running jobs are in `execute.quotas`). Bad input raises RequestRejected: what is wrong, where, what to
-do.
+machines and of running jobs are in `execute.quotas`). Bad input raises RequestRejected.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from perdure.controller.store.records.jobs import Batch
 from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
-from perdure.controller.submit.errors import RequestRejected, Superseded
+from perdure.controller.submit.errors import RequestRejected, Superseded, impossible_sweep
 from perdure.controller.submit.serve.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
@@ -344,18 +343,15 @@ def _with_size(submission: Submission, compiled: CompiledJob) -> Submission:
     if not grids or submission.retries is not None:
         return submission
     count = grid.size(grids[0])
-    problem, fix = "", ""
     if count > MAX_SWEEP:
-        problem = f"it has {count:,} combinations; at most {MAX_SWEEP:,} are possible"
-        fix = "give fewer values, or divide them among several launches"
-    elif submission.num_jobs not in (1, count):
+        raise impossible_sweep(f"it has {count:,} combinations, of at most {MAX_SWEEP:,}", "give fewer values")
+    if submission.num_jobs not in (1, count):
         problem = f"it has {count} combinations, and {submission.num_jobs} jobs were requested"
-        fix = "leave out the number of jobs: one is launched for each combination"
-    elif len(compiled.tasks) > 1 or submission.cluster:
-        problem = "its job is one of a pipeline, or of a cluster"
-        fix = "launch its task as a managed job of its own: perdure jobs launch"
-    if problem:
-        raise RequestRejected(f"the sweep cannot be launched: {problem}", where="sweep", fix=fix)
+        raise impossible_sweep(problem, "leave out the number of jobs: each combination is a job")
+    if len(compiled.tasks) > 1 or submission.cluster:
+        raise impossible_sweep(
+            "its job is one of a pipeline, or of a cluster", "launch its task by `perdure jobs launch`"
+        )
     submission = replace(submission, num_jobs=count)
     _check_size(submission)
     return submission

@@ -108,7 +108,7 @@ def test_job__that_is_alone_is_no_sweep(controller: Controller) -> None:
     ("launch", "fix"),
     [
         ({"num_jobs": 3}, "leave out the number of jobs"),
-        ({"tasks": 2}, "a managed job of its own"),
+        ({"tasks": 2}, "launch its task by `perdure jobs launch`"),
         ({"sweep": {f"V{n}": ["1", "2", "3", "4"] for n in range(7)}}, "give fewer values"),
         ({"sweep": {"LR": []}}, ""),
         ({"sweep": {"LR": ["1", "1"]}}, ""),
