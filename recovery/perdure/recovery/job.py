@@ -174,10 +174,7 @@ def step_time_margin(seen_s: float) -> float:
 
 @dataclass(frozen=True)
 class TaskView:
-    """One task of a job.
-
-    Work is counted in seconds of running.
-    """
+    """One task of a job. Work is counted in seconds of running."""
 
     index: int
     requirements: tuple[MachineRequirement, ...]

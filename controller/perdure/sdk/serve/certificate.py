@@ -25,15 +25,15 @@ def check(key: str, cert: str) -> None:
         raise InvalidCertificate(CERT, "there is no certificate in it", f"give PEM, which has {_CERT_MARK}")
     if _KEY_MARK not in key:
         raise InvalidCertificate(KEY, "there is no private key in it", "give PEM, which has BEGIN PRIVATE KEY")
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=cert)
-    except (ssl.SSLError, ValueError) as error:
-        raise InvalidCertificate(CERT, f"its certificate cannot be read: {_why(error)}", "make it again") from error
     with tempfile.TemporaryDirectory(prefix="perdure-tls-") as folder:  # only this user can read it
         key_path, cert_path = Path(folder, "key.pem"), Path(folder, "cert.pem")
-        key_path.write_text(key, encoding="utf-8")
-        cert_path.write_text(cert, encoding="utf-8")
         try:
+            cert_path.write_text(cert, encoding="utf-8")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cert_path)
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidCertificate(CERT, f"its certificate cannot be read: {_why(error)}", "make it again") from error
+        try:
+            key_path.write_text(key, encoding="utf-8")
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_path, key_path, password=_no_password)
         except _Encrypted as error:
             message = "its key is encrypted"

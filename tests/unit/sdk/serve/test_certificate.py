@@ -48,6 +48,7 @@ def broken(pem: str) -> str:
 def test_check__accepts_a_key_with_its_certificates(pems: dict[str, str]) -> None:
     certificate.check(pems["a.key"], pems["a.cert"])
     certificate.check(pems["a.key"], pems["a.cert"] + pems["b.cert"])
+    certificate.check(pems["a.key"], f"subject: O = Größe\n{pems['a.cert']}")
 
 
 def test_check__says_which_file_is_wrong(pems: dict[str, str]) -> None:
@@ -59,6 +60,8 @@ def test_check__says_which_file_is_wrong(pems: dict[str, str]) -> None:
         (pems["a.key"], pems["a.cert"] + broken(pems["b.cert"])): (CERT, "cannot be read"),
         (broken(pems["a.key"]), pems["a.cert"]): (KEY, "cannot be used"),
         (pems["b.key"], pems["a.cert"]): (KEY, "does not belong"),
+        (pems["a.key"], pems["a.cert"] + "\ud800"): (CERT, "cannot be read"),
+        (pems["a.key"] + "\ud800", pems["a.cert"]): (KEY, "cannot be used"),
         (pems["encrypted"], pems["a.cert"]): (KEY, "encrypted"),
     }
     for (key, cert), (field, text) in wrong.items():
