@@ -14,7 +14,7 @@ def download(rclone: RcloneCalls, remote: Remote, folder: str, *, shown: str) ->
     """
     where = f"copying bucket {remote.bucket} to {shown}"
     try:
-        rclone.call("copy", remote.url, folder, "--transfers", "8")
+        rclone.download(folder)
         return rclone.sizes()
     except CallFailed as error:
         if "directory not found" not in str(error) or remote.url == remote.bucket_url:

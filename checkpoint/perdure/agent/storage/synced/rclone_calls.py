@@ -73,24 +73,30 @@ class RcloneCalls:
 
     def __init__(self, binary: Path, remote: Remote, *, names_file: Path) -> None:
         self._binary, self._remote, self._names_file = binary, remote, names_file
+        # Without the slash, rclone asks an object store whether this is a file, and believes so if there is no answer.
+        self._url = remote.url.rstrip("/") + "/"
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_ended = False
 
+    def download(self, folder: str) -> None:
+        """Copy all objects into the folder. Raises CallFailed, OSError."""
+        self.call("copy", self._url, folder, "--transfers", "8")
+
     def upload(self, folder: str, names: Sequence[str]) -> None:
         """Raises CallFailed, which may name files that are not uploaded: the others may not be, either. OSError."""
         flags = ("--no-traverse", "--local-no-check-updated", "--order-by", "modtime,descending", "--transfers", "4")
-        self.call("copy", folder, self._remote.url, *self._only(names), "--copy-links", *flags)
+        self.call("copy", folder, self._url, *self._only(names), "--copy-links", *flags)
 
     def delete(self, names: Sequence[str]) -> None:
         """Raises CallFailed, OSError."""
-        self.call("delete", self._remote.url, *self._only(names))
+        self.call("delete", self._url, *self._only(names))
 
     def sizes(self, names: Sequence[str] | None = None) -> dict[str, int]:
         """The objects that the bucket has, of these or of all: name → bytes. Raises CallFailed, OSError."""
         only = () if names is None else (*self._only(names), "--no-traverse")
         flags = ("--recursive", "--files-only", "--no-modtime", "--no-mimetype")
-        output = self.call("lsjson", self._remote.url, *flags, *only)
+        output = self.call("lsjson", self._url, *flags, *only)
         try:
             return {str(row["Path"]): int(row["Size"]) for row in json.loads(output)}
         except (ValueError, KeyError, TypeError):

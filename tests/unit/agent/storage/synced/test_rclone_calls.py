@@ -106,3 +106,19 @@ def test_name__that_rclone_stores_in_another_form_is_refused(name: str, script: 
 @pytest.mark.parametrize("name", ["#c", ";c", " lead", "trail ", "full\uff0eb", "ü"])
 def test_name__of_other_characters_is_taken(name: str) -> None:
     assert can_be_named(name)
+
+
+def test_remote__is_named_as_a_directory(tmp_path: Path) -> None:
+    """Where an object store does not answer, rclone takes a prefix without a slash for a file, and ends at once."""
+    script = tmp_path / "rclone"
+    script.write_text(
+        '#!/bin/sh\nfor word; do case $word in perdureabc:*) echo $1 $word >> "$0.log";; esac; done\necho []\n'
+    )
+    script.chmod(0o755)
+    one = calls(script)
+    one.download("/x")
+    one.upload("/x", ["a"])
+    one.delete(["a"])
+    one.sizes()
+    named = [line.split() for line in script.with_name("rclone.log").read_text().splitlines()]
+    assert named == [[verb, "perdureabc:/nowhere/"] for verb in ("copy", "copy", "delete", "lsjson")]

@@ -286,6 +286,10 @@ def test_deadline_of_a_spot_node__leaves_no_torn_checkpoint(
     def save(step: int, size: int) -> None:
         Path(folder.path, f"model_{step}.pt").write_bytes(os.urandom(size))
 
+    folder._stopped.set()  # its thread would go on with the upload after the deadline
+    assert folder._thread is not None
+    folder._thread.join()
+    folder._stopped.clear()
     save(1, 1000)
     folder.flush(None)
     save(2, 3_000_000)
