@@ -52,7 +52,7 @@ def load(save_dir: Path) -> LoadFunction[set[bytes]]:
 # The function in which the process dies, and the step that a restart loads after steps 1 and 2 were saved and 3 was
 # begun.
 MOMENTS = {
-    "before the manifest": (manifest, "commit", 2),
+    "before the manifest": (manifest, "write", 2),
     "before the manifest's content is on disk": (manifest, "_write_synced", 2),
     "before the manifest has its name": (manifest.os, "replace", 2),
     "after the manifest has its name": (manifest, "sync_directory", 2),  # of the data's folder: before the manifest
