@@ -22,6 +22,7 @@ NewCloud = Callable[..., KubernetesCloud]
 RequestOf = Callable[..., LaunchRequest]
 
 
+@pytest.mark.slow
 def test_gangs_at_the_same_time__never_hold_each_others_nodes(
     kube: FakeKube, new_cloud: NewCloud, request_of: RequestOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
