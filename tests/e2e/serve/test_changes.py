@@ -48,15 +48,16 @@ class Load:
 
     def run(self) -> None:
         while not self.stopped.is_set():
-            events, replica, last_at = 0, NO_ANSWER, time.monotonic()
+            events, replica, last_at, is_cut = 0, NO_ANSWER, time.monotonic(), False
             with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
                 for event in self.caller.stream(self.events):
-                    if "error" in event:
+                    if "error" in event:  # perhaps after the last event, before the end of the answer
+                        is_cut = True
                         self.told[replica] += 1
                         self.silent_s.append(time.monotonic() - last_at)
                     else:
                         events, replica, last_at = events + 1, event["replica"], time.monotonic()
-            (self.whole if events == self.events else self.cut)[replica] += 1
+            (self.whole if events == self.events and not is_cut else self.cut)[replica] += 1
 
 
 @contextlib.contextmanager

@@ -15,12 +15,24 @@ class SilenceTimeout:
 
     def __init__(self, last_received_at: Callable[[], float], idle_s: float) -> None:
         self._last_received_at = last_received_at
-        self.idle_s = idle_s
+        self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
         #: While true, time does not count as idle: the body is busy, and it is not waiting for the other side.
         self.suspended = False
+
+    @property
+    def idle_s(self) -> float:
+        """How long nothing may arrive. It may be changed at any time."""
+        return self._idle_s
+
+    @idle_s.setter
+    def idle_s(self, idle_s: float) -> None:
+        was, self._idle_s = self._idle_s, idle_s
+        if idle_s < was and self._timer is not None:  # the next check would come too late
+            self._timer.cancel()
+            self._check()
 
     async def __aenter__(self) -> SilenceTimeout:
         await self._timeout.__aenter__()

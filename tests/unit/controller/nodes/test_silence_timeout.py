@@ -30,3 +30,16 @@ async def connection_result(*, receives: bool = False, busy: bool = False, inter
 )
 def test_timeout__ends_only_idle_connections_that_are_not_busy(receives: bool, busy: bool, result: str) -> None:
     assert asyncio.run(connection_result(receives=receives, busy=busy)) == result
+
+
+def test_shorter_time__counts_from_the_last_data() -> None:
+    """The check that was due after the longer time would come an hour too late."""
+
+    async def wait() -> None:
+        received_at = asyncio.get_running_loop().time()
+        async with SilenceTimeout(lambda: received_at, 3600.0) as timeout:
+            timeout.idle_s = IDLE_S
+            await asyncio.sleep(3600.0)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait())
