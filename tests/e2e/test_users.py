@@ -72,9 +72,14 @@ def test_users__see_and_end_what_is_theirs(shared: Shared) -> None:
     refused = bob.perdure("jobs", "queue", check=False)
     assert "rejects this token" in refused.stderr
     assert "revoked" in shared.admin.perdure("tokens", "list", "bob").stdout
-    listed = shared.admin.perdure("audit", "--user", "bob", "-o", "json").stdout
-    actions = [entry["action"] for entry in json.loads(listed)]
-    assert {"job.submit", "job.cancel", "GET /api/v1/users", "job.access"} <= set(actions)
+
+    def bobs_actions() -> set[str]:
+        listed = shared.admin.perdure("audit", "--user", "bob", "-o", "json").stdout
+        return {entry["action"] for entry in json.loads(listed)}
+
+    assert {"job.submit", "job.cancel", "job.access"} <= bobs_actions()
+    # What is refused is written a moment later, several at a time.
+    shared.admin.until(lambda: "GET /api/v1/users" in bobs_actions(), "the entry of the refused request")
     assert "alice" in shared.admin.perdure("audit", "--action", "job.", "--since", "1h").stdout
 
     with entered(alice, hers) as session:  # a session on a machine ends with its token
