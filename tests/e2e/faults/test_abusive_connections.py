@@ -20,18 +20,24 @@ from support.helpers.attempt_tokens import attempt_token
 from support.helpers.controllers import Controller
 from support.helpers.timing import scaled
 
-FLOOD = 300
+FLOOD, POOL_FILES = 300, 40
 REPORT = {"phase": "running", "exit_code": None, "failed_stage": None, "interrupted": False, "message": "", "ip": ""}
 HELLO = json.dumps({"type": "hello", "report": REPORT, "logs": {"size": 0}, "agent": "0", "at": 0})
+
+
+def num_connections(process: psutil.Process) -> int:
+    return len(process.net_connections("tcp"))
 
 
 @pytest.fixture
 def daemon(controller: Controller) -> Iterator[psutil.Process]:
     """The daemon's process. At the end it is the same one, responds promptly, and has released all resources."""
     process = psutil.Process(controller.client.controller()["pid"])
-    files, memory = process.num_fds(), process.memory_info().rss
+    files, connections, memory = process.num_fds(), num_connections(process), process.memory_info().rss
     yield process
-    controller.until(lambda: process.num_fds() <= files + 5, "the end of every connection")
+    controller.until(lambda: num_connections(process) <= connections + 2, "the end of every connection")
+    # The database's pool opens connections when they are needed, and keeps them.
+    controller.until(lambda: process.num_fds() <= files + POOL_FILES, "the release of every file")
     began = time.monotonic()
     assert controller.client.controller()["pid"] == process.pid
     assert time.monotonic() - began < scaled(5)
