@@ -48,16 +48,16 @@ def test_viewer__sees_the_service_and_changes_nothing(dashboard: Dashboard, call
 def test_pages__are_accessible(dashboard: Dashboard, caller: Caller, axe: str, scheme: str, width: int) -> None:
     context = dashboard.sign_in(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    found = []
+    violations = []
     for view in ("/services", "/services/model"):
         page.goto(dashboard.url + view, wait_until="commit")
         page.locator("main table").last.wait_for()
         page.evaluate(axe)
         result: Any = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)
-        found += [(view, one["id"], [node["html"][:200] for node in one["nodes"]]) for one in result["violations"]]
+        violations += [(view, one["id"], [node["html"][:200] for node in one["nodes"]]) for one in result["violations"]]
         overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert overflow <= 0, f"{view} is wider than the screen"
-    assert not found, json.dumps(found, indent=1)
+    assert not violations, json.dumps(violations, indent=1)
     context.close()
 
 

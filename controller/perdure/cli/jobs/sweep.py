@@ -80,16 +80,16 @@ def sweep(sweep_id: int, is_cancelled: bool, retry_failed: bool, shows_logs: boo
     if [is_cancelled, retry_failed, shows_logs].count(True) > 1:
         raise Failure("--cancel, --retry-failed and --logs exclude each other", EXIT_WRONG_INPUT)
     client = connect()
-    found = fetch(client, sweep_id)
+    one_sweep = fetch(client, sweep_id)
     if is_cancelled:
-        return _cancel(client, found, yes=yes)
+        return _cancel(client, one_sweep, yes=yes)
     if retry_failed:
-        return _retry(client, found, yes=yes)
+        return _retry(client, one_sweep, yes=yes)
     if shows_logs:
-        return _print_logs(client, found)
+        return _print_logs(client, one_sweep)
     if output == "json":
-        return click.echo(json.dumps(found, indent=1))
-    for line in lines(found):
+        return click.echo(json.dumps(one_sweep, indent=1))
+    for line in lines(one_sweep):
         click.echo(line)
 
 
@@ -128,15 +128,15 @@ def collapsed(pages: Iterable[api_types.JobPage], client: Client, limit: int | N
             return
 
 
-def _as_one(job: api_types.Job, found: Sweep) -> api_types.Job:
+def _as_one(job: api_types.Job, one_sweep: Sweep) -> api_types.Job:
     """The row of a sweep: the status of one that stands for all, and how many have which."""
-    counts = found["counts"]
+    counts = one_sweep["counts"]
     live = [status for status in counts if status not in TERMINAL]
     failed = [status for status in counts if status not in (Status.SUCCEEDED, Status.CANCELLED)]
     order = [Status.RUNNING, *live, *failed, Status.CANCELLED]
     status = next((status for status in order if status in counts), Status.SUCCEEDED)
-    name = f"{found['name']} ×{found['size']}: {summary(counts)}"
-    shown = {"job_id": found["sweep_id"], "name": name, "status": str(status), "cost_usd": found["cost_usd"]}
+    name = f"{one_sweep['name']} ×{one_sweep['size']}: {summary(counts)}"
+    shown = {"job_id": one_sweep["sweep_id"], "name": name, "status": str(status), "cost_usd": one_sweep["cost_usd"]}
     return cast("api_types.Job", {**job, **shown, "message": "", "on_demand_cost_usd": 0.0})
 
 
@@ -145,13 +145,13 @@ def summary(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def lines(found: Sweep) -> Iterator[str]:
+def lines(one_sweep: Sweep) -> Iterator[str]:
     """The lines of `perdure jobs sweep`."""
-    yield f"Sweep {found['sweep_id']} ({text.one_line(found['name'])}): {summary(found['counts'])}"
-    yield f"  cost  {text.money(found['cost_usd'])}"
+    yield f"Sweep {one_sweep['sweep_id']} ({text.one_line(one_sweep['name'])}): {summary(one_sweep['counts'])}"
+    yield f"  cost  {text.money(one_sweep['cost_usd'])}"
     rows = [
         [str(job["rank"]), str(job["job_id"]), values(job), job["status"], text.one_line(job["message"])]
-        for job in found["jobs"]
+        for job in one_sweep["jobs"]
     ]
     yield ""
     yield from table.render(COLUMNS, rows, width=table.screen_width(), paints={"STATUS": text.colored_status})
@@ -162,33 +162,33 @@ def values(job: SweepJob) -> str:
     return " ".join(f"{name}={value}" for name, value in job["values"].items()) or "-"
 
 
-def _cancel(client: Client, found: Sweep, *, yes: bool) -> None:
+def _cancel(client: Client, one_sweep: Sweep, *, yes: bool) -> None:
     from perdure.sdk import jobs
 
-    ids = [job["job_id"] for job in found["jobs"] if job["status"] not in TERMINAL]
+    ids = [job["job_id"] for job in one_sweep["jobs"] if job["status"] not in TERMINAL]
     if not ids:
         return click.echo("No jobs to cancel.")
-    confirm(f"Cancel {len(ids)} jobs of sweep {found['sweep_id']}?", yes=yes)
+    confirm(f"Cancel {len(ids)} jobs of sweep {one_sweep['sweep_id']}?", yes=yes)
     with spinner("Cancelling"):
         cancelled = jobs.cancel(ids, client=client)["cancelled"]
-    click.echo(f"{len(cancelled)} jobs of sweep {found['sweep_id']} are scheduled to be cancelled.")
+    click.echo(f"{len(cancelled)} jobs of sweep {one_sweep['sweep_id']} are scheduled to be cancelled.")
 
 
-def _retry(client: Client, found: Sweep, *, yes: bool) -> None:
+def _retry(client: Client, one_sweep: Sweep, *, yes: bool) -> None:
     from perdure.sdk import jobs
 
-    confirm(f"Launch the failed jobs of sweep {found['sweep_id']} again?", yes=yes)
-    retried = client.call(Retried, "POST", f"/sweeps/{found['sweep_id']}/retry", body={"key": jobs.new_key()})
-    click.echo(f"{len(retried['job_ids'])} jobs of sweep {found['sweep_id']} submitted again.")
+    confirm(f"Launch the failed jobs of sweep {one_sweep['sweep_id']} again?", yes=yes)
+    retried = client.call(Retried, "POST", f"/sweeps/{one_sweep['sweep_id']}/retry", body={"key": jobs.new_key()})
+    click.echo(f"{len(retried['job_ids'])} jobs of sweep {one_sweep['sweep_id']} submitted again.")
 
 
-def _print_logs(client: Client, found: Sweep) -> None:
+def _print_logs(client: Client, one_sweep: Sweep) -> None:
     """Each line behind the rank of its job."""
     import io
 
     from perdure.sdk import jobs
 
-    for job in found["jobs"]:
+    for job in one_sweep["jobs"]:
         written = io.BytesIO()
         jobs.tail_logs(job["job_id"], follow=False, output_stream=written, client=client)
         for line in written.getvalue().decode(errors="replace").splitlines():

@@ -89,14 +89,14 @@ def status(service_names: str | Iterable[str] | None = None, *, client: Client |
 
 def get(service_name: str, *, client: Client | None = None) -> types.Service:
     """A service, also one that is down. Raises ServiceNotFound."""
-    found: types.Service = _call(client, types.Service, "GET", service_name, "")
-    return found
+    answer: types.Service = _call(client, types.Service, "GET", service_name, "")
+    return answer
 
 
 def token(service_name: str, *, client: Client | None = None) -> types.ServiceToken:
     """The endpoint of a service and the token that its callers send. Raises ServiceNotFound."""
-    found: types.ServiceToken = _call(client, types.ServiceToken, "GET", service_name, "/token")
-    return found
+    answer: types.ServiceToken = _call(client, types.ServiceToken, "GET", service_name, "/token")
+    return answer
 
 
 def wait_ready(service_name: str, *, client: Client | None = None) -> types.Service:
@@ -153,8 +153,8 @@ def tail_logs(
 
 def proxy_log(service_name: str, *, tail: int | None = None, client: Client | None = None) -> str:
     """The last lines of the log of a service's proxy. Raises ServiceNotFound."""
-    found: types.ProxyLog = _call(client, types.ProxyLog, "GET", service_name, "/proxy-log", query={"tail": tail})
-    return found["text"]
+    answer: types.ProxyLog = _call(client, types.ProxyLog, "GET", service_name, "/proxy-log", query={"tail": tail})
+    return answer["text"]
 
 
 def timeline(
@@ -162,14 +162,14 @@ def timeline(
 ) -> list[types.ServiceTimelineEntry]:
     """What has happened to a service, oldest first: the newest entries. Raises ServiceNotFound."""
     query = {"limit": limit}
-    found: types.ServiceTimeline = _call(client, types.ServiceTimeline, "GET", service_name, "/timeline", query=query)
-    return found["entries"]
+    answer: types.ServiceTimeline = _call(client, types.ServiceTimeline, "GET", service_name, "/timeline", query=query)
+    return answer["entries"]
 
 
 def job_of(service_name: str, replica_id: int, *, client: Client | None = None) -> int | None:
     """The job that a replica is; None if there is no such replica, or its job is not submitted yet."""
-    found = get(service_name, client=client)["replicas"]
-    return next((one["job_id"] for one in found if one["number"] == replica_id), None)
+    answer = get(service_name, client=client)["replicas"]
+    return next((one["job_id"] for one in answer if one["number"] == replica_id), None)
 
 
 def _submit(

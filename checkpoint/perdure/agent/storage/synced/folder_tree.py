@@ -36,8 +36,8 @@ def read_tree(folder: str, *, without: str = "") -> FolderTree:
     while waiting:
         inner = waiting.pop()
         try:
-            with os.scandir(os.path.join(folder, inner)) as found:
-                entries = list(found)
+            with os.scandir(os.path.join(folder, inner)) as listing:
+                entries = list(listing)
         except OSError as error:
             if not inner:
                 raise

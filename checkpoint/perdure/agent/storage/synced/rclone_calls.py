@@ -153,15 +153,15 @@ class RcloneCalls:
 
     def _leftovers(self) -> list[int]:
         """They are known by the remote's name, as an argument, so no record of them can be missing or too old."""
-        found = []
+        pids = []
         for entry in os.listdir("/proc"):
             if entry.isdigit():
                 with contextlib.suppress(OSError):
                     words = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
                     # a script in rclone's place has its interpreter first
                     if _VERBS & set(words[1:3]) and any(word.startswith(f"{self._remote.name}:") for word in words):
-                        found.append(int(entry))
-        return found
+                        pids.append(int(entry))
+        return pids
 
 
 class _EndWithParent:

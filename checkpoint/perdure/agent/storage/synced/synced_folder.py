@@ -114,9 +114,9 @@ class SyncedFolder:
 
         What vanished while no agent ran stays in the bucket: it may be a loss, and need not be the workload's doing.
         """
-        found, recorded = read_tree(self._at, without=MARK_FILE).files, dict(self._records.uploaded_files())
-        self._uploaded = {name: stamp for name, stamp in recorded.items() if name in found}
-        return bool(found) or not recorded
+        stamps, recorded = read_tree(self._at, without=MARK_FILE).files, dict(self._records.uploaded_files())
+        self._uploaded = {name: stamp for name, stamp in recorded.items() if name in stamps}
+        return bool(stamps) or not recorded
 
     def _fill(self) -> None:
         """Raises MountError, OSError."""
@@ -316,7 +316,7 @@ class SyncedFolder:
 
     # ---- the bucket ----
 
-    def _upload(self, names: Sequence[str], found: Mapping[str, Stamp], errors: list[str]) -> None:
+    def _upload(self, names: Sequence[str], stamps: Mapping[str, Stamp], errors: list[str]) -> None:
         """Upload these files, and record those that the bucket has and that have not changed meanwhile.
 
         Only a copy without an error and a listing together prove an upload: after an error, the rest is copied again,
@@ -336,8 +336,8 @@ class SyncedFolder:
                 rest = [name for name in rest if name not in set(failed)] if failed else []
                 self._is_store_failing = self._is_store_failing or not failed
             else:
-                for name in filter(lambda one: self._is_still(one, found[one]), rest):
-                    self._note_arrived(name, found[name], sizes.get(name), errors)
+                for name in filter(lambda one: self._is_still(one, stamps[one]), rest):
+                    self._note_arrived(name, stamps[name], sizes.get(name), errors)
                 return
 
     def _note_arrived(self, name: str, stamp: Stamp, size: int | None, errors: list[str]) -> None:

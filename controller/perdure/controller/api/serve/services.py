@@ -146,11 +146,11 @@ def last_lines(database: Engine, logs: LogStore, job_id: int) -> str:
 
 def hints(settings: Settings, num_replicas: int) -> tuple[str, ...]:
     """What the user who starts a service should know."""
-    found = [_LOCAL_HINT] if num_replicas > 1 and _is_local_only(settings) else []
+    where_hints = [_LOCAL_HINT] if num_replicas > 1 and _is_local_only(settings) else []
     if not settings.is_single_controller:
         host = urlsplit(settings.advertise).hostname
-        found.append(_SHARED_HINT.format(host=host) if host else _MOVES_HINT)
-    return tuple(found)
+        where_hints.append(_SHARED_HINT.format(host=host) if host else _MOVES_HINT)
+    return tuple(where_hints)
 
 
 def _is_local_only(settings: Settings) -> bool:

@@ -54,12 +54,12 @@ class ReadService:
 
     def prices(self) -> dict[str, float]:
         """What its machines cost now, in USD per hour, by market."""
-        found: dict[str, float] = {}
+        by_market: dict[str, float] = {}
         for one in self.replicas:
             offer = one.stored.offer
             if offer and one.view.attempt_state not in _WITHOUT_MACHINE:
-                found[offer["market"]] = found.get(offer["market"], 0.0) + offer["price_per_hour"]
-        return found
+                by_market[offer["market"]] = by_market.get(offer["market"], 0.0) + offer["price_per_hour"]
+        return by_market
 
     @property
     def newest(self) -> Row[Any]:

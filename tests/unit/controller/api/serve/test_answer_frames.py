@@ -43,10 +43,10 @@ class CountedBytes(bytes):
     num_reads = num_copied = 0
 
     def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
+        piece = super().__getitem__(key)
         self._note_read()
-        self.num_copied += len(found)
-        return found
+        self.num_copied += len(piece)
+        return piece
 
     def find(self, *args: Any) -> int:
         self._note_read()

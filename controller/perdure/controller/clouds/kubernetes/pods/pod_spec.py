@@ -79,14 +79,14 @@ class PodTemplate:
         """The fast network, if the task asks for it, every node has it, and the namespace admits it."""
         if self.request.network_tier != "best":
             return NO_FABRIC
-        found = fabrics.fabric_of(
+        chosen = fabrics.fabric_of(
             self.nodes,
             self.size.accelerators,
             self.settings.rdma,
             may_be_privileged=self.settings.privileged_network,
         )
-        is_denied = found.needs_host and (self.is_restricted or not self.may_use_host)
-        return NO_FABRIC if is_denied else found
+        is_denied = chosen.needs_host and (self.is_restricted or not self.may_use_host)
+        return NO_FABRIC if is_denied else chosen
 
     @property
     def network_note(self) -> str | None:

@@ -31,33 +31,33 @@ def nodes(*pools: dict[str, Any], existing: tuple[NodeView, ...] = ()) -> list[N
 
 
 def test_pool__offers_its_types_zones_and_markets() -> None:
-    found = nodes(
+    offered = nodes(
         pool(
             requirement(TYPE, "p5.48xlarge", "m6i.large"),
             requirement(ZONE, "us-east-1a", "us-east-1b"),
             requirement(CAPACITY, "spot", "on-demand"),
         )
     )
-    assert {(one.instance_type, one.zone, one.market) for one in found} == {
+    assert {(one.instance_type, one.zone, one.market) for one in offered} == {
         (kind, zone, market)
         for kind in ("p5.48xlarge", "m6i.large")
         for zone in ("us-east-1a", "us-east-1b")
         for market in Market
     }
-    gpu = next(one for one in found if one.instance_type == "p5.48xlarge")
+    gpu = next(one for one in offered if one.instance_type == "p5.48xlarge")
     assert [(one.name, one.count) for one in gpu.accelerators] == [("H100", 8)]
-    assert all(one.is_possible for one in found)
+    assert all(one.is_possible for one in offered)
 
 
 def test_offers__have_the_tables_prices() -> None:
-    found = nodes(
+    offered = nodes(
         pool(
             requirement(TYPE, "p5.48xlarge"),
             requirement(ZONE, "us-east-1a"),
             requirement(CAPACITY, "spot", "on-demand"),
         )
     )
-    listed = offers.offers_of("kubernetes", "prod", found, ContextSettings())
+    listed = offers.offers_of("kubernetes", "prod", offered, ContextSettings())
     whole = {one.market: one.price_per_hour for one in listed if one.accelerators == ("H100", 8.0)}
     assert 0 < whole[Market.SPOT] < whole[Market.ON_DEMAND]
 
@@ -88,9 +88,9 @@ def test_pool_without_zones__has_those_of_the_cluster() -> None:
     ],
 )
 def test_requirement__selects_types(requirements: list[dict[str, Any]], included: str, excluded: str) -> None:
-    found = {one.instance_type for one in nodes(pool(*requirements))}
-    assert included in found
-    assert excluded not in found
+    offered = {one.instance_type for one in nodes(pool(*requirements))}
+    assert included in offered
+    assert excluded not in offered
 
 
 @pytest.mark.parametrize(

@@ -39,28 +39,28 @@ def networks(*names: str) -> dict[str, str]:
 def test_fabric__requests_what_the_vendors_nodes_have(
     labels: dict[str, str], resources: dict[str, str], expected: dict[str, str]
 ) -> None:
-    found = fabrics.fabric_of([node(labels, **resources)], GPUS)
-    assert found != NO_FABRIC
-    assert found.resources == expected
-    assert not found.is_privileged
+    chosen = fabrics.fabric_of([node(labels, **resources)], GPUS)
+    assert chosen != NO_FABRIC
+    assert chosen.resources == expected
+    assert not chosen.is_privileged
 
 
 def test_nebius__needs_memory_that_is_locked_and_the_names_of_its_adapters() -> None:
-    found = fabrics.fabric_of([node({"nebius.com/gpu-name": "H100"})], GPUS)
-    assert found.capabilities == ("IPC_LOCK",)
-    assert found.env["NCCL_IB_HCA"] == "mlx5"
-    assert found.env["UCX_NET_DEVICES"].startswith("mlx5_0:1,mlx5_1:1")
+    chosen = fabrics.fabric_of([node({"nebius.com/gpu-name": "H100"})], GPUS)
+    assert chosen.capabilities == ("IPC_LOCK",)
+    assert chosen.env["NCCL_IB_HCA"] == "mlx5"
+    assert chosen.env["UCX_NET_DEVICES"].startswith("mlx5_0:1,mlx5_1:1")
 
 
 def test_virtual_functions__are_requested_in_proportion_and_each_gets_its_network() -> None:
     rdma = RdmaSettings("nvidia.com/sriov_rdma_vf", ("oci/sriov",))
-    found = fabrics.fabric_of(
+    chosen = fabrics.fabric_of(
         [node({"oci.oraclecloud.com/rdma.host_id": "x"}, **{"nvidia.com/sriov_rdma_vf": "16"})], ("H100", 4), rdma
     )
-    assert found.resources == {"nvidia.com/sriov_rdma_vf": "8"}
-    assert found.annotations == {"k8s.v1.cni.cncf.io/networks": ",".join(["oci/sriov"] * 8)}
-    assert (found.env["NCCL_IB_GID_INDEX"], found.env["NCCL_IB_TC"]) == ("3", "41")
-    assert not found.uses_host_network
+    assert chosen.resources == {"nvidia.com/sriov_rdma_vf": "8"}
+    assert chosen.annotations == {"k8s.v1.cni.cncf.io/networks": ",".join(["oci/sriov"] * 8)}
+    assert (chosen.env["NCCL_IB_GID_INDEX"], chosen.env["NCCL_IB_TC"]) == ("3", "41")
+    assert not chosen.uses_host_network
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_network_that_needs_privileges__is_used_only_with_leave(one: NodeView) -
 def test_tcpxo__has_an_interface_in_every_network_and_a_daemon_without_privileges() -> None:
     names = [f"gpu-nic{number}" for number in range(8)]
     one = node({TYPE: "a3-megagpu-8g"}, **networks(*reversed(names)), **{"networking.gke.io.networks/default": "1"})
-    found = fabrics.fabric_of([one], GPUS)
-    interfaces = json.loads(found.annotations[gke_fabric.INTERFACES])
+    chosen = fabrics.fabric_of([one], GPUS)
+    interfaces = json.loads(chosen.annotations[gke_fabric.INTERFACES])
     assert interfaces[0] == {"interfaceName": "eth0", "network": "default"}
     assert [entry["network"] for entry in interfaces[1:]] == names
-    (daemon,) = found.sidecars
+    (daemon,) = chosen.sidecars
     assert daemon["restartPolicy"] == "Always", "the pod ends with its workload"
     assert "privileged" not in daemon["securityContext"]
-    assert "/dev/dmabuf_import_helper" in found.annotations[gke_fabric.TCPXO_DEVICES]
-    assert found.env["NCCL_FASTRAK_IFNAME"] == "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8"
+    assert "/dev/dmabuf_import_helper" in chosen.annotations[gke_fabric.TCPXO_DEVICES]
+    assert chosen.env["NCCL_FASTRAK_IFNAME"] == "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8"
 
 
 def test_networks__are_in_the_order_of_their_numbers() -> None:
@@ -99,9 +99,9 @@ def test_networks__are_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize("kind", ["a3-ultragpu-8g", "a4-highgpu-8g"])
 def test_roce__uses_the_nodes_plugin(kind: str) -> None:
     names = ["gvnic-1", *(f"rdma-{number}" for number in range(8))]
-    found = fabrics.fabric_of([node({TYPE: kind}, **networks(*names))], GPUS)
-    assert found.env["NCCL_NET"] == "gIB"
-    assert found.volumes["gib"] == ("/home/kubernetes/bin/gib", "/usr/local/gib")
+    chosen = fabrics.fabric_of([node({TYPE: kind}, **networks(*names))], GPUS)
+    assert chosen.env["NCCL_NET"] == "gIB"
+    assert chosen.volumes["gib"] == ("/home/kubernetes/bin/gib", "/usr/local/gib")
     assert fabrics.fabric_of([node({TYPE: kind})], GPUS) == NO_FABRIC
 
 
