@@ -60,6 +60,8 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+# Tests in these folders mostly wait for processes; the others mostly compute.
+_WAITING = ("e2e", "integration", "seeds")
 # A file with more tests than this is divided between the parts of `--part`.
 _MAX_UNDIVIDED = 19
 
@@ -83,6 +85,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = {item for item in long if item not in chosen and item.path not in chosen}
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+    if hasattr(config, "workerinput"):
+        _spread_waiting_files(items)
+
+
+def _spread_waiting_files(items: list[pytest.Item]) -> None:
+    """Spread the files whose tests wait evenly among the others, so that no worker gets them all. Files stay whole.
+
+    pytest-xdist gives each worker a run of consecutive tests. In the order of their names, the last minutes of a run
+    would only wait, with idle cores.
+    """
+    tests = Path(__file__).parent
+    files: dict[Path, tuple[bool, int]] = {}
+    counts: Counter[bool] = Counter()
+    for item in items:
+        waits = item.path.relative_to(tests).parts[0] in _WAITING
+        files.setdefault(item.path, (waits, counts[waits]))
+        counts[waits] += 1
+    items.sort(key=lambda item: files[item.path][1] / counts[files[item.path][0]])
 
 
 @pytest.hookimpl(tryfirst=True)
