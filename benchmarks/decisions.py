@@ -14,7 +14,7 @@ from perdure.recovery.market.history import History, OfferObservation, with_obse
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
-from perdure.recovery.policies.strategies import STRATEGIES, get_policy
+from perdure.recovery.policies.registry import STRATEGIES, get_policy
 from perdure.recovery.statuses import AttemptState, TaskState
 
 OFFERS = 500

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perdure.sdk.spec import file_mount_fields, resource_fields, task_fields
 from perdure.sdk.spec import service_fields as schema_service
-from perdure.sdk.spec.field_types import Field, Items, OneOf, Record, Table, Validator
+from perdure.sdk.spec.validators import Field, Items, OneOf, Record, Table, Validator
 
 _SKYPILOT = "Perdure accepts this mapping so that a task written for SkyPilot runs unchanged, and does not act on it."
 

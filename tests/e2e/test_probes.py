@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perdure.controller.maintenance.probes import USER
+from perdure.controller.maintenance.offer_probes import USER
 from support.helpers.controllers import Controller, running_controller
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

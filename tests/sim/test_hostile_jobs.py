@@ -9,7 +9,7 @@ import pytest
 from faultworld.history import run
 from faultworld.scenario import scenario_of
 from perdure.controller.reconcile.loop import Reconciler
-from perdure.recovery.rules import evidence
+from perdure.recovery.rules.machine_loss import evidence
 
 COUNT = 24
 OTHERS = ("preempt", "notice", "crash", "disconnect", "kill")

@@ -29,8 +29,8 @@ from perdure.controller.maintenance import (
     cluster_homes,
     cluster_upkeep,
     history_expiry,
+    offer_probes,
     orphan_sweep,
-    probes,
 )
 from perdure.controller.maintenance.gauges import register_gauges
 from perdure.controller.maintenance.job_changes import publish_job
@@ -237,7 +237,7 @@ class Daemon:
             )
         compiler, quota = Compiler(keyring, market, storage, notify), settings.quotas.max_jobs_per_user
         submissions = SubmissionService(database, clock, compiler, member.owner, blobs.touch, quota)
-        self._prober = probes.make_prober(
+        self._prober = offer_probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
         unknown_machines = UnrecordedMachines()
@@ -388,7 +388,7 @@ class Daemon:
         if self._backups is not None:
             every(backup_schedule.TICK_S, self._backups.tick, at_start=True)
         if self._prober is not None:
-            every(probes.TICK_S, self._prober.tick)
+            every(offer_probes.TICK_S, self._prober.tick)
 
     def _advance_watermark(self) -> None:
         """A database that was replaced knows other jobs than this process: only a start can tell what is lost."""

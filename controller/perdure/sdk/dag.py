@@ -8,10 +8,10 @@ from contextvars import Token
 from typing import Any, Self
 
 from perdure.sdk.spec import overrides
-from perdure.sdk.spec.field_types import validate
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import Problem, TaskError
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.task_fields import HEADER, HEADER_FIELDS
+from perdure.sdk.spec.validators import validate
 from perdure.sdk.spec.yaml_reader import Document, read_file, read_text
 from perdure.sdk.task import Task, TaskCollector, Variables, current_dag
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from perdure.sdk.spec import infra
 from perdure.sdk.spec.accelerators import Accelerators
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import Problem, TaskError, describe
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.resource_fields import INTERNAL_FIELDS, ONE_RESOURCES, without_defaults
 
 _PLACE = ("infra", "cloud", "region", "zone")

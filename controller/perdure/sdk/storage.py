@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.sdk.spec import buckets
 from perdure.sdk.spec.file_mount_fields import STORAGE, WITHOUT_EFFECT
-from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.problem_list import Report
 
 
 class StorageMode(StrEnum):

@@ -10,6 +10,6 @@ Reading order:
 4. `events`, `actions`: what comes in, and what goes out.
 5. `policies/`: where to try next.
 6. `observe`, `rules/`, `step`: how an event changes a job, and what follows from it.
-7. `directive`: what an attempt's nodes shall do. `heartbeats`: how often nodes report.
+7. `directive`: what an attempt's nodes shall do. `heartbeat_interval`: how often nodes report.
 8. `simulate/`: the same decisions, replayed on recorded spot markets.
 """

@@ -17,7 +17,7 @@ from perdure.recovery.market.cooldown import cooldown_s
 from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason, meaning_of
-from perdure.recovery.rules.evidence import confirm_loss
+from perdure.recovery.rules.machine_loss.evidence import confirm_loss
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 
 # Larger numbers count no training steps, and a float does not hold them exactly.

@@ -16,17 +16,12 @@ from perdure.recovery.events import Event
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, JobView, TaskView, View
 from perdure.recovery.observe import observe
-from perdure.recovery.policies.granted_slot import STRATEGY as QUEUED
+from perdure.recovery.policies.strategies.granted_slot import STRATEGY as QUEUED
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempt_queries import (
-    boot_timeout_at,
-    describe_due_at,
-    drain_overdue_at,
-    kept_until,
-    unreachable_at,
-)
+from perdure.recovery.rules.attempt_end import drain_overdue_at, kept_until
 from perdure.recovery.rules.context import Context
 from perdure.recovery.rules.limits import limit_times
+from perdure.recovery.rules.machine_loss.detection import boot_timeout_at, describe_due_at, unreachable_at
 from perdure.recovery.rules.table import apply_rules
 from perdure.recovery.statuses import AttemptState, Status, TaskState
 

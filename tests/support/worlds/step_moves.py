@@ -16,7 +16,7 @@ from perdure.recovery.job import AttemptView, JobView, Recovery, TaskView
 from perdure.recovery.market.cooldown import unavailable_after_launch
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind
-from perdure.recovery.policies.strategies import STRATEGIES
+from perdure.recovery.policies.registry import STRATEGIES
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import NodePhase
 from support.worlds.step_walk import NOW, OFFERS, Walk

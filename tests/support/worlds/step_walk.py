@@ -18,7 +18,7 @@ from perdure.recovery.market.history import History, with_observation
 from perdure.recovery.market.unavailable import UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.reasons import MEANINGS
-from perdure.recovery.rules.attempt_queries import DRAIN_MARGIN_S
+from perdure.recovery.rules.attempt_end import DRAIN_MARGIN_S
 from perdure.recovery.rules.transitions import ATTEMPT_TRANSITIONS, STATUS_TRANSITIONS, TASK_TRANSITIONS
 from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from perdure.recovery.step import step

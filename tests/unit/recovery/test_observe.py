@@ -12,7 +12,7 @@ from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.observe import observe, with_work_estimate
 from perdure.recovery.policies.decisions import Place
-from perdure.recovery.policies.strategies import get_policy
+from perdure.recovery.policies.registry import get_policy
 from perdure.recovery.statuses import AttemptState, TaskState
 from perdure.recovery.step import step
 

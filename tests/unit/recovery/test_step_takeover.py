@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from perdure.recovery import actions, events
+from perdure.recovery.heartbeat_interval import RECONNECT_S
 from perdure.recovery.job import JobView, TaskView, Timeouts, View
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
-from perdure.recovery.rules.attempt_queries import RECONNECT_S
 from perdure.recovery.statuses import AttemptState, NodePhase
 from perdure.recovery.step import step
 

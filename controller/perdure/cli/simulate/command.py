@@ -124,7 +124,7 @@ def simulate(**options: Any) -> None:
     The policies and the decision function are the controller's own. For comparison, the same windows are run with
     on-demand alone, with published baselines, and with the exact optimum under perfect knowledge of the future.
     """
-    from perdure.recovery.policies.strategies import STRATEGIES, UnknownStrategy
+    from perdure.recovery.policies.registry import STRATEGIES, UnknownStrategy
     from perdure.recovery.simulate import BadTrace
     from perdure.recovery.simulate.optimum import GridTooFine
 

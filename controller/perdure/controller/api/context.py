@@ -12,7 +12,7 @@ from perdure.controller.api.serve.services import Services
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
 from perdure.controller.maintenance.notify.sender import NotificationSender
-from perdure.controller.maintenance.probes import Prober
+from perdure.controller.maintenance.offer_probes import Prober
 from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.nodes.session import NodeSessions

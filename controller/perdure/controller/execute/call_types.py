@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perdure.controller.execute.call_order import QueuedLaunch
-from perdure.controller.execute.machines import MachineIds
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events

@@ -31,7 +31,7 @@ from perdure.controller.clouds.machine_options import boot_image
 from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.clouds.registry import find_cloud
 from perdure.controller.execute.call_types import IntentOutcome, Lifetimes, RetryLater
-from perdure.controller.execute.machines import MachineIds
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey

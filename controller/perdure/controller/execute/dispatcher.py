@@ -18,7 +18,7 @@ from perdure.controller.execute.call_types import (
     PerformIntent,
     ResultSink,
 )
-from perdure.controller.execute.machines import MachineIds
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent, IntentKind

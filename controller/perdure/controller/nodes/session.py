@@ -36,11 +36,11 @@ from perdure.controller.nodes.frames import (
     parse_text,
 )
 from perdure.controller.nodes.host_slots import HostSlots
+from perdure.controller.nodes.idle_connection_timer import IdleConnectionTimer
 from perdure.controller.nodes.io_batches import BlockingIo, ThreadPerCall
 from perdure.controller.nodes.node_usage import NodeUsage
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.nodes.rejected_frames import RejectedFrames
-from perdure.controller.nodes.silence_timeout import SilenceTimeout
 from perdure.controller.reconcile.inbox import ReconcilerInbox, clamp_notice_deadline
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
@@ -50,7 +50,7 @@ from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.logs.bounded_logs import LogHeld
 from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.records.agent_connections import Place
-from perdure.recovery import events, heartbeats
+from perdure.recovery import events, heartbeat_interval
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.directive import Directive
 from perdure.recovery.statuses import NodePhase
@@ -245,7 +245,7 @@ class NodeSessions:
         def last_received_at() -> float:
             return max(connection.last_received_at, getattr(socket, "last_received_at", 0.0))
 
-        async with SilenceTimeout(last_received_at, self._heartbeat_interval_s * _MISSED_HEARTBEATS) as timeout:
+        async with IdleConnectionTimer(last_received_at, self._heartbeat_interval_s * _MISSED_HEARTBEATS) as timeout:
             while True:
                 timeout.suspended, timeout.idle_s = False, connection.heartbeat_interval_s * _MISSED_HEARTBEATS
                 message = await socket.receive()
@@ -326,11 +326,11 @@ class NodeSessions:
         welcome = {"type": "welcome", "log_offset": connection.stored_bytes, "checkpoint_seq": state.checkpoint_seq}
         nodes = max(len(self._connections), self._inbox.num_jobs())
         base_s = min(self._heartbeat_interval_s, REPLICA_HEARTBEAT_S) if frame.serves else self._heartbeat_interval_s
-        connection.heartbeat_interval_s = heartbeats.heartbeat_interval_s(nodes, base_s)
+        connection.heartbeat_interval_s = heartbeat_interval.heartbeat_interval_s(nodes, base_s)
         welcome |= {
             "heartbeat_interval_s": connection.heartbeat_interval_s,
             "heartbeat": "ping",
-            "reconnect_spread_s": heartbeats.reconnect_spread_s(nodes),
+            "reconnect_spread_s": heartbeat_interval.reconnect_spread_s(nodes),
             **directive_frame(connection.last_directive, self._clock.now(), self._time_scale),
         }
         connection.outbox.put_nowait(welcome)

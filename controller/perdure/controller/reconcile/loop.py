@@ -7,14 +7,16 @@ a heap of wake times, rebuilt from the database. `recorder` writes decisions; `e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Engine
 
 from perdure.controller.execute.call_types import RetryLater
 from perdure.controller.execute.dispatcher import Dispatcher
-from perdure.controller.execute.machines import MachineIds, machines_of
-from perdure.controller.reconcile import adoption, work_items
+from perdure.controller.execute.machine_ids import MachineIds, machines_of
+from perdure.controller.reconcile import work_items
+from perdure.controller.reconcile.adoption import Adoption, reload
 from perdure.controller.reconcile.failed_events import FailedEvents
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
@@ -29,11 +31,10 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.user_priority import UserPriorityGate
 from perdure.controller.store.engine.database import UNAVAILABLE, is_transient
 from perdure.controller.store.records.intents import Intent
-from perdure.controller.store.records.ownership_guard import Claim, LeaseLost
-from perdure.recovery import actions, heartbeats
+from perdure.controller.store.records.ownership_guard import LeaseLost
+from perdure.recovery import actions
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, JobView, Timeouts, View
-from perdure.recovery.rules.attempt_queries import RECONNECT_S
 from perdure.recovery.step import step
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,9 @@ _DATABASE_RETRY_S = 1.0  # of real time
 _BACKLOG_HIGH_WATER = 2_500
 # The most events recorded in one transaction. A longer one would block other writers of the database.
 _BATCH_SIZE = 64
+
+
+_Command = TypeVar("_Command", AdoptJobs, RecheckOwnership, ReconnectDeadline)
 
 
 class Reconciler:
@@ -84,6 +88,17 @@ class Reconciler:
         self._suspend_detector = SuspendDetector(clock, speed)
         #: What cannot be recorded or handled although the database works.
         self.failed = FailedEvents(lambda s, item: self._schedule(clock.now() + s * speed, item), inbox.submit)
+        self._adoption = Adoption(
+            database,
+            clock,
+            self._owned,
+            speed,
+            start_intents=self._start_intents,
+            decide=self._decide,
+            schedule=self._schedule,
+            drop=self._drop,
+            unreadable=self.failed.add_unreadable,
+        )
         #: Decisions that are not recorded yet, by job.
         self._decided: dict[int, Decision] = {}
         #: Items for jobs in `_decided`, and all commands that came after one of these items.
@@ -190,69 +205,25 @@ class Reconciler:
                 self._deferred.append(item)
                 self._record()
             case AdoptJobs():
-                self._handle_adoption(item)
+                for claim in item.claims:
+                    self._record_first(claim.job_id)
+                self._command(item, self._adoption.adopt)
             case RecheckOwnership():
-                self._handle_recheck(item)
+                self._record()
+                self._command(item, self._adoption.recheck)
             case ReconnectDeadline():
-                self._handle_reconnect_deadline(item)
+                self._command(item, self._adoption.report_missing_nodes)
             case work_items.RetryIntent(intent, retry):
                 self._handle_retry(intent, retry)
 
-    def _handle_adoption(self, command: AdoptJobs) -> None:
-        for claim in command.claims:
-            self._record_first(claim.job_id)
-        # A job that was accepted here and then claimed again is owned by its later claim.
-        new = [c for c in command.claims if not (c.job_id in self._owned if command.views else self._owns(c))]
-        if not new:
-            return command.done.set_result(None)
+    def _command(self, command: _Command, run: Callable[[_Command], None]) -> None:
+        """Run a command on all jobs. It is tried again once the database is available."""
         try:
-            adopted = adoption.accepted(new, command.views) if command.views else adoption.load(self._database, new)
+            run(command)
         except UNAVAILABLE as error:
-            self._retry_command(command, error)
-            return
-        self.failed.add_unreadable(adopted.unreadable)
-        now = self._clock.now()
-        for claim in adopted.still_owned:
-            self._owned[claim.job_id] = work_items.OwnedJob(claim, adopted.views[claim.job_id], since=now)
-        self._start_intents([intent for intent in adopted.open_intents if intent.job_id in self._owned])
-        owned = tuple(claim for claim in new if claim in adopted.still_owned)
-        for claim in owned:
-            self._decide(JobEvent(claim.job_id))
-        connected = tuple(claim for claim in owned if work_items.missing_nodes(adopted.views[claim.job_id], ()))
-        if connected:
-            reconnect_s = RECONNECT_S + heartbeats.reconnect_spread_s(len(self._owned))
-            self._schedule(now + reconnect_s * self._speed, ReconnectDeadline(connected))
-        failpoint("jobs.adopted")
-        command.done.set_result(None)
-
-    def _handle_reconnect_deadline(self, deadline: ReconnectDeadline) -> None:
-        claims = [claim for claim in deadline.claims if self._owns(claim)]
-        try:
-            connected = adoption.connected_nodes(self._database, claims, self._clock.now())
-        except UNAVAILABLE as error:
-            self._retry_command(deadline, error)
-            return
-        for claim in claims:
-            for event in work_items.missing_nodes(self._owned[claim.job_id].view, connected):
-                self._decide(JobEvent(claim.job_id, event))
-
-    def _handle_recheck(self, command: RecheckOwnership) -> None:
-        self._record()
-        claims = [owned.claim for owned in self._owned.values()]
-        try:
-            lost = set(claims) - set(adoption.still_owned(self._database, claims))
-        except UNAVAILABLE as error:
-            self._retry_command(command, error)
-            return
-        for claim in lost:
-            log.warning("lease.lost", job=claim.job_id)
-            self._drop(claim.job_id)
-        command.done.set_result(None)
-
-    def _retry_command(self, command: AdoptJobs | RecheckOwnership | ReconnectDeadline, error: Exception) -> None:
-        log.warning("database.unavailable", error=str(error))
-        self._outage.mark_down()
-        self._schedule(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
+            log.warning("database.unavailable", error=str(error))
+            self._outage.mark_down()
+            self._schedule(self._clock.now() + _DATABASE_RETRY_S * self._speed, command)
 
     def _handle_retry(self, intent: Intent, retry: RetryLater) -> None:
         self._record_first(intent.job_id)
@@ -342,7 +313,7 @@ class Reconciler:
 
         Raises LeaseLost.
         """
-        view, open_intents = adoption.reload(self._database, owned.claim)
+        view, open_intents = reload(self._database, owned.claim)
         before, owned.view, owned.commit_unknown = owned.view, view, False
         self._start_intents([intent for intent in open_intents if not self._dispatcher.is_tracked(intent)])
         self._push_directives(before, view)
@@ -383,9 +354,6 @@ class Reconciler:
 
     def _schedule(self, at: float, item: work_items.TimedItem) -> None:
         self._queue.schedule(at, item)
-
-    def _owns(self, claim: Claim) -> bool:
-        return (owned := self._owned.get(claim.job_id)) is not None and owned.claim == claim
 
     def _drop(self, job_id: int) -> None:
         self._owned.drop(job_id)

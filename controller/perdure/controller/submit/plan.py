@@ -16,7 +16,7 @@ from perdure.recovery.market.fit import fitting_offers
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.policies.decisions import Place, Unsatisfiable
-from perdure.recovery.policies.strategies import get_policy
+from perdure.recovery.policies.registry import get_policy
 
 _MAX_OFFERS_SHOWN = 20
 _NO_OFFER_FITS = "no offer fits"

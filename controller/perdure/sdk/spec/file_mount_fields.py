@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.sdk.spec import buckets
-from perdure.sdk.spec.field_types import (
+from perdure.sdk.spec.problem_list import Report
+from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
+from perdure.sdk.spec.validators import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -19,8 +21,6 @@ from perdure.sdk.spec.field_types import (
     Table,
     choice,
 )
-from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.values import quantities
 
 Config = dict[str, Any]

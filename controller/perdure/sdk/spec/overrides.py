@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from perdure.sdk.spec import yaml_reader
-from perdure.sdk.spec.field_types import validate
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import Problem, TaskError, choice_fix
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.resource_fields import (
     HOOK_EVENTS,
     JOB_RECOVERY_FIELDS,
@@ -19,6 +18,7 @@ from perdure.sdk.spec.resource_fields import (
     unsupported_image,
 )
 from perdure.sdk.spec.task_fields import TASK_FIELDS
+from perdure.sdk.spec.validators import validate
 
 # Override → the field of each alternative of `resources` that it replaces.
 IN_RESOURCES = {

@@ -11,7 +11,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from perdure.sdk.spec import accelerators, infra
-from perdure.sdk.spec.field_types import (
+from perdure.sdk.spec.problem_list import Report
+from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
+from perdure.sdk.spec.validators import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -26,8 +28,6 @@ from perdure.sdk.spec.field_types import (
     choice,
     matching,
 )
-from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.values import deadlines, quantities
 
 Config = dict[str, Any]

@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.sdk.spec.field_types import (
+from perdure.sdk.spec.problem_list import Report
+from perdure.sdk.spec.problems import FieldPath, InvalidValue, Problem, describe
+from perdure.sdk.spec.validators import (
     FLAG,
     TEXT,
     Anything,
@@ -23,8 +25,6 @@ from perdure.sdk.spec.field_types import (
     choice,
     matching,
 )
-from perdure.sdk.spec.problems import FieldPath, InvalidValue, Problem, describe
-from perdure.sdk.spec.report import Report
 
 Config = dict[str, Any]
 

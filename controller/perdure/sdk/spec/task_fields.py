@@ -12,7 +12,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from perdure.sdk.notify.events import EVENTS
-from perdure.sdk.spec.field_types import (
+from perdure.sdk.spec.file_mount_fields import FILE_MOUNTS, UPLOADED
+from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
+from perdure.sdk.spec.resource_fields import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
+from perdure.sdk.spec.service_fields import SERVICE
+from perdure.sdk.spec.validators import (
     FLAG,
     NO_EFFECT,
     TEXT,
@@ -28,10 +32,6 @@ from perdure.sdk.spec.field_types import (
     matching,
     text,
 )
-from perdure.sdk.spec.file_mount_fields import FILE_MOUNTS, UPLOADED
-from perdure.sdk.spec.problems import InvalidValue, choice_fix, describe
-from perdure.sdk.spec.resource_fields import HOOKS, NOT_MOUNTED, RESOURCE_FIELDS, RESOURCES
-from perdure.sdk.spec.service_fields import SERVICE
 
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 

@@ -1,6 +1,6 @@
 """Reads YAML with positions: the value of each document, and the line and column of every key and value in it.
 
-`field_types` checks the result against `task_fields`.
+`validators` check the result against `task_fields`.
 
 Stricter than PyYAML: a repeated key, binary data, an unknown tag and an empty text are errors. Dates remain text,
 because JSON must be able to represent every value.

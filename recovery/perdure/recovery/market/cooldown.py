@@ -1,7 +1,7 @@
 """How long an offer is avoided after a failed launch or a preemption.
 
 The clouds' faults give the kind of a failed launch. The controller's intent executor and `rules.context` call this
-module. `policies.offer_choice` enforces what it returns.
+module. `policies.placement` enforces what it returns.
 
 Two rules keep this from doing harm. A failure that the request itself caused (`GIVE_UP`) concerns only its own job: do
 not show it to the policies of other jobs. A preemption is only a soft obstacle: see `EARLY_RETRY_S`.

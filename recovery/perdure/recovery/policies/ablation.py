@@ -10,9 +10,9 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.market.history import History, StartupTimes
 from perdure.recovery.market.offers import Market, OfferKey
 from perdure.recovery.market.view import MarketView
-from perdure.recovery.policies.deadline import DeadlinePolicy
 from perdure.recovery.policies.decisions import Choice, Move, Policy, Reconsidered, Stay
-from perdure.recovery.policies.offer_choice import REEVALUATE_S
+from perdure.recovery.policies.placement import REEVALUATE_S
+from perdure.recovery.policies.strategies.deadline import DeadlinePolicy
 
 # Each part, and how a policy behaves without it.
 PARTS: dict[str, str] = {

@@ -18,7 +18,7 @@ from perdure.recovery.market.unavailability_index import UnavailabilityIndex
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.cost_model import CostModel
 from perdure.recovery.policies.decisions import Move, Reconsidered, Stay
-from perdure.recovery.policies.offer_choice import REEVALUATE_S, first_available
+from perdure.recovery.policies.placement import REEVALUATE_S, first_available
 
 # No spot offer dearer than this many times the cheapest one listed.
 _DEAR = 2.0

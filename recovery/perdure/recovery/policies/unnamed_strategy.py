@@ -11,7 +11,7 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.market.fit import fitting_offers
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.view import MarketView
-from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
+from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 
 # VALUE relies on the history: this many of the cheapest offers must have been observed this recently.
 _OFFERS = 3

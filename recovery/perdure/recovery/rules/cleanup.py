@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.actions import Terminate, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
-from perdure.recovery.rules.attempt_queries import drain_overdue_at, kept_until
+from perdure.recovery.rules.attempt_end import drain_overdue_at, kept_until
 from perdure.recovery.rules.context import Context
 from perdure.recovery.rules.limits import cost_of
 from perdure.recovery.statuses import AttemptState, TaskState

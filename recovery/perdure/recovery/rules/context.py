@@ -14,9 +14,9 @@ from perdure.recovery.market.history import OfferObservation
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.reasons import STAGE_FAILURES, Reason
-from perdure.recovery.rules.attempt_queries import wind_down
+from perdure.recovery.rules.attempt_end import wind_down
 from perdure.recovery.rules.backoff import recovery_allowed_at, recovery_debt
-from perdure.recovery.rules.evidence import evidence_of_loss
+from perdure.recovery.rules.machine_loss.evidence import evidence_of_loss
 from perdure.recovery.statuses import AttemptState, TaskState
 
 # Assumed loss of a run whose workload never reports what is durable. A workload that saves less often

@@ -6,7 +6,7 @@ from perdure.recovery.actions import DescribeMachines, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, NodeView, TaskView
 from perdure.recovery.reasons import Reason
-from perdure.recovery.rules.attempt_queries import describe_is_due, failed_node, is_disconnected
+from perdure.recovery.rules.attempt_end import failed_node
 from perdure.recovery.rules.context import (
     Context,
     conclude,
@@ -15,6 +15,7 @@ from perdure.recovery.rules.context import (
     failure_reason,
     give_up_attempt,
 )
+from perdure.recovery.rules.machine_loss.detection import describe_is_due, is_disconnected
 from perdure.recovery.statuses import NodePhase
 
 

@@ -10,9 +10,9 @@ from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.decisions import Move, Stay
-from perdure.recovery.policies.strategies import policy_or_default
+from perdure.recovery.policies.registry import policy_or_default
 from perdure.recovery.reasons import Reason, describe
-from perdure.recovery.rules.attempt_queries import failed_node, immediately, loss_reason, wind_down
+from perdure.recovery.rules.attempt_end import failed_node, immediately, wind_down
 from perdure.recovery.rules.context import (
     MIN_WAKE_DELAY_S,
     Context,
@@ -25,6 +25,7 @@ from perdure.recovery.rules.context import (
     record_survival,
     request_attempt,
 )
+from perdure.recovery.rules.machine_loss.detection import loss_reason
 from perdure.recovery.statuses import AttemptState, TaskState
 
 # A failure on one replacement is likely on the next one as well; the task runs, so there is time.

@@ -6,9 +6,9 @@ from perdure.recovery.actions import PrepareStorage, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.decisions import Place, Unsatisfiable, Wait
-from perdure.recovery.policies.strategies import policy_or_default
+from perdure.recovery.policies.registry import policy_or_default
 from perdure.recovery.reasons import Reason
-from perdure.recovery.rules.attempt_queries import immediately
+from perdure.recovery.rules.attempt_end import immediately
 from perdure.recovery.rules.backoff import delay
 from perdure.recovery.rules.context import MIN_WAKE_DELAY_S, Context, conclude, earliest_attempt_at, request_attempt
 from perdure.recovery.statuses import TaskState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, TaskView
-from perdure.recovery.rules.attempt_queries import is_set_up
+from perdure.recovery.rules.attempt_end import is_set_up
 from perdure.recovery.rules.context import Context, record_survival
 from perdure.recovery.statuses import AttemptState, NodePhase, TaskState
 

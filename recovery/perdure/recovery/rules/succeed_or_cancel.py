@@ -6,7 +6,7 @@ from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import AttemptView, TaskView
 from perdure.recovery.reasons import Reason, describe, terminal_status
-from perdure.recovery.rules.attempt_queries import has_succeeded, immediately, kept_until, wind_down
+from perdure.recovery.rules.attempt_end import has_succeeded, immediately, kept_until, wind_down
 from perdure.recovery.rules.context import Context, conclude
 from perdure.recovery.statuses import AttemptState, TaskState
 

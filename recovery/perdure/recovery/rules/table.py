@@ -11,7 +11,7 @@ from perdure.recovery.rules.cleanup import drop_gone_attempts, stop_drained_atte
 from perdure.recovery.rules.context import Context, Rule
 from perdure.recovery.rules.failure import handle_failure
 from perdure.recovery.rules.limits import end_overdue, watch_budget, watch_progress
-from perdure.recovery.rules.loss import describe_disconnected, handle_loss
+from perdure.recovery.rules.machine_loss.response import describe_disconnected, handle_loss
 from perdure.recovery.rules.migrate import drop_lost_replacement, maybe_move, switch_over
 from perdure.recovery.rules.next_attempt import forecast_deadline, place, prepare_storage
 from perdure.recovery.rules.progress import advance

@@ -26,7 +26,7 @@ from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Place
-from perdure.recovery.policies.spread import spread
+from perdure.recovery.policies.strategies.spread import spread
 from perdure.recovery.simulate.traces import ZoneTrace
 from perdure.recovery.statuses import AttemptState, Status
 

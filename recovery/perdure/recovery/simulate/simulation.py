@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from perdure.recovery.policies.strategies import get_policy
+from perdure.recovery.policies.registry import get_policy
 from perdure.recovery.simulate import baselines
 from perdure.recovery.simulate.cloud import TraceCloud
 from perdure.recovery.simulate.optimum import fastest, optimum

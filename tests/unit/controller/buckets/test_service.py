@@ -19,7 +19,7 @@ from perdure.controller.clouds.base.protocol import Fault
 from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import DescribeResult, IntentOutcome, IntentResult, PerformIntent, RetryLater
 from perdure.controller.execute.cloud_actions import CloudActions
-from perdure.controller.execute.machines import MachineIds
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.batch_writer import WriteBatch

@@ -11,7 +11,7 @@ from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.clouds.registry import BrokenCloud, UnavailableCloud
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.execute.cloud_actions import CloudActions
-from perdure.controller.execute.machines import MachineIds
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 from perdure.controller.store.records import agent_connections, ownership_guard
-from perdure.recovery.rules.attempt_queries import RECONNECT_S
+from perdure.recovery.heartbeat_interval import RECONNECT_S
 from support.helpers.leases import insert_lease
 from unit.controller.world import World
 

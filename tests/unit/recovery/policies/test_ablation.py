@@ -14,7 +14,7 @@ from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.policies.ablation import PARTS, Ablated
 from perdure.recovery.policies.decisions import Move, Place, Policy, Stay, Wait
-from perdure.recovery.policies.strategies import UnknownStrategy, get_policy
+from perdure.recovery.policies.registry import UnknownStrategy, get_policy
 from perdure.recovery.statuses import AttemptState, TaskState
 
 NOW = 1_000_000.0

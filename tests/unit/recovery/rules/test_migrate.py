@@ -15,7 +15,7 @@ from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.reasons import Reason
-from perdure.recovery.rules.attempt_queries import DRAIN_MARGIN_S
+from perdure.recovery.rules.attempt_end import DRAIN_MARGIN_S
 from perdure.recovery.statuses import AttemptState, NodePhase, Status, TaskState
 from perdure.recovery.step import step
 

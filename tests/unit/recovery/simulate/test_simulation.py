@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.recovery.policies.strategies import UnknownStrategy
+from perdure.recovery.policies.registry import UnknownStrategy
 from perdure.recovery.simulate import BadTrace, Scenario, simulate
 from perdure.recovery.simulate.results.plot import draw
 from perdure.recovery.simulate.results.report import document, windows

@@ -15,7 +15,7 @@ from perdure.recovery import events
 from perdure.recovery.market.cooldown import COOLDOWNS, EARLY_RETRY_S
 from perdure.recovery.market.offers import Market
 from perdure.recovery.market.unavailable import FaultKind
-from perdure.recovery.policies.strategies import STRATEGIES
+from perdure.recovery.policies.registry import STRATEGIES
 from perdure.recovery.simulate import Run, Scenario, ZoneTrace, baselines
 from perdure.recovery.simulate.cloud import TraceCloud
 from perdure.recovery.simulate.optimum import optimum

@@ -13,8 +13,8 @@ import yaml
 
 from perdure.sdk.dag import Dag
 from perdure.sdk.spec import file_mount_fields, resource_fields, task_fields
-from perdure.sdk.spec.field_types import Record
 from perdure.sdk.spec.problems import TaskError
+from perdure.sdk.spec.validators import Record
 from support.helpers.timing import scaled
 
 CORPUS = Path(__file__).parents[3] / "data/task_yaml"

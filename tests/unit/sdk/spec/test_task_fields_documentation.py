@@ -27,8 +27,8 @@ from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk import Task
 from perdure.sdk.spec import file_mount_fields, task_fields
-from perdure.sdk.spec.field_types import Items, OneOf, Record, Table, Validator
 from perdure.sdk.spec.resource_fields import ONE_RESOURCES, RESOURCES
+from perdure.sdk.spec.validators import Items, OneOf, Record, Table, Validator
 
 REPOSITORY = Path(__file__).parents[4]
 

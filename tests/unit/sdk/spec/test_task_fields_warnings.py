@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from perdure.sdk import Task
-from perdure.sdk.spec.field_types import Record
 from perdure.sdk.spec.overrides import IGNORABLE
 from perdure.sdk.spec.problems import TaskError
 from perdure.sdk.spec.resource_fields import AUTOSTOP, RESOURCES
 from perdure.sdk.spec.task_fields import TASK
+from perdure.sdk.spec.validators import Record
 
 MODES = ("MOUNT", "MOUNT_CACHED", "COPY")
 INERT = """

@@ -15,7 +15,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from perdure.controller.api.access.job_owners import JobOwnerCache
+from perdure.controller.api.access.job_owner_cache import JobOwnerCache
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Session
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions

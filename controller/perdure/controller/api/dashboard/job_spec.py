@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from sqlalchemy import select
 
-from perdure.controller.api.access.objects import VisibleJob, no_such_job
+from perdure.controller.api.access.permitted_objects import VisibleJob, no_such_job
 from perdure.controller.api.auth import Reader
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.routes.jobs import RequestBody

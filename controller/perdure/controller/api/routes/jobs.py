@@ -15,8 +15,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.access.objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
 from perdure.controller.api.access.permissions import Caller
+from perdure.controller.api.access.permitted_objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response

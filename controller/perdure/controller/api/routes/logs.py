@@ -12,8 +12,8 @@ from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Row
 
-from perdure.controller.api.access.objects import VisibleJob, no_such_job
 from perdure.controller.api.access.permissions import Caller
+from perdure.controller.api.access.permitted_objects import VisibleJob, no_such_job
 from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, raw_response

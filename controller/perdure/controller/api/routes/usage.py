@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from perdure.controller.api.access.objects import VisibleJob
+from perdure.controller.api.access.permitted_objects import VisibleJob
 from perdure.controller.api.auth import Reader
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.queries import job_listing

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.controller.api.server.sockets import StreamSocket
 from perdure.controller.api.tunnel.stream_frames import ErrorFrame, ExitFrame, check_data
-from perdure.controller.nodes.silence_timeout import SilenceTimeout
+from perdure.controller.nodes.idle_connection_timer import IdleConnectionTimer
 
 # A client sends a ping every 15 s.
 IDLE_TIMEOUT_S = 60.0
@@ -68,7 +68,7 @@ async def _copy(
     def last_received_at() -> float:
         return max(began_at, float(source.last_received_at))
 
-    async with SilenceTimeout(last_received_at, IDLE_TIMEOUT_S) as idle:
+    async with IdleConnectionTimer(last_received_at, IDLE_TIMEOUT_S) as idle:
         while True:
             idle.suspended = False
             message = await source.receive()

@@ -13,7 +13,7 @@ from perdure.controller.runtime.config.settings import SETTINGS_KEYS
 
 # Modules are imported by name, on demand, since they are built on this package. These describe the keys of their own
 # sections in CONFIG_KEYS; the descriptors of clouds return theirs.
-_PROBES = "perdure.controller.maintenance.probes"
+_PROBES = "perdure.controller.maintenance.offer_probes"
 _BACKUP = "perdure.controller.maintenance.backup_schedule"
 _NOTIFY = "perdure.controller.runtime.config.notify_config"
 _CLOUDS = "perdure.controller.clouds.registry"

@@ -15,7 +15,7 @@ limits: {max_jobs_per_user: 2000}       # quotas of users, and what one job may 
 nodes: {heartbeat_interval_s: 5, power_off_after_s: 21600}
 log_level: info
 retention: {events_days: 90}            # when data of ended jobs is deleted; default: never
-probes: {…}                             # off without this section: see `maintenance.probes`
+probes: {…}                             # off without this section: see `maintenance.offer_probes`
 backup: {…}                             # off without this section: see `maintenance.backup_schedule`
 notify: {…}                             # where notifications go: see `notify_config`
 default_store: s3                       # of buckets that have only a name; default: the local store

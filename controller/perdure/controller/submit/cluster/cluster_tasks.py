@@ -16,8 +16,8 @@ from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.slot_queue import DEFAULT_CPUS, SLOT_CLOUD, Demand
-from perdure.recovery.policies.granted_slot import STRATEGY
-from perdure.recovery.policies.strategies import FALLBACK_STRATEGY
+from perdure.recovery.policies.registry import FALLBACK_STRATEGY
+from perdure.recovery.policies.strategies.granted_slot import STRATEGY
 from perdure.sdk import Task
 from perdure.sdk.requirements import machine_requirements
 from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES

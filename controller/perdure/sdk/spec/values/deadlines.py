@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.sdk.spec.field_types import Field, Number, Parsed
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import FieldPath, InvalidValue, describe
-from perdure.sdk.spec.report import Report
+from perdure.sdk.spec.validators import Field, Number, Parsed
 
 DURATION = "a duration such as 48h, 90m, 2d or 1h30m"
 DEADLINE = f"{DURATION}, counted from the launch, or a moment such as 2026-12-01T08:00Z"

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.sdk.spec.field_types import validate
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import FieldPath, describe
-from perdure.sdk.spec.report import Report
 from perdure.sdk.spec.task_fields import SECRETS, VARIABLES
+from perdure.sdk.spec.validators import validate
 from perdure.sdk.spec.yaml_reader import Document
 
 FIELDS_WITH_REFERENCES = ("file_mounts", "workdir", "service", "volumes")

@@ -12,7 +12,7 @@ import yaml
 from perdure.controller.buckets.configured import configured_stores
 from perdure.controller.clouds.registry import build_clouds
 from perdure.controller.maintenance.backup_schedule import read_backup_config
-from perdure.controller.maintenance.probes import read_probe_config
+from perdure.controller.maintenance.offer_probes import read_probe_config
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.config_file import ConfigFile, SettingsError
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from perdure.controller.api.access.objects import MAX_ID
+from perdure.controller.api.access.permitted_objects import MAX_ID
 from perdure.controller.api.auth import Admin
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.access import audit

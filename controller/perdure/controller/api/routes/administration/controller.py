@@ -19,7 +19,7 @@ from perdure.controller.clouds.base.account_checks import Checkable
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.pricing.price_list import HasPriceList
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
-from perdure.controller.maintenance.probes import Prober
+from perdure.controller.maintenance.offer_probes import Prober
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.queries import job_listing
 from perdure.controller.submit.errors import RequestRejected

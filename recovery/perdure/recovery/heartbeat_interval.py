@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Every agent that is alive reconnects within this time after a controller has started, if its fleet is small.
+RECONNECT_S = 8.0
+
 # Ten thousand nodes each send a heartbeat every 8 s, so a machine that stops responding is noticed within 24 s.
 _MAX_HEARTBEATS_PER_S = 1250.0
 # A reconnection costs the controller 1.1 ms of CPU (docs/concepts/performance.md), and users need an answer meanwhile.

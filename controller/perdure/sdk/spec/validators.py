@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.sdk.spec.problem_list import Report
 from perdure.sdk.spec.problems import FieldPath, InvalidValue, choice_fix, describe, nearest
-from perdure.sdk.spec.report import Report
 
 Finish = Callable[[dict[str, Any], dict[Any, Any], FieldPath, Report], dict[str, Any]]
 NO_EFFECT = "accepted, but has no effect in Perdure"

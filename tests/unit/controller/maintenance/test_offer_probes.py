@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.controller.maintenance.probes import ProbeConfig, next_offer, read_probe_config
+from perdure.controller.maintenance.offer_probes import ProbeConfig, next_offer, read_probe_config
 from perdure.controller.runtime.config.config_file import SettingsError
 from perdure.controller.runtime.config.settings import read_settings
 from perdure.recovery.market.history import History, OfferObservation, with_observation

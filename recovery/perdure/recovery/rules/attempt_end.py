@@ -1,10 +1,11 @@
-"""One attempt: how it is wound down, and questions that the rules ask about it."""
+"""How an attempt ends: its wind-down, whether it succeeded or failed, and how long its machines are kept after that."""
 
 from __future__ import annotations
 
 from math import inf
 
 from perdure.recovery.frozen import replace
+from perdure.recovery.heartbeat_interval import RECONNECT_S
 from perdure.recovery.job import AttemptView, JobView, NodeView, TaskView, Timeouts, View
 from perdure.recovery.reasons import STAGE_FAILURES, Reason
 from perdure.recovery.statuses import AttemptState, NodePhase
@@ -12,13 +13,7 @@ from perdure.recovery.statuses import AttemptState, NodePhase
 # A draining node gets this much longer than it was granted before its machine is terminated.
 DRAIN_MARGIN_S = 3.0
 
-# Every agent that is alive reconnects within this time after a controller has started.
-RECONNECT_S = 8.0
-
-_MIN_DESCRIBE_INTERVAL_S = 0.2
-
 _BEFORE_WORKLOAD = (AttemptState.REQUESTED, AttemptState.BOOTING)
-_REQUESTED, _BOOTING = AttemptState.REQUESTED, AttemptState.BOOTING
 _KEPT_OUTCOMES = frozenset(STAGE_FAILURES.values())
 _SET_UP = (NodePhase.READY, NodePhase.RUNNING)
 
@@ -71,7 +66,7 @@ def drain_overdue_at(attempt: AttemptView, view: View) -> float | None:
 
 def has_succeeded(attempt: AttemptView) -> bool:
     """`run` ended by itself with 0 on every rank (or there was none), and its writes are in the bucket."""
-    return all(_has_succeeded(n) for n in attempt.nodes)
+    return all(node_has_succeeded(n) for n in attempt.nodes)
 
 
 def is_set_up(attempt: AttemptView) -> bool:
@@ -82,7 +77,8 @@ def is_set_up(attempt: AttemptView) -> bool:
     return all(n.phase in _SET_UP for n in attempt.nodes)
 
 
-def _has_succeeded(node: NodeView) -> bool:
+def node_has_succeeded(node: NodeView) -> bool:
+    """`run` ended by itself with 0 on this rank."""
     return node.phase is NodePhase.ENDED and not node.interrupted and not _has_failed(node)
 
 
@@ -93,31 +89,6 @@ def failed_node(attempt: AttemptView) -> NodeView | None:
 
 def _has_failed(node: NodeView) -> bool:
     return node.phase is NodePhase.ENDED and (node.failed_stage is not None or node.exit_code not in (None, 0))
-
-
-def loss_reason(attempt: AttemptView, view: View, now: float) -> Reason | None:
-    """Why `attempt` cannot go on because of its machines; None while it can."""
-    boot_by = boot_timeout_at(attempt, view)
-    is_overdue = boot_by is not None and boot_by <= now
-    if attempt.running_at is None and any(_has_succeeded(n) for n in attempt.nodes):
-        return Reason.MACHINE_CRASHED  # it ended before it was permitted to run, and names no failure
-    if attempt.healthy:
-        return Reason.BOOT_TIMEOUT if is_overdue else None
-    for node in attempt.nodes:
-        if node.gone_reason is not None and node.phase is not NodePhase.ENDED:
-            return node.gone_reason
-    gone_after_end = next((n.gone_reason for n in attempt.nodes if n.gone_reason is not None), None)
-    if gone_after_end is not None and not has_succeeded(attempt) and failed_node(attempt) is None:
-        return gone_after_end
-    if any(n.notice_deadline is not None for n in attempt.nodes):
-        return Reason.PREEMPTION_NOTICE
-    if any(n.interrupted and n.phase is NodePhase.ENDED for n in attempt.nodes):
-        return Reason.PREEMPTION_NOTICE
-    if any(n.mount_lost for n in attempt.nodes):
-        return Reason.MOUNT_LOST
-    if any(at <= now for at in unreachable_at(attempt, view)):
-        return Reason.UNREACHABLE
-    return Reason.BOOT_TIMEOUT if is_overdue else None
 
 
 def kept_until(task: TaskView, attempt: AttemptView, job: JobView) -> float | None:
@@ -132,54 +103,3 @@ def kept_until(task: TaskView, attempt: AttemptView, job: JobView) -> float | No
     if all(n.gone_reason is not None for n in attempt.nodes):
         return None
     return inf if task.ended_at is None else task.ended_at + task.recovery.keep_on_failure_s
-
-
-# --- when to look again -----------------------------------------------------------------------------------------------
-
-
-def boot_timeout_at(attempt: AttemptView, view: View) -> float | None:
-    """By when every agent must have connected; None once all have."""
-    if attempt.state is not _BOOTING or attempt.booted_at is None:
-        return None
-    return view.wait_starts_at(attempt.booted_at) + view.timeouts.boot_timeout_s
-
-
-def unreachable_at(attempt: AttemptView, view: View) -> list[float]:
-    """For each disconnected node: when it will have been disconnected for too long."""
-    return [view.wait_starts_at(since) + view.timeouts.node_timeout_s for since in _disconnections(attempt)]
-
-
-def is_disconnected(node: NodeView) -> bool:
-    """Has connected before, is not connected now, and is not known to have stopped."""
-    return node.disconnected_since is not None and not node.has_stopped
-
-
-def describe_due_at(attempt: AttemptView, timeouts: Timeouts) -> float | None:
-    """When the cloud is to be asked about the machines: at once after a disconnection, then less and less often.
-
-    None: not at all. A cloud may list a dead machine for a while, so one query is not enough.
-    """
-    if attempt.terminating or attempt.state is _REQUESTED:
-        return None
-    if attempt.healthy and attempt.failing_since is None:
-        return None
-    doubts = _disconnections(attempt)
-    if attempt.failing_since is not None and attempt.is_wanted:
-        doubts.append(attempt.failing_since)
-    requested_at = attempt.describe_requested_at
-    if requested_at is None:
-        return min(doubts, default=None)
-    return min((requested_at + _describe_interval_s(requested_at - since, timeouts) for since in doubts), default=None)
-
-
-def describe_is_due(attempt: AttemptView, timeouts: Timeouts, now: float) -> bool:
-    due_at = describe_due_at(attempt, timeouts)
-    return due_at is not None and now >= due_at
-
-
-def _disconnections(attempt: AttemptView) -> list[float]:
-    return [n.disconnected_since for n in attempt.nodes if is_disconnected(n) and n.disconnected_since is not None]
-
-
-def _describe_interval_s(elapsed_s: float, timeouts: Timeouts) -> float:
-    return min(timeouts.describe_interval_s, max(_MIN_DESCRIBE_INTERVAL_S, elapsed_s))

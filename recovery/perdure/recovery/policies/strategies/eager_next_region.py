@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.job import TaskView
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.policies.decisions import Choice
-from perdure.recovery.policies.offer_choice import choose
+from perdure.recovery.policies.placement import choose
 
 
 def eager_next_region(task: TaskView, market: MarketView, now: float) -> Choice:

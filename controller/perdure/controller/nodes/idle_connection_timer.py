@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 
-class SilenceTimeout:
+class IdleConnectionTimer:
     """An async context manager that raises TimeoutError in its body when the connection has been idle for `idle_s`.
 
     `last_received_at` returns when the last data arrived, by the event loop's clock.
@@ -34,7 +34,7 @@ class SilenceTimeout:
             self._timer.cancel()
             self._check()
 
-    async def __aenter__(self) -> SilenceTimeout:
+    async def __aenter__(self) -> IdleConnectionTimer:
         await self._timeout.__aenter__()
         self._timer = self._loop.call_later(self.idle_s, self._check)
         return self

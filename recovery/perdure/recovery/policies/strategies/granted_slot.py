@@ -6,7 +6,7 @@ from perdure.recovery.job import TaskView
 from perdure.recovery.market.slot_queue import SLOT_CLOUD
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Choice, Place, Wait
-from perdure.recovery.policies.offer_choice import REEVALUATE_S
+from perdure.recovery.policies.placement import REEVALUATE_S
 
 STRATEGY = "QUEUED"
 

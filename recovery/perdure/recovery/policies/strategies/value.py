@@ -8,7 +8,7 @@ from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.better_offer import find_better_offer
 from perdure.recovery.policies.cost_model import CostModel
 from perdure.recovery.policies.decisions import Choice, Place, Reconsidered, Stay, Wait
-from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
+from perdure.recovery.policies.placement import REEVALUATE_S, choose
 
 
 class ValuePolicy:

@@ -7,7 +7,7 @@ from itertools import islice
 from perdure.recovery.job import TaskView
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.policies.decisions import Choice
-from perdure.recovery.policies.offer_choice import choose
+from perdure.recovery.policies.placement import choose
 
 # After a launch, the next machine is launched elsewhere for this long.
 _RECENT_S = 3600.0

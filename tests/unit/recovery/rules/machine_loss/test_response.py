@@ -1,4 +1,4 @@
-"""`rules.loss`: losses of machines."""
+"""`rules.machine_loss.response`: losses of machines."""
 
 from __future__ import annotations
 

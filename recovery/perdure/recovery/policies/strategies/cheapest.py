@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.recovery.job import TaskView
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Choice
-from perdure.recovery.policies.offer_choice import choose
+from perdure.recovery.policies.placement import choose
 
 
 def cheapest(task: TaskView, market: MarketView, now: float) -> Choice:

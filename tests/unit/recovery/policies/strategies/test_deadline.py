@@ -13,9 +13,9 @@ from perdure.recovery.market.history import History, OfferObservation, StartupTi
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market, MarketView, Offer
-from perdure.recovery.policies.deadline import RESERVE
 from perdure.recovery.policies.decisions import Move, Place, Stay, Wait
-from perdure.recovery.policies.strategies import get_policy
+from perdure.recovery.policies.registry import get_policy
+from perdure.recovery.policies.strategies.deadline import RESERVE
 from perdure.recovery.statuses import AttemptState, TaskState
 from perdure.recovery.step import step
 

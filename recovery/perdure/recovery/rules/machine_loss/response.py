@@ -6,15 +6,10 @@ from perdure.recovery.actions import DescribeMachines, TimelineEntry
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
 from perdure.recovery.reasons import Reason, describe, meaning_of
-from perdure.recovery.rules.attempt_queries import (
-    describe_is_due,
-    drain_deadline,
-    immediately,
-    is_disconnected,
-    loss_reason,
-)
+from perdure.recovery.rules.attempt_end import drain_deadline, immediately
 from perdure.recovery.rules.context import Context, conclude, count_recovery, give_up_attempt, record_loss
-from perdure.recovery.rules.evidence import COOLDOWN_REASONS
+from perdure.recovery.rules.machine_loss.detection import describe_is_due, is_disconnected, loss_reason
+from perdure.recovery.rules.machine_loss.evidence import COOLDOWN_REASONS
 from perdure.recovery.statuses import AttemptState
 
 # Only a loss in one of these states counts as a recovery: before them, nothing of the user's had begun.

@@ -1,4 +1,4 @@
-"""`rules.evidence`: what a loss says of its offer, and for whom it counts."""
+"""`rules.machine_loss.evidence`: what a loss says of its offer, and for whom it counts."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import cache
 
 from perdure.recovery.policies.ablation import PARTS, ablate
-from perdure.recovery.policies.cheapest import cheapest
-from perdure.recovery.policies.deadline import DeadlinePolicy
 from perdure.recovery.policies.decisions import NeverMoves, Policy
-from perdure.recovery.policies.eager_next_region import eager_next_region
-from perdure.recovery.policies.failover import failover
-from perdure.recovery.policies.granted_slot import STRATEGY as QUEUED
-from perdure.recovery.policies.granted_slot import granted_slot
-from perdure.recovery.policies.spread import spread
-from perdure.recovery.policies.value import ValuePolicy
+from perdure.recovery.policies.strategies.cheapest import cheapest
+from perdure.recovery.policies.strategies.deadline import DeadlinePolicy
+from perdure.recovery.policies.strategies.eager_next_region import eager_next_region
+from perdure.recovery.policies.strategies.failover import failover
+from perdure.recovery.policies.strategies.granted_slot import STRATEGY as QUEUED
+from perdure.recovery.policies.strategies.granted_slot import granted_slot
+from perdure.recovery.policies.strategies.spread import spread
+from perdure.recovery.policies.strategies.value import ValuePolicy
 
 # The strategy of a task that names none, unless `default_strategy` finds that enough is known for VALUE.
 FALLBACK_STRATEGY = "CHEAPEST"

@@ -17,8 +17,8 @@ from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, MarketView, Offer
 from perdure.recovery.policies.decisions import Place, Policy, Unsatisfiable, Wait
-from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
-from perdure.recovery.policies.strategies import STRATEGIES, get_policy
+from perdure.recovery.policies.placement import REEVALUATE_S, choose
+from perdure.recovery.policies.registry import STRATEGIES, get_policy
 from perdure.recovery.reasons import Reason
 
 NOW = 1_000_000.0

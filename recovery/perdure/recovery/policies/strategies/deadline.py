@@ -27,7 +27,7 @@ from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.better_offer import find_better_offer, why_wait
 from perdure.recovery.policies.cost_model import CostModel, price_of_slack
 from perdure.recovery.policies.decisions import Choice, Move, Place, Reconsidered, Stay, Wait
-from perdure.recovery.policies.offer_choice import REEVALUATE_S, choose
+from perdure.recovery.policies.placement import REEVALUATE_S, choose
 
 # The share of the remaining work that is kept as slack. The optimum over a semi-Markov model of spot (see
 # docs/concepts/policies.md) keeps 0.09 to 0.2 of it, almost independently of prices. Its cost is flat between 0.08 and

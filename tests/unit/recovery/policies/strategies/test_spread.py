@@ -8,7 +8,7 @@ from perdure.recovery.market.offers import Market, Offer
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Place
-from perdure.recovery.policies.spread import spread
+from perdure.recovery.policies.strategies.spread import spread
 
 NOW = 1_000_000.0
 

@@ -1,4 +1,4 @@
-"""`SilenceTimeout` ends a connection on which nothing arrives, unless this side is busy."""
+"""`IdleConnectionTimer` ends a connection on which nothing arrives, unless this side is busy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from perdure.controller.nodes.silence_timeout import SilenceTimeout
+from perdure.controller.nodes.idle_connection_timer import IdleConnectionTimer
 
 IDLE_S = 0.02
 
@@ -17,7 +17,7 @@ async def connection_result(*, receives: bool = False, busy: bool = False, inter
     loop = asyncio.get_running_loop()
     started_at = loop.time()
     with contextlib.suppress(TimeoutError):
-        async with SilenceTimeout(lambda: loop.time() if receives else started_at, IDLE_S) as timeout:
+        async with IdleConnectionTimer(lambda: loop.time() if receives else started_at, IDLE_S) as timeout:
             timeout.suspended = busy
             await asyncio.sleep(intervals * IDLE_S)
             return "continued"
@@ -37,7 +37,7 @@ def test_shorter_time__counts_from_the_last_data() -> None:
 
     async def wait() -> None:
         received_at = asyncio.get_running_loop().time()
-        async with SilenceTimeout(lambda: received_at, 3600.0) as timeout:
+        async with IdleConnectionTimer(lambda: received_at, 3600.0) as timeout:
             timeout.idle_s = IDLE_S
             await asyncio.sleep(3600.0)
 

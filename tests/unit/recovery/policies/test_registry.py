@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.recovery.policies.strategies import (
+from perdure.recovery.policies.registry import (
     FALLBACK_STRATEGY,
     STRATEGIES,
     UnknownStrategy,

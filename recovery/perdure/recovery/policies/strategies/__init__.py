@@ -1,0 +1,1 @@
+"""One module per strategy that `job_recovery.strategy` can name, and the one for jobs of clusters (`granted_slot`)."""
