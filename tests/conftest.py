@@ -18,6 +18,7 @@ import pytest_timeout
 import structlog
 from hypothesis import HealthCheck, settings
 
+from perdure.controller.store.engine import database
 from support.helpers.postgres_server import Postgres, postgres_programs
 from support.helpers.timing import scaled
 
@@ -60,6 +61,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+_IDLE_IN_TRANSACTION = "idle_in_transaction_session_timeout=4s"
 # Tests in these folders mostly wait for processes; the others mostly compute.
 _WAITING = ("e2e", "integration", "seeds")
 # A file with more tests than this is divided between the parts of `--part`.
@@ -143,10 +145,16 @@ def postgres() -> Iterator[Postgres]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = Postgres(programs, folder, port)
+    # A test's thread that a busy machine holds up for seconds is not frozen, and tests do not repeat its transaction.
+    options = database._POSTGRES["connect_args"]
+    patient = options["options"].replace(_IDLE_IN_TRANSACTION, f"{_IDLE_IN_TRANSACTION[:-2]}{int(scaled(60.0))}s")
+    assert patient != options["options"]
     try:
         server.create()
         server.start()
-        yield server
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(options, "options", patient)
+            yield server
     finally:
         with contextlib.suppress(AssertionError):
             server.stop("immediate")
