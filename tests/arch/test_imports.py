@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.controller.api.routes.sections import SECTIONS
+
 ROOT = Path(__file__).resolve().parents[2]
 DAEMON_ONLY = {"fastapi", "sqlmodel", "sqlalchemy", "alembic", "uvicorn", "structlog", "apscheduler", "websockets"}
 CLOUD_SDKS = {"boto3", "botocore", "google", "azure", "kubernetes"}
@@ -33,6 +35,32 @@ def test_client__loads_no_daemon_and_no_cloud_sdk(module: str) -> None:
     loaded = loaded_by(module)
     assert not loaded & (DAEMON_ONLY | CLOUD_SDKS)
     assert not {name for name in loaded if name.startswith(("perdure.controller", "perdure.agent"))}
+
+
+NOT_AT_START = {
+    *("alembic", "boto3", "botocore", "cryptography", "google.auth", "google.cloud", "azure.core", "kubernetes"),
+    *("pydantic.v1", "rich", "unittest", "perdure.controller.hosting.provision", "perdure.recovery.simulate"),
+    *(f"perdure.controller.api.{name}" for name in SECTIONS),
+}
+
+
+def test_daemon__that_serves_has_loaded_nothing_that_can_wait(tmp_path: Path) -> None:
+    """What a daemon on a new home has loaded when it begins to serve: users and nodes wait for its imports."""
+    (tmp_path / "config.yaml").write_text("local: false\naws: {}\ngcp: {}\n")
+    serves = "sys.stdout.write(json.dumps(sorted(sys.modules))); sys.stdout.flush(); os._exit(0)"
+    code = f"""
+import json, os, sys
+print(json.dumps(sorted(sys.modules)), flush=True)  # the environment's own start-up files load some
+from perdure.controller.__main__ import main
+from perdure.controller.runtime import endpoint_file
+endpoint_file.publish = lambda *_: exec({serves!r})
+main(["serve", "--home", {str(tmp_path)!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    before, after = (set(json.loads(line)) for line in done.stdout.splitlines())
+    loaded = after - before
+    assert {"fastapi", "sqlalchemy", "perdure.controller.api.app"} <= loaded
+    assert not {name for name in loaded if any(f"{name}.".startswith(f"{one}.") for one in NOT_AT_START)}
 
 
 def test_daemon__loads_nothing_before_it_is_used(tmp_path: Path) -> None:

@@ -159,7 +159,10 @@ def _owned_by_user(home: Path) -> Iterator[None]:
 def _print_credentials(home: Path) -> None:
     # An installer runs this command to check that the software can start: a broken one must fail here.
     import perdure.controller.daemon  # noqa: F401
+    from perdure.controller.api.routes.sections import SECTIONS, load_module
 
+    for name in SECTIONS:
+        load_module(name)
     print(json.dumps(command.credentials(home)))
 
 

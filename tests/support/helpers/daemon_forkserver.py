@@ -117,6 +117,10 @@ def main() -> None:
     importlib.import_module("perdure.controller.daemon")
     for name in LATER:
         importlib.import_module(name)
+    from perdure.controller.api.routes.sections import SECTIONS, load_module
+
+    for name in SECTIONS:
+        load_module(name)
     gc.freeze()  # what is here is for all of them: none needs a copy
     ends, wake = os.pipe()
     os.set_blocking(wake, False)

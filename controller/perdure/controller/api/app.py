@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any
 
 import structlog
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import Headers
@@ -21,27 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from perdure.controller.api.access.permissions import declaration
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.dashboard import events, fleet, job_spec, market, pages, savings, session
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.request_metrics import RequestMetrics
 from perdure.controller.api.request_precheck import RequestPrecheck
-from perdure.controller.api.routes import (
-    clusters,
-    jobs,
-    logs,
-    node_files,
-    nodes,
-    notifications,
-    schedules,
-    services,
-    sweeps,
-    uploads,
-    usage,
-)
-from perdure.controller.api.routes.administration import audit, controller, metrics, upgrade, users
+from perdure.controller.api.routes.sections import RouteSections, SectionLoader
 from perdure.controller.api.websocket_endpoints import WebSocketEndpoints
 from perdure.controller.store.queries.expenses import SpendingLedgers
 from perdure.controller.submit.errors import RequestRejected
@@ -49,11 +33,6 @@ from perdure.sdk.spec.problems import printable
 
 log = structlog.get_logger(__name__)
 
-_MODULES: tuple[Any, ...] = (
-    *(controller, metrics, notifications, upgrade, users, audit),
-    *(jobs, schedules, sweeps, usage, nodes, clusters, services, logs, uploads, node_files),
-)
-_DASHBOARD_MODULES: tuple[Any, ...] = (session, events, job_spec, market, savings, fleet)
 _DISK_HELP = "nothing was changed; see that its disk has room (PERDURE_HOME), then try again"
 _DATABASE_HELP = "try again later; the request was either completed or had no effect"
 
@@ -65,8 +44,9 @@ def application(context: ApiContext) -> ASGIApp:
 
 def create_app(context: ApiContext) -> FastAPI:
     """The API. Handlers receive `context` by the dependencies of `auth`."""
-    app = _with_routes()
+    app, sections = _without_routes()
     app.state.context = context
+    app.add_middleware(SectionLoader, sections=sections)
     app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.state.browser_sessions = sessions = BrowserSessions(context)
     app.state.spending = SpendingLedgers()
@@ -87,25 +67,15 @@ def create_app(context: ApiContext) -> FastAPI:
 
 def openapi_document() -> dict[str, Any]:
     """The OpenAPI document of the API, without a daemon: for documentation."""
-    return _openapi(_with_routes())
+    return _without_routes()[0].openapi()
 
 
-def _with_routes() -> FastAPI:
+def _without_routes() -> tuple[FastAPI, RouteSections]:
+    """An application, and what adds its routes."""
     app = FastAPI(title="Perdure", version="1", docs_url=None, redoc_url=None)
-    for module in (*_MODULES, *_DASHBOARD_MODULES):
-        require_declarations(module.router)
-        app.include_router(module.router)
-    require_declarations(pages.router)
-    app.include_router(pages.router, include_in_schema=False)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to change it
-    return app
-
-
-def require_declarations(router: APIRouter) -> None:
-    """Raises TypeError if a route does not say who may call it: a route that forgot to would be open to everybody."""
-    for route in router.routes:
-        if not isinstance(route, APIRoute) or declaration(route.dependant) is None:
-            raise TypeError(f"{route} declares no permission: see perdure.controller.api.access.permissions")
+    sections = RouteSections(app)
+    app.openapi = partial(_openapi, app, sections)  # type: ignore[method-assign]  # FastAPI's own way to change it
+    return app, sections
 
 
 def _is_user(context: ApiContext, sessions: BrowserSessions, headers: Headers, method: str, address: str) -> bool:
@@ -119,9 +89,10 @@ def error_response(
     return JSONResponse({"error": detail}, status_code=status, headers=headers)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, sections: RouteSections) -> dict[str, Any]:
     """The OpenAPI document without FastAPI's 422 responses: bad input gets 400 here."""
     if app.openapi_schema is None:
+        sections.include_all()
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         for path in app.openapi_schema["paths"].values():
             for operation in path.values():

@@ -15,6 +15,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.job import Job
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
 
 from perdure.controller.clouds.pricing import price_list
 from perdure.controller.runtime.clock import since_boot
@@ -54,7 +55,7 @@ class PeriodicJobs:
             except UNAVAILABLE as error:
                 log.warning("database.unavailable", error=str(error))
 
-        added = self._scheduler.add_job(run, "interval", seconds=interval_s)
+        added = self._scheduler.add_job(run, IntervalTrigger(seconds=interval_s, timezone=UTC))
         if at_start:
             self._store.due_at[added.id] = float("-inf")
 

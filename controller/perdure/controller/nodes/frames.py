@@ -30,8 +30,9 @@ _MAX_MESSAGE_CHARS = 2000
 _MAX_SLOTS = 10_000
 _MAX_GPUS = 64
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z._-]{1,32})?")
-# Unknown fields are ignored: the agent may be newer than this controller.
-_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+# Unknown fields are ignored: the agent may be newer than this controller. Validators are built for the first frame,
+# because users and nodes wait for a daemon that starts.
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore", defer_build=True)
 
 
 class InvalidFrame(ValueError):
@@ -233,7 +234,7 @@ KnownFrame = HelloFrame | ReportFrame | NoticeFrame | CheckpointFrame | Heartbea
 NodeFrame = KnownFrame | UnknownFrame
 
 _KNOWN: TypeAdapter[NodeFrame] = TypeAdapter(
-    Annotated[KnownFrame, Field(discriminator="type")],
+    Annotated[KnownFrame, Field(discriminator="type")], config=ConfigDict(defer_build=True)
 )
 _LOG_HEADER = re.compile(rb'\{"offset": ?([0-9]{1,19})\}')
 

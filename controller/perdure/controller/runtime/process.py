@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
+import importlib.metadata
 import os
 import resource
 import sys
@@ -40,15 +41,28 @@ def load_structlog() -> None:
 def quick_imports() -> Iterator[None]:
     """Import a daemon's modules within this context: after a crash, users and nodes wait for it.
 
-    It collects no garbage: imports create next to none, and searching for it takes a tenth of their time. It leaves out
-    pydantic.v1, where FastAPI looks for models of that version, which Perdure has none of.
+    It collects no garbage: imports create next to none, and searching for it takes a tenth of their time. What was
+    imported is never searched. It leaves out pydantic.v1, where FastAPI looks for models of that version, which Perdure
+    has none of, and the plugins of APScheduler and pydantic.
     """
     gc.disable()
     try:
-        with block_import("pydantic.v1"):
+        with block_import("pydantic.v1"), _without_plugins():
             yield
     finally:
+        gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Let no import search for plugins: each search reads the metadata of every installed package."""
+    real = importlib.metadata.entry_points
+    importlib.metadata.entry_points = lambda **_: ()  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        importlib.metadata.entry_points = real
 
 
 @contextlib.contextmanager

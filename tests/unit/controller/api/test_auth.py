@@ -18,6 +18,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from perdure.controller.api import auth as perdure_auth
 from perdure.controller.api.app import application, create_app
 from perdure.controller.api.auth import NodeIdentity, identify_owned
+from perdure.controller.api.context import ApiContext
 from perdure.controller.api.websocket_endpoints import CHANNEL, NODE_STREAMS, USER_STREAMS
 from perdure.controller.daemon import Daemon
 from perdure.controller.reconcile.loop_watchdog import Watchdog
@@ -121,12 +122,19 @@ def routes(deployment: Deployment) -> set[tuple[str, str]]:
     """Every (method, path) that the application serves."""
     # These are served before routing.
     statuses = {("WEBSOCKET", path) for path in (CHANNEL, USER_STREAMS, NODE_STREAMS + "{stream_id}")}
-    for route in flat_routes(create_app(deployment.daemon.api_context).routes):
+    for route in all_routes(deployment.daemon.api_context):
         assert isinstance(route, Route), f"{route} is served, too"
         methods = route.methods or set()
         # Starlette serves HEAD wherever it serves GET, by the same function.
         statuses |= {(method, route.path) for method in methods - ({"HEAD"} if "GET" in methods else set())}
     return statuses
+
+
+def all_routes(context: ApiContext) -> Iterator[Any]:
+    """The routes of the application. It includes most of them when they are requested, or documented."""
+    app = create_app(context)
+    app.openapi()
+    yield from flat_routes(app.routes)
 
 
 def flat_routes(routes: Sequence[BaseRoute]) -> Iterator[Any]:

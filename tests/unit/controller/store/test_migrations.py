@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +124,32 @@ def declared_tables(dialect: str) -> MetaData:
 
 
 def test_migrations__create_exactly_the_declared_schema(empty_url: str, other_empty_url: str) -> None:
-    migrated, declared = open_database(empty_url), make_engine(other_empty_url)
+    migrated, declared = make_engine(empty_url), make_engine(other_empty_url)
+    database.migrate(migrated, head_revision())
     declared_tables(declared.dialect.name).create_all(declared)
     for statement in AUDIT_TRIGGERS[declared.dialect.name]:
         execute(declared, statement)
     assert schema_of(migrated) == schema_of(declared)
     migrated.dispose()
     declared.dispose()
+
+
+def test_new_sqlite_file__is_what_all_migrations_make(tmp_path: Path) -> None:
+    migrated, created = make_engine(f"sqlite:///{tmp_path / 'a.db'}"), open_database(f"sqlite:///{tmp_path / 'b.db'}")
+    database.migrate(migrated, head_revision())
+    assert schema_of(created) == schema_of(migrated)
+    assert rows_of(created) == rows_of(migrated) == [f"INSERT INTO \"alembic_version\" VALUES('{head_revision()}');"]
+    definition = "SELECT c.name, c.type, c.\"notnull\", c.pk FROM pragma_table_info('alembic_version') c"
+    assert execute(created, definition) == execute(migrated, definition)
+    database.migrate(created, head_revision())  # Alembic takes it for its own
+    migrated.dispose()
+    created.dispose()
+
+
+def rows_of(engine: Engine) -> list[str]:
+    """The statements that insert all rows of a SQLite database."""
+    with closing(sqlite3.connect(str(engine.url.database))) as conn:
+        return [line for line in conn.iterdump() if line.startswith("INSERT") and "sqlite_sequence" not in line]
 
 
 def test_task__measured_times_have_a_default_in_the_database(empty_url: str) -> None:

@@ -1,8 +1,8 @@
 """Who calls: what they may do, and whose things they may see, change and enter.
 
 Each route declares a permission by the type of its parameter `caller` (`Reader`, `Runner`, `Operator`, `Admin`), or
-that it is for somebody else by a dependency that is marked with `declared`. The application cannot be created with a
-route that has no declaration (`api.app`).
+that it is for somebody else by a dependency that is marked with `declared`. A route that has no declaration is not
+served (`api.routes.sections`).
 """
 
 from __future__ import annotations

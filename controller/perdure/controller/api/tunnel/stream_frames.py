@@ -19,7 +19,9 @@ MAX_DATA_BYTES = 64 * 1024 + 1  # with the byte that names the output of a comma
 _MAX_OPEN_CHARS, _MAX_CONTROL_CHARS = 128 * 1024, 4096
 _MAX_WORDS, _MAX_COMMAND_CHARS = 1000, 100_000
 _MAX_PORT = 65_535
-_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
+# As in `nodes.frames`.
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore", defer_build=True)
+_DEFERRED = ConfigDict(defer_build=True)
 _PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
 _TERM = r"^[A-Za-z0-9._+-]{1,64}$"
 
@@ -117,10 +119,10 @@ NodeStreamFrame = OpenedFrame | ErrorFrame | ExitFrame | EofFrame
 
 _OPEN: TypeAdapter[OpenFrame] = TypeAdapter(OpenFrame)
 _FROM_USER: TypeAdapter[UserFrame] = TypeAdapter(
-    Annotated[EofFrame | ResizeFrame | SignalFrame, Field(discriminator="type")]
+    Annotated[EofFrame | ResizeFrame | SignalFrame, Field(discriminator="type")], config=_DEFERRED
 )
 _FROM_NODE: TypeAdapter[NodeStreamFrame] = TypeAdapter(
-    Annotated[OpenedFrame | ErrorFrame | ExitFrame | EofFrame, Field(discriminator="type")]
+    Annotated[OpenedFrame | ErrorFrame | ExitFrame | EofFrame, Field(discriminator="type")], config=_DEFERRED
 )
 _REQUIRED = {StreamKind.EXEC: "argv", StreamKind.SSH: "public_key", StreamKind.PORT: "port"}
 

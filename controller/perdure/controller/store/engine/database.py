@@ -206,11 +206,30 @@ def revision_of(engine: Engine) -> str | None:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Apply migrations up to `revision`, all or none. Idempotent, and safe when several processes call it at once."""
+    """Apply migrations up to `revision`, all or none. Idempotent, and safe when several processes call it at once.
+
+    A new SQLite file gets the newest schema at once: each daemon that starts on a new home would wait for Alembic.
+    """
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # the driver begins no transaction for CREATE and ALTER
+            if revision == "head" and not connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first():
+                _create_schema(connection)
+                return
         migrate_on(connection, revision)
+
+
+def _create_schema(connection: Connection) -> None:
+    """Create in an empty SQLite database what all migrations together create. A test compares the two."""
+    from perdure.controller.store.access.tables import AUDIT_TRIGGERS
+    from perdure.controller.store.tables import Meta
+
+    Meta.metadata.create_all(connection)
+    for statement in AUDIT_TRIGGERS["sqlite"]:
+        connection.execute(text(statement))
+    key = "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)"
+    connection.execute(text(f"CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, {key})"))
+    connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": head_revision()})
 
 
 def migrate_on(connection: Connection, revision: str = "head") -> None:

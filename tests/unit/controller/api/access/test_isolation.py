@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import delete, insert
 
 from perdure.controller.api.access.permissions import declaration
-from perdure.controller.api.app import create_app
 from perdure.controller.api.dashboard.pages import PATHS
 from perdure.controller.store.access.roles import PERMISSIONS, AccessRight, Role
 from perdure.controller.store.records.jobs import Attempt, Job
@@ -29,7 +28,7 @@ from unit.controller.api.access.conftest import (
     Installation,
 )
 from unit.controller.api.route_table import TABLE
-from unit.controller.api.test_auth import flat_routes
+from unit.controller.api.test_auth import all_routes
 
 # Routes whose path names something, with a body that would change it. A new one needs a row, here or in `SHARED`.
 BODIES: dict[tuple[str, str], Any] = {
@@ -259,7 +258,7 @@ def test_job__on_the_cluster_of_another_user_is_its_owners(installation: Install
 def test_every_route__declares_who_may_call_it(installation: Installation) -> None:
     declared = {
         (route.path, *sorted(route.methods)): declaration(route.dependant)
-        for route in flat_routes(create_app(installation.daemon.api_context).routes)
+        for route in all_routes(installation.daemon.api_context)
         if hasattr(route, "dependant")
     }
     assert None not in declared.values()
@@ -272,7 +271,7 @@ def test_every_route__declares_who_may_call_it(installation: Installation) -> No
 def test_role__is_refused_what_it_may_not_do(installation: Installation, user: str) -> None:
     held = PERMISSIONS[Role(USERS[user])]
     tried = 0
-    for route in flat_routes(create_app(installation.daemon.api_context).routes):
+    for route in all_routes(installation.daemon.api_context):
         needed = declaration(route.dependant) if hasattr(route, "dependant") else None
         if needed is None or not needed.startswith("permission: "):
             continue

@@ -19,6 +19,7 @@ from perdure.controller.store.engine.database import (
     CannotOpen,
     head_revision,
     make_engine,
+    migrate,
     open_database,
     psycopg_url,
 )
@@ -152,22 +153,30 @@ def test_open_database__missing_folder_is_no_reason_to_move_the_file(tmp_path: P
 
 MIGRATE_IN_CHILD = """
 import sys
-from perdure.controller.store.engine.database import migrate_in_child
-migrate_in_child(sys.argv[1])
+from perdure.controller.store.engine.database import migrate_in_child, open_database
+older, new = sys.argv[1:]
+migrate_in_child(older)
+open_database(new).dispose()
 print("alembic" in sys.modules)
 """
 
 
-def test_migrate_in_child__does_not_load_alembic_in_the_parent(tmp_path: Path) -> None:
-    path = tmp_path / "perdure.db"
-    assert run_python(MIGRATE_IN_CHILD, f"sqlite:///{path}") == "False\n"
-    assert sqlite3.connect(path).execute("SELECT version_num FROM alembic_version").fetchall() == [(head_revision(),)]
+def test_older_database__is_migrated_without_alembic_in_the_parent(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path / name}" for name in ("older.db", "new.db")]
+    engine = make_engine(urls[0])
+    migrate(engine, f"{int(head_revision()) - 1:04}")
+    engine.dispose()
+    assert run_python(MIGRATE_IN_CHILD, *urls) == "False\n"
+    for name in ("older.db", "new.db"):
+        revisions = sqlite3.connect(tmp_path / name).execute("SELECT version_num FROM alembic_version").fetchall()
+        assert revisions == [(head_revision(),)]
 
 
 def test_migrate_in_child__leaves_errors_to_the_next_open(tmp_path: Path) -> None:
     path = tmp_path / "perdure.db"
     path.write_bytes(b"not a database" * 100)
-    assert run_python(MIGRATE_IN_CHILD, f"sqlite:///{path}") == "False\n"
+    url = f"sqlite:///{path}"
+    assert run_python(MIGRATE_IN_CHILD, url, f"sqlite:///{tmp_path / 'new.db'}") == "False\n"
     with pytest.raises(CannotOpen):
         open_database(f"sqlite:///{path}")
 
