@@ -78,7 +78,6 @@ from perdure.controller.store.blobs import SqlBlobs, open_blobs, path_or_error
 from perdure.controller.store.engine import statement_times
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.logs.bounded_logs import BoundedLogs, DiskReserve
-from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.open_logs import open_logs
 from perdure.controller.store.logs.sql_logs import SqlLogStore
@@ -343,8 +342,6 @@ class Daemon:
 
     def _start(self) -> Future[None]:
         """Start every part. Returns a future that completes when this daemon has adopted its jobs."""
-        if isinstance(self._logs, FileLogStore):
-            repair_live(self._logs, self.database)
         if isinstance(self._blobs, SqlBlobs):
             publish_artifacts(self._blobs, [self._artifacts["agent"]])
         self._pools.refresh_usage()  # before the first launch

@@ -26,6 +26,7 @@ from perdure.controller.runtime.config.settings import read_settings
 from perdure.controller.runtime.failpoints import COMMAND_FAILPOINTS, VARIABLE
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.database import open_database
+from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.records import incarnations
 from support.helpers.timing import scaled
 
@@ -252,6 +253,7 @@ def test_restore__keeps_what_the_home_knows_better(home: Path, tmp_path: Path) -
     restore(home, str(tmp_path / "one.backup"), lambda _text: None)
     assert jobs_of(home) == [(1, "task-1"), (2, "task-2")]
     assert (home / "logs/1/0/1/0.log").read_bytes().endswith(b"later\n")
+    FileLogStore(home).reader((1, 0, 1))
     assert (home / "logs/1/0/1/index").read_text() == f"0 {len(LOG)}\n0 6\n", "the index lists all of it"
     assert not (home / "logs/3").exists()
     assert list(home.glob("lost-logs/*/3/0/1/0.log"))

@@ -178,7 +178,6 @@ def _digest(conn: Connection, table: Table) -> tuple[int, str]:
 def _copy_logs(home: Path, there: Connection, report: Report) -> None:
     logs, count, size = FileLogStore(home), 0, 0
     for key in _logged(home):
-        logs.repair(key)
         number = 0
         sent: dict[int, Any] = defaultdict(hashlib.sha256)
         for chunk in logs.reader(key).read_new():

@@ -3,7 +3,8 @@
 Each node has one raw file, and each attempt one index. `HOME/logs/<job>/<task>/<generation>/<rank>.log` holds exactly
 the bytes of the node's log, in order: a chunk is appended only at the end of the file, so nothing is lost or stored
 twice, however often a node sends it. `index` records the order in which the chunks of several ranks were received, in
-lines `<rank> <length>`.
+lines `<rank> <length>`. A crash between the two writes of an append leaves bytes that the index does not list; the next
+process completes the index before it first reads or writes the attempt's log.
 """
 
 from __future__ import annotations
@@ -18,12 +19,9 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from sqlalchemy import Engine
-
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.protocol import Chunk, LogWrite
-from perdure.controller.store.records import jobs
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
 
@@ -78,6 +76,7 @@ class FileLogStore:
         self._root = home / "logs"
         self._lock = threading.Lock()
         self._open: dict[tuple[AttemptKey, int], _Open] = {}
+        self._indexed: dict[int, set[AttemptKey]] = {}  # by job: attempts whose index this process has completed
         self._max_open_nodes = min(_MAX_OPEN_NODES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
 
     def folder(self, key: AttemptKey) -> Path:
@@ -126,6 +125,7 @@ class FileLogStore:
         """Open the node's files; None if there is nothing to write."""
         if not is_needed:
             return None
+        self._complete_index(key)
         folder = self.folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         raw = (folder / f"{rank}.log").open("ab", buffering=0)
@@ -138,31 +138,35 @@ class FileLogStore:
             self._open.pop(next(iter(self._open))).close()
 
     def reader(self, key: AttemptKey) -> IndexReader:
+        with self._lock, contextlib.suppress(OSError):  # on a full disk, the rest is shown once there is room
+            self._complete_index(key)
         return IndexReader(self.folder(key) / "index")
 
-    def repair(self, key: AttemptKey) -> None:
-        """Complete the index: a crash between the two writes of an append leaves bytes that it does not list."""
-        if not os.path.isdir("/".join(map(str, (self._root, *key)))):  # a Path for each of many jobs takes much longer
+    def _complete_index(self, key: AttemptKey) -> None:
+        """List the bytes that a crash left out of the index. The caller holds the lock."""
+        indexed = self._indexed.setdefault(key[0], set())
+        if key in indexed:
             return
         folder = self.folder(key)
-        with self._lock:
-            index = folder / "index"
-            if index.exists():
-                whole = index.read_bytes().rfind(b"\n") + 1
-                os.truncate(index, whole)
-            listed: dict[int, int] = {}
-            for chunk in self.reader(key).read_new():
-                listed[chunk.rank] = listed.get(chunk.rank, 0) + chunk.length
-            for path in folder.glob("*.log"):
-                missing = path.stat().st_size - listed.get(int(path.stem), 0)
-                if missing > 0:
-                    with index.open("ab", buffering=0) as file:
-                        file.write(b"%d %d\n" % (int(path.stem), missing))
+        index = folder / "index"
+        if index.exists():
+            whole = index.read_bytes().rfind(b"\n") + 1
+            os.truncate(index, whole)
+        listed: dict[int, int] = {}
+        for chunk in IndexReader(index).read_new():
+            listed[chunk.rank] = listed.get(chunk.rank, 0) + chunk.length
+        for path in folder.glob("*.log"):
+            missing = path.stat().st_size - listed.get(int(path.stem), 0)
+            if missing > 0:
+                with index.open("ab", buffering=0) as file:
+                    file.write(b"%d %d\n" % (int(path.stem), missing))
+        indexed.add(key)
 
     def remove(self, job_id: int) -> bool:
         with self._lock:
             for key, rank in [(key, rank) for key, rank in self._open if key[0] == job_id]:
                 self._open.pop((key, rank)).close()
+            self._indexed.pop(job_id, None)
         try:
             shutil.rmtree(self._root / str(job_id))
         except FileNotFoundError:
@@ -189,11 +193,3 @@ def _all_or_nothing(file: FileIO, size: int) -> Iterator[None]:
     except OSError:
         os.truncate(file.fileno(), size)
         raise
-
-
-def repair_live(logs: FileLogStore, database: Engine) -> None:
-    """Repair the logs of all live attempts, after a crash. Raises what the database raises."""
-    with database.connect() as conn:
-        keys = jobs.live_attempts(conn)
-    for key in keys:
-        logs.repair(key)

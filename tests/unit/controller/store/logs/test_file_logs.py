@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,14 +59,52 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_repair__indexes_bytes_that_a_crash_left_out(tmp_path: Path) -> None:
-    logs = FileLogStore(tmp_path)
+def crashed(home: Path) -> Path:
+    """A home whose daemon died between the two writes of an append, and in the middle of the second one. Its index."""
+    logs = FileLogStore(home)
     logs.append(KEY, 0, 0, b"first\n")
     with (logs.folder(KEY) / "0.log").open("ab") as raw:
         raw.write(b"second\n")
-    with (logs.folder(KEY) / "index").open("ab") as index:
-        index.write(b"0 ")
+    index = logs.folder(KEY) / "index"
+    with index.open("ab") as file:
+        file.write(b"0 ")
+    return index
+
+
+def shown(logs: FileLogStore) -> bytes:
+    return b"".join(logs.read_chunk(KEY, chunk) for chunk in logs.reader(KEY).read_new())
+
+
+def test_reader__completes_the_index_that_a_crash_left(tmp_path: Path) -> None:
+    index = crashed(tmp_path)
     restarted = FileLogStore(tmp_path)
-    restarted.repair(KEY)
     assert b"".join(Transcript(restarted, lambda: [info()]).read_new()).endswith(b"first\nsecond\n")
-    assert os.path.getsize(logs.folder(KEY) / "index") == len("0 6\n0 7\n")
+    assert index.read_bytes() == b"0 6\n0 7\n"
+    assert shown(restarted) == b"first\nsecond\n"
+    assert index.read_bytes() == b"0 6\n0 7\n"
+
+
+def test_append__completes_the_index_before_it_continues(tmp_path: Path) -> None:
+    index = crashed(tmp_path)
+    restarted = FileLogStore(tmp_path)
+    assert restarted.append(KEY, 1, 0, b"of another rank\n") == 16
+    assert restarted.append(KEY, 0, 13, b"third\n") == 19
+    assert index.read_bytes() == b"0 6\n0 7\n1 16\n0 6\n"
+    assert shown(restarted) == b"first\nsecond\nof another rank\nthird\n"
+
+
+def test_reader__shows_what_is_listed_while_the_disk_is_full(tmp_path: Path) -> None:
+    index = crashed(tmp_path)
+    restarted = FileLogStore(tmp_path)
+    with file_size_limit(len(b"0 6\n")):
+        assert shown(restarted) == b"first\n"
+    assert shown(restarted) == b"first\nsecond\n"
+    assert index.read_bytes() == b"0 6\n0 7\n"
+
+
+def test_remove__lets_an_id_be_used_by_another_log(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"first\n")
+    assert logs.remove(KEY[0])
+    crashed(tmp_path)
+    assert shown(logs) == b"first\nsecond\n"

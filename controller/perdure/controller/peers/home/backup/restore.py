@@ -22,7 +22,6 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.process import single_instance_lock
 from perdure.controller.runtime.security.keyring import KEY_FILE, TOKEN_FILE
 from perdure.controller.store.engine.database import open_database
-from perdure.controller.store.logs.file_logs import FileLogStore
 
 Report = Callable[[str], None]
 
@@ -126,10 +125,6 @@ def _accept(settings: Settings, database: Path, report: Report) -> HomeRecord:
         engine.dispose()
     for name in ("-wal", "-shm"):
         database.with_name(database.name + name).unlink(missing_ok=True)
-    logs = FileLogStore(settings.home)
-    for folder in (settings.home / "logs").glob("*/*/*"):
-        job, task, generation = folder.parts[-3:]
-        logs.repair((int(job), int(task), int(generation)))
     return record
 
 
